@@ -63,16 +63,25 @@ def sum_over(array: np.ndarray, step: ChainStep) -> np.ndarray:
     return array.sum(step.summed).reshape(step.downstream.shape) if step.summed else array
 
 
+def in_numbers(steps: list[ChainStep]) -> list[tuple[ChainStep, np.ndarray, np.ndarray]]:
+    """The steps of which both gradients are known, with these. Skips the test if there is none."""
+    found = [
+        (step, step.upstream.array, step.downstream.array)
+        for step in steps
+        if step.upstream is not None and step.downstream is not None
+        if step.upstream.array is not None and step.downstream.array is not None
+    ]
+    if not found:
+        pytest.skip("of no step are both gradients known: the node has several outputs")
+    return found
+
+
 @pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
 def test_each_step_gives_the_recorded_gradient(words: Words, number: int, key: str, i: int) -> None:
     steps = steps_of(words, number)
     assert steps
-    for step in steps:
-        assert step.upstream is not None or len(step.made.outputs) > 1
-        if step.upstream is None or step.downstream is None or step.downstream.array is None:
-            continue
-        up, down = step.upstream.array, step.downstream.array
-        assert up is not None
+    assert all(step.upstream is not None or len(step.made.outputs) > 1 for step in steps)
+    for step, up, down in in_numbers(steps):
         assert not step.made.rule.elementwise or bool(step.summed) == (up.shape != down.shape)
         if step.local is not None:
             close(sum_over(np.broadcast_to(up * step.local, up.shape), step), down, 1e-9)
@@ -95,14 +104,10 @@ def test_the_local_derivative_of_an_elementwise_op_is_known_in_numbers(
 
 @pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
 def test_the_lines_that_are_shown_can_be_calculated(words: Words, number: int, key: str, i: int) -> None:
-    for step in steps_of(words, number):
-        if step.downstream is None or step.downstream.array is None or step.upstream is None:
-            continue
-        down, line = step.downstream.array, local(words, step)
-        value = line.rpartition(" = ")[2]
+    for step, up, down in in_numbers(steps_of(words, number)):
+        value = local(words, step).rpartition(" = ")[2]
         if step.local is not None and value.startswith("["):
-            assert step.upstream.array is not None
-            product = np.broadcast_to(step.upstream.array * numbers(value), step.upstream.shape)
+            product = np.broadcast_to(up * numbers(value), up.shape)
             close(sum_over(product, step), down, 5e-3)
         told = summed(words, step)
         if told and step.product is not None and "rms" not in told:
@@ -118,7 +123,7 @@ def numbers(text: str) -> np.ndarray:
 def test_the_formula_of_each_op_gives_the_recorded_gradient(
     words: Words, number: int, key: str, i: int
 ) -> None:
-    op, query = TABLE[key], words.query
+    op, query, compared = TABLE[key], words.query, 0
     for step in steps_of(words, number):
         ran = query.tensors.op(step.made.op)
         inputs = [] if ran is None else [query.memory.value(tensor, step.made.index) for tensor in ran.inputs]
@@ -133,6 +138,9 @@ def test_the_formula_of_each_op_gives_the_recorded_gradient(
         assert step.downstream is not None
         found = shown_gradient(key, step.position, step.formula, arrays, args, out.array, step.upstream.array)
         close(step.downstream.array, found, 1e-6)
+        compared += 1
+    if not compared:
+        pytest.skip("its formula is no expression, or not all that it reads was recorded")
 
 
 # --- what is said

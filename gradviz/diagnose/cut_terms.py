@@ -75,9 +75,9 @@ def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, str]]:
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         if isinstance(maker, OpRan) and maker.op in SHARING and _shape(case, source) == ():
-            tensor = maker.inputs[0]
-            if tensor and _requires_grad(case, tensor, op.index):
-                yield tensor, case.words.called(source)
+            for tensor in filter(None, maker.inputs[:1]):
+                if _requires_grad(case, tensor, op.index):
+                    yield tensor, case.words.called(source)
 
 
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:

@@ -6,14 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, OpRan, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.cuts import op_of
 from gradviz.query.lack import Lacks
 from gradviz.query.pass_owners import PassOwners
-from gradviz.query.separation import taken_by
+from gradviz.query.separation import taken_by, viewed_leaf
 
 _NEAR = 256  # tensors behind a cut that are looked at
-_VIEWS = 3  # ops between a leaf and the op that uses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def _in_pass(case: Case, root: int, at: int, since: int, own: set[int]) -> list[
         op = op_of(case.query, tensor)
         if op is None or not case.query.nodes.of_op(op.index):
             continue
-        parts = {source: _parameter(case, source, at) for source in op.inputs if source}
+        parts = {source: viewed_leaf(case.query, source, at) for source in op.inputs if source}
         weights = frozenset(leaf for leaf in parts.values() if leaf)
         data = [source for source, leaf in parts.items() if not leaf]
         if weights and len(data) == 1:
@@ -89,18 +88,6 @@ def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int,
         waiting += [source for source in taken if source not in seen]
         seen.update(taken)
     return (cut, leaves) if cut >= 0 and leaves else None
-
-
-def _parameter(case: Case, tensor: int, at: int) -> int:
-    """The leaf that requires grad and that a tensor is, itself or by views such as `weight.t()`; 0 if it is none."""
-    for _ in range(_VIEWS):
-        if case.query.tensors.is_leaf_that_requires_grad(tensor, at):
-            return tensor
-        maker = case.query.tensors.made(tensor)
-        if not isinstance(maker, OpRan) or len(maker.inputs) != 1 or not maker.inputs[0]:
-            return 0
-        (tensor,) = maker.inputs
-    return 0
 
 
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:

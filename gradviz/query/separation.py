@@ -167,17 +167,21 @@ class Ways:
     def _has_parameters(self, event: int) -> bool:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""
         tensors = self.query.tensors
-        return tensors.is_op(event) and any(map(self._is_parameter, filter(None, tensors.op(event).inputs)))
+        sources = filter(None, tensors.op(event).inputs) if tensors.is_op(event) else ()
+        return any(viewed_leaf(self.query, source, self.at) not in (0, self.root) for source in sources)
 
-    def _is_parameter(self, tensor: int) -> bool:
-        for _ in range(_VIEWS):
-            if self._is_end(tensor):
-                return True
-            maker = self.query.tensors.made(tensor)
-            if not isinstance(maker, OpRan) or len(maker.inputs) != 1 or not maker.inputs[0]:
-                return False
-            (tensor,) = maker.inputs
-        return False
+
+def viewed_leaf(query: Query, tensor: int, at: int) -> int:
+    """The leaf that requires grad and that a tensor is at event `at`, itself or by views such as `weight.t()`; 0 if it
+    is none."""
+    for _ in range(_VIEWS):
+        if query.tensors.is_leaf_that_requires_grad(tensor, at):
+            return tensor
+        maker = query.tensors.made(tensor)
+        if not isinstance(maker, OpRan) or len(maker.inputs) != 1 or not maker.inputs[0]:
+            return 0
+        (tensor,) = maker.inputs
+    return 0
 
 
 def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:

@@ -143,6 +143,7 @@ class Writer:
         self.closing = True
         self.wake()
         self.thread.join()
+        self.failure = self.failure or self.thread.untold
         self._write_all()
         self.notes.update(meta)
         self._write_all()

@@ -345,10 +345,10 @@ def test_the_stepper_reads_keys_on_another_system(
         sys.executable, ["-m", "gradviz", "step", "lesson.gradviz"], cwd=str(tmp_path), timeout=20,
         env={**terminal_env(), **stand_ins[system]}, dimensions=(30, 120),
     )  # fmt: skip
-    child.expect("event 1 ")
-    child.send("n")
-    child.expect("event 2 ")
-    child.send("q")
+    for screen, key in (("event 1 ", "n"), ("event 2 ", "q")):
+        child.expect(screen)
+        assert child.waitnoecho()  # what comes before `click.getchar` reads is lost in this stand-in
+        child.send(key)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
@@ -366,6 +366,7 @@ def test_the_debugger_reads_keys_on_another_system(
         env={**terminal_env(), **stand_ins[system]}, dimensions=(30, 120),
     )  # fmt: skip
     child.expect("breakpoint 1: log")
+    assert child.waitnoecho()
     child.send("q")
     child.expect("gradviz: recorded")
     child.expect(pexpect.EOF)

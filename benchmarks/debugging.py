@@ -10,7 +10,7 @@ from pathlib import Path
 from common import machine, table
 from recording import PROGRAM, step_time
 
-from gradviz.debug.debugger import Debugger
+from gradviz.live.debugger import Debugger
 from gradviz.sources.script import Target, run
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.state import Resume, Session, Settings

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from gradviz.version import __version__
 
 if TYPE_CHECKING:
-    from gradviz.diagnose.check import check
-    from gradviz.diagnose.diff import diff
-    from gradviz.diagnose.why import why
+    from gradviz.compare.parting import diff
+    from gradviz.diagnose.run_rules import check
+    from gradviz.explain.origin import why
     from gradviz.notebook import draw, show
     from gradviz.sources.record import record
     from gradviz.tracefile import open_trace as open
@@ -32,12 +32,12 @@ __all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "wh
 
 _FOUND_IN = {
     "check": ("gradviz.diagnose", "check"),
-    "diff": ("gradviz.diagnose", "diff"),
+    "diff": ("gradviz.compare", "diff"),
     "draw": ("gradviz.notebook", "draw"),
     "open": ("gradviz.tracefile", "open_trace"),
     "record": ("gradviz.sources.record", "record"),
     "show": ("gradviz.notebook", "show"),
-    "why": ("gradviz.diagnose", "why"),
+    "why": ("gradviz.explain", "why"),
 }
 
 

@@ -7,6 +7,6 @@ if not sys.flags.safe_path:
         "<gradviz>"  # not this directory: a script there may have a `rich.py` of its own, which is not for us
     )
 
-from gradviz.cli.process import run
+from gradviz.cli.command_process import run
 
 run()

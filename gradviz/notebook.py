@@ -14,7 +14,7 @@ from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
-from gradviz.pictures.page import html
+from gradviz.page import html
 from gradviz.pictures.picture import Page, Picture
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.textbook import textbook
@@ -71,9 +71,9 @@ def draw(
     `dict(model.named_parameters())`. The `theme` is light or dark; `settings` are those of `gradviz.graph.build.build`.
     Raises TypeError for anything else, and for a module without `inputs`; NoGradientsError if `gradients` cannot be
     had: the tensor does not require grad, has more than one element, or backward() has freed its graph."""
-    from gradviz.sources import live  # here, since it loads the engine
+    from gradviz.sources import graph_at_hand  # here, since it loads the engine
 
-    if gradients and (live.is_module(thing) or isinstance(thing, (str, Path, Trace))):
+    if gradients and (graph_at_hand.is_module(thing) or isinstance(thing, (str, Path, Trace))):
         raise TypeError(
             "draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded"
         )
@@ -87,19 +87,19 @@ def draw(
     modules = outermost_modules(frame)
     names = _with_parameters({**frame.f_globals, **frame.f_locals}, modules, params or {})
     fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
-    tensors = [] if live.is_module(thing) else _tensors_of(thing)
+    tensors = [] if graph_at_hand.is_module(thing) else _tensors_of(thing)
     if tensors and (recorded := _recorded(tensors, names, gradients, settings)) is not None:
         path, graph = recorded
         scene = partial(_textbook, path) if style == "textbook" else None
         return Picture(graph, partial(show, path, graph.pass_number), theme, scene, **fold)
-    if live.is_module(thing) and inputs is None:
+    if graph_at_hand.is_module(thing) and inputs is None:
         raise TypeError("draw() of a module calls it: give its inputs, draw(model, inputs)")
 
     def tell(listener: Listener) -> list[int]:
-        if live.is_module(thing):
-            live.tell_call(thing, inputs, listener)
+        if graph_at_hand.is_module(thing):
+            graph_at_hand.tell_call(thing, inputs, listener)
             return []
-        return live.tell_graph(tensors, listener, names, modules, gradients)
+        return graph_at_hand.tell_graph(tensors, listener, names, modules, gradients)
 
     graph, content = _at_hand(tell, settings)
     if gradients and graph.pass_number is not None:
@@ -110,7 +110,7 @@ def draw(
 
 def _tensors_of(thing: Any) -> list[Any]:
     """A tensor, or those in a collection. Raises TypeError where there is none."""
-    from gradviz.sources.live import is_tensor
+    from gradviz.sources.graph_at_hand import is_tensor
 
     found: list[Any] = []
     waiting = [thing]

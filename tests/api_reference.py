@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import gradviz
-from gradviz.diagnose.difference import Difference
+from gradviz.compare.difference import Difference
 from gradviz.diagnose.finding import Finding, Report
-from gradviz.diagnose.why import Reason
+from gradviz.explain.origin import Reason
 from gradviz.pictures.picture import Page, Picture
 from gradviz.tracefile import Trace
 

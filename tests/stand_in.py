@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradviz.events.fields import Edge, Root, Rule, Saved
+from gradviz.events.field_types import Edge, Root, Rule, Saved
 from gradviz.events.handles import READERS, Form, Later
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State

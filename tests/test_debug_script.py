@@ -17,8 +17,8 @@ from test_step import CUBE, lesson
 import gradviz.engine as torch
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.sources.again import forward_of
 from gradviz.sources.record import record
+from gradviz.sources.rerun_op import forward_of
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace

@@ -14,7 +14,7 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
-from gradviz.diagnose.diff import NoDiff
+from gradviz.compare.parting import NoDiff
 
 Command = Callable[..., CompletedProcess[str]]
 

@@ -235,9 +235,7 @@ def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -
         "group",
     ):
         assert words in explained.replace("**", "").lower() or words in explained.replace("**", "")
-    keys = re.findall(
-        r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/pictures/page/main.js").read_text(), re.MULTILINE
-    )
+    keys = re.findall(r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/page/main.js").read_text(), re.MULTILINE)
     page = (ROOT / "docs/page.md").read_text()
     assert len(keys) == 21
     for _, what in keys:

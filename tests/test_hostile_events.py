@@ -14,8 +14,8 @@ import pytest
 
 import gradviz
 import gradviz.engine as torch
-from gradviz.diagnose.why import why
 from gradviz.events.kinds import Kind
+from gradviz.explain.origin import why
 from gradviz.sources.record import record
 from gradviz.tracefile import TraceError, open_trace
 from tests.damage import subjects

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 import gradviz.engine as torch
 from gradviz.cli.main import main
-from gradviz.diagnose.why import NoAnswer, why
+from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import ROW
-from gradviz.query.tables import Nesting
+from gradviz.explain.origin import NoAnswer, why
+from gradviz.query.sorted_tables import Nesting
 from gradviz.sources.record import record
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
 from gradviz.tracefile.database import Database

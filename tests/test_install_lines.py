@@ -55,4 +55,4 @@ def test_no_line_installs_the_other_project() -> None:
 def test_the_distribution_has_a_name_of_its_own() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["name"] == "gradviz-recorder"
-    assert project["scripts"] == {"gradviz": "gradviz.cli.process:run"}
+    assert project["scripts"] == {"gradviz": "gradviz.cli.command_process:run"}

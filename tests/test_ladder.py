@@ -18,7 +18,7 @@ from gradviz.graph.model import Edge, Graph, Node
 from gradviz.pictures import ladder, layout
 from gradviz.pictures.layout import GaveUp, LayoutError
 from gradviz.pictures.render import DrawError, svg
-from gradviz.pictures.rows import placed
+from gradviz.pictures.row_layout import placed
 from gradviz.pictures.scene import scene_of
 from gradviz.pictures.vector import _size, svg_of
 

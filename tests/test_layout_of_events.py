@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradviz.events.fields import ELEMENTS, Edge, Rule, Saved
+from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW, LayoutError
+from gradviz.events.field_types import ELEMENTS, Edge, Rule, Saved
 from gradviz.events.kinds import EVENTS, Event, Kind
-from gradviz.events.layout import COLUMNS, LAYOUTS, ROW, LayoutError
 from gradviz.events.listener import Listener, State
 from gradviz.events.table import markdown
 from gradviz.tracefile import Recorder, open_trace

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from gradviz import step, words
+from gradviz import words
 from gradviz.cli.learn import _opened
 from gradviz.errors import GradvizError
+from gradviz.learn.exercise import _expected
+from gradviz.learn.lesson import Lesson, is_right, is_word, lesson_called, lessons
 from gradviz.step import pages, screen
-from gradviz.step.described import describe
-from gradviz.step.errors import CommandError
-from gradviz.step.exercise import _expected
-from gradviz.step.korean import KOREAN, TEXTS
-from gradviz.step.lesson import LANGUAGES, Lesson, is_right, is_word, lesson_called, lessons
+from gradviz.step.command_error import CommandError
+from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session
 from gradviz.step.verbs import GROUPS, obey
 from gradviz.words import Stop
-from gradviz.words.korean import KOREAN as EVENTS
+from gradviz.words.languages import LANGUAGES
+from gradviz.words.languages import texts as texts_of
 from gradviz.words.sentences import sentence
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -246,7 +246,7 @@ def test_the_stepper_s_own_words_have_korean_ones() -> None:
     texts += [text for _, text in pages._BEGINNINGS]
     texts += [*pages._MORE_HELP, pages._SIGNS, pages._ANY_KEY]
     for text in texts:
-        assert is_korean(KOREAN[text]), text
+        assert is_korean(texts_of("ko")[text]), text
 
 
 class Said(dict[str, str]):
@@ -277,7 +277,7 @@ TERMS = {
 @every
 def test_all_that_a_korean_lesson_shows_is_korean(lesson: Lesson) -> None:
     with _opened(lesson, "ko") as session:
-        texts = session.words.texts = Said(TEXTS["ko"])
+        texts = session.words.texts = Said(texts_of("ko"))
         session.exercise = None
         for k in range(session.trace.count):
             session.go(k)
@@ -314,7 +314,7 @@ COMMANDS = (
 @every
 def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_path: Path) -> None:
     with _opened(lesson, "ko") as session:
-        texts = session.words.texts = Said(TEXTS["ko"])
+        texts = session.words.texts = Said(texts_of("ko"))
         session.exercise = None
         for command in (
             *COMMANDS,
@@ -333,18 +333,17 @@ def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_pa
 
 
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
-    rooms = [*Path(words.__file__).parent.glob("*.py"), *Path(step.__file__).parent.glob("*.py")]
-    rooms.append(Path(words.__file__).parent.parent / "query" / "predicate.py")
+    gradviz = Path(words.__file__).parent.parent
+    files = [file for room in ("words", "step", "learn") for file in (gradviz / room).glob("*.py")]
+    files += [gradviz / "query" / "predicate.py", gradviz / "cli" / "learn.py"]
     texts = {
         node.value
-        for file in rooms
-        if file.name != "korean.py"
+        for file in files
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert set(EVENTS) <= texts
-    assert not set(KOREAN) & set(EVENTS)
-    for english, korean in TEXTS["ko"].items():
+    assert set(texts_of("ko")) <= texts
+    for english, korean in texts_of("ko").items():
         assert set(re.findall(r"{\w+}", english)) == set(re.findall(r"{\w+}", korean)), english
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gradviz.query import Query
 from gradviz.query.modes import Modes
-from gradviz.step.described import describe
+from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey

@@ -12,7 +12,7 @@ from gradviz.engine import nn
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.graph.build import build
 from gradviz.nearest import nearest
-from gradviz.pictures.page import views
+from gradviz.page import views
 from gradviz.pictures.render import svg
 from gradviz.query import Query
 from gradviz.sources.record import record

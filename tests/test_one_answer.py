@@ -10,10 +10,10 @@ import pytest
 from zoo_programs import ALL, Program, checked
 
 from gradviz.diagnose import Finding
-from gradviz.diagnose.why import NoAnswer, why
 from gradviz.events.kinds import OpRan
+from gradviz.explain.origin import NoAnswer, why
 from gradviz.graph.build import build
-from gradviz.pictures.page.firsts import reasons
+from gradviz.page.firsts import reasons
 from gradviz.query import Query
 from gradviz.query.lack import Lacking, Lacks
 from gradviz.step.plain import script

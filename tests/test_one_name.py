@@ -12,15 +12,15 @@ import pytest
 
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, to_json
-from gradviz.pictures.page import views
+from gradviz.page import views
 from gradviz.pictures.render import svg
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words import Stop, Words
+from gradviz.words.chain_rule import why
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 from gradviz.words.subject import subject
-from gradviz.words.why import why
 from tests.invoked import invoked
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

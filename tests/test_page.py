@@ -13,12 +13,12 @@ from conftest import CHROMIUM, EXAMPLES
 
 import gradviz
 import gradviz.engine as torch
+from gradviz import page as page_of
 from gradviz.cli.page import write_page
 from gradviz.engine import nn
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
-from gradviz.pictures import page as page_of
-from gradviz.pictures.page import views
+from gradviz.page import views
 from gradviz.pictures.render import DrawError, save
 from gradviz.query import Query
 from gradviz.sources.record import record

@@ -9,7 +9,7 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz.graph.build import build
-from gradviz.pictures.page.trees import Trees
+from gradviz.page.trees import Trees
 from gradviz.query import Query
 
 
@@ -50,7 +50,7 @@ def test_the_groups_of_a_pass_are_those_that_it_has_alone(query: Query) -> None:
 
 
 def test_graphs_of_one_structure_are_grouped_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gradviz.pictures.page.trees as trees
+    import gradviz.page.trees as trees
 
     times = []
     known = trees.groups
@@ -71,7 +71,7 @@ def test_a_name_that_differs_is_another_structure(query: Query) -> None:
 
 
 def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> None:
-    from gradviz.pictures.page import html
+    from gradviz.page import html
 
     path = tmp_path / "run.gradviz"
     with gradviz.record(path):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_page import Page, needs_chromium, opened, playwright, traced, training
 
-from gradviz.pictures import page as page_of
+from gradviz import page as page_of
 
 __all__ = ["opened", "playwright", "traced"]
 

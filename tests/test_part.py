@@ -27,17 +27,17 @@ from gradviz.query import Query
 from gradviz.query.overview import overview
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
-from gradviz.step.described import describe
 from gradviz.step.lanes import drawn as drawn_graph
 from gradviz.step.leaves import leaves
 from gradviz.step.plain import script
+from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import Trace, TraceError, for_moments, open_trace, part_of
 from gradviz.tracefile.part import Part
+from gradviz.words.chain_rule import why
 from gradviz.words.stop import Stop
-from gradviz.words.why import why
 from gradviz.words.words import Words
 
 ROOT = Path(__file__).parent.parent

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import EXAMPLES, PROGRAMS
 
-from gradviz.debug.debugger import Debugger
 from gradviz.events.kinds import Kind
-from gradviz.query.fields import TraceFields
+from gradviz.live.debugger import Debugger
+from gradviz.query.predicate_fields import TraceFields
 from gradviz.sources.script import Target, run
 from gradviz.step.breakpoints import breakpoint_of, events_of
 from gradviz.step.state import Resume, Session, Settings

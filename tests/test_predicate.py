@@ -11,8 +11,8 @@ from test_step import CUBE, EVERYTHING, LOOP, lesson
 
 from gradviz.events import kinds as k
 from gradviz.query import Query
-from gradviz.query.fields import FIELDS, TraceFields
 from gradviz.query.predicate import Predicate, PredicateError
+from gradviz.query.predicate_fields import FIELDS, TraceFields
 from gradviz.tracefile import Trace, open_trace
 
 

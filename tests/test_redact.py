@@ -27,7 +27,7 @@ from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stats, pack_stats, unpack_stats
 from gradviz.tracefile import Trace, open_trace, part_of
-from gradviz.tracefile.redact import redact, reduce_values
+from gradviz.tracefile.redaction import redact, reduce_values
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from tests.invoked import invoked
 

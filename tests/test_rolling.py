@@ -16,7 +16,7 @@ from gradviz.graph.fold import FEW, closed_places, fold, folded
 from gradviz.graph.groups import PLACE, RUN, SCOPE
 from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Node
 from gradviz.graph.rolling import places
-from gradviz.pictures.lines import lines_of
+from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.scene import scene_of
 
 __all__ = ["traced"]

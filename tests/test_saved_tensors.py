@@ -17,8 +17,8 @@ from gradviz.engine.autograd import graph
 from gradviz.events import kinds
 from gradviz.graph.build import build
 from gradviz.query import Query
-from gradviz.step.described import describe
 from gradviz.step.plain import script
+from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session
 from gradviz.tracefile import open_trace
 

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from gradviz.diagnose import RULES
-from gradviz.diagnose.settings import THRESHOLDS, Settings
+from gradviz.diagnose.rule_settings import THRESHOLDS, Settings
 from gradviz.diagnose.settings_file import BadSettings, settings_at
 
 Command = Callable[..., CompletedProcess[str]]

@@ -15,9 +15,9 @@ from rich.cells import cell_len
 import gradviz.engine as torch
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
-from gradviz.step.described import WIDTH, describe
 from gradviz.step.keys import Keys
 from gradviz.step.plain import commands, script
+from gradviz.step.plain_stop import WIDTH, describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import BY_KEY, VERBS, obey

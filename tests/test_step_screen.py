@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from gradviz.cli.moment import export_moment
+from gradviz.cli.export_moment import export_moment
 from gradviz.events.kinds import Kind, NodeMade
 from gradviz.pictures.render import DrawError
 from gradviz.query.trend import Trend
-from gradviz.step.errors import CommandError
+from gradviz.step.command_error import CommandError
 from gradviz.step.lanes import drawn
 from gradviz.step.neighbourhood import HERE, neighbourhood
 from gradviz.step.screen import Screen, has_more

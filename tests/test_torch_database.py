@@ -20,7 +20,7 @@ pytest.importorskip("expecttest")
 
 import gradviz  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.sources.torch_recorder.source import Source  # noqa: E402
+from gradviz.sources.torch_recorder.shared import Source  # noqa: E402
 from tests import torch_programs as programs  # noqa: E402
 from tests.torch_samples import take_no_stacks  # noqa: E402
 

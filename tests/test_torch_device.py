@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import gradviz  # noqa: E402
 from gradviz.events.kinds import Mutated  # noqa: E402
 from gradviz.events.values import packed_stats_of  # noqa: E402
-from gradviz.sources.torch_recorder import device_values, fetching, values  # noqa: E402
+from gradviz.sources.torch_recorder import device_values, fetching, tensor_values  # noqa: E402
 from gradviz.sources.torch_recorder.device_values import Room, statistics_of, whole_of  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 
@@ -205,10 +205,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Every tensor is on a device with streams."""
     fake = FakeCuda()
     empty = torch.empty
-    monkeypatch.setattr(values, "is_distant", lambda value: True)
-    monkeypatch.setattr(values.FETCHER, "rooms", {})
-    monkeypatch.setattr(values.FETCHER, "_lines", {})
-    for module in (values, fetching):
+    monkeypatch.setattr(tensor_values, "is_distant", lambda value: True)
+    monkeypatch.setattr(tensor_values.FETCHER, "rooms", {})
+    monkeypatch.setattr(tensor_values.FETCHER, "_lines", {})
+    for module in (tensor_values, fetching):
         monkeypatch.setattr(module, "streams_of", lambda device: fake)
     monkeypatch.setattr(
         torch, "empty", lambda *size, pin_memory=False, **settings: empty(*size, **settings).fill_(85)
@@ -217,7 +217,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def kept(tensor: Any, whole: bool) -> Any:
-    return values.READER._keep_distant(tensor, whole).kept
+    return tensor_values.READER._keep_distant(tensor, whole).kept
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -285,8 +285,8 @@ def test_nothing_of_ours_runs_while_a_stream_is_captured(cuda: FakeCuda) -> None
     cuda.capturing = True
     tensor = torch.ones(5000)
     with Launches() as launches:
-        assert values.READER._keep_distant(tensor, False) is None
-        assert values.READER._keep_distant(tensor, True) is None
+        assert tensor_values.READER._keep_distant(tensor, False) is None
+        assert tensor_values.READER._keep_distant(tensor, True) is None
     assert not launches.ops
 
 
@@ -333,12 +333,12 @@ def test_a_lack_of_device_memory_is_no_value_and_nothing_that_the_program_sees(
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(values, "statistics_of", fail)
-    before = values.FETCHER.left_out
+    monkeypatch.setattr(tensor_values, "statistics_of", fail)
+    before = tensor_values.FETCHER.left_out
     with gradviz.record(tmp_path / "run.gradviz"):
         doubled = torch.ones(5000) * 2
     assert doubled.sum() == 10_000
-    assert values.FETCHER.left_out == before + 2
+    assert tensor_values.FETCHER.left_out == before + 2
     shown = " ".join(invoked(["info", str(tmp_path / "run.gradviz")]).stdout.split())
     assert "at least 2 missing for lack of device memory" in shown
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import gradviz  # noqa: E402
 from gradviz.events.values import packed_stats_of  # noqa: E402
 from gradviz.sources.record import record  # noqa: E402
-from gradviz.sources.torch_recorder import device_values, fetching, values  # noqa: E402
+from gradviz.sources.torch_recorder import device_values, fetching, tensor_values  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -40,8 +40,8 @@ class Waits(TorchDispatchMode):
 @pytest.fixture
 def distant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor is on a device, and its elements are nowhere to be read in place."""
-    monkeypatch.setattr(values, "is_distant", lambda value: True)
-    monkeypatch.setattr(values, "array_of", None)
+    monkeypatch.setattr(tensor_values, "is_distant", lambda value: True)
+    monkeypatch.setattr(tensor_values, "array_of", None)
 
 
 def train(steps: int = 3) -> None:
@@ -100,7 +100,7 @@ def test_what_comes_from_a_device_is_what_would_be_read_here(
 ) -> None:
     with record(tmp_path / "here.gradviz", values=grade):
         train()
-    monkeypatch.setattr(values, "is_distant", lambda value: True)
+    monkeypatch.setattr(tensor_values, "is_distant", lambda value: True)
     with record(tmp_path / "there.gradviz", values=grade):
         train()
     with gradviz.open(tmp_path / "here.gradviz") as here, gradviz.open(tmp_path / "there.gradviz") as there:

@@ -177,7 +177,7 @@ def test_a_program_with_an_odd_tensor_runs_as_without_a_recorder(folder: Path, n
 
 @pytest.mark.parametrize("size", [10, 5000, 100_000])
 def test_no_value_is_kept_of_a_tensor_that_shows_more_than_its_storage_holds(size: int) -> None:
-    from gradviz.sources.torch_recorder.values import READER
+    from gradviz.sources.torch_recorder.tensor_values import READER
 
     tensor = torch.ones(size)
     assert READER.keep(tensor, True) is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradviz.events.kinds import GradRead, GradsClipped, GraphsAlive, OptimizerHolds, RequiresGradChanged
-from gradviz.events.settings import SettingsText
+from gradviz.events.settings_text import SettingsText
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace

@@ -15,9 +15,9 @@ from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.sources.script import Target, run
-from gradviz.step.described import describe
 from gradviz.step.leaves import leaf_rows
 from gradviz.step.plain import script
+from gradviz.step.plain_stop import describe
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import VERBS, obey, parse
 from gradviz.tracefile import open_trace

@@ -11,7 +11,7 @@ import pytest
 import gradviz
 from gradviz.events.values import Stat, Stats
 from gradviz.query import ops
-from gradviz.query.columns import STORED
+from gradviz.query.predicate_columns import STORED
 
 PACKAGE = Path(gradviz.__file__).parent
 

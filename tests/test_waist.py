@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradviz.events.fields import Group, Living, Rule
+from gradviz.events.field_types import Group, Living, Rule
 from gradviz.events.kinds import (
     LEAF,
     REQUIRES_GRAD,

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gradviz.errors import GradvizError
 from gradviz.sources.record import record
-from gradviz.step.described import describe
 from gradviz.step.leaves import PLAIN
+from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey
 from gradviz.tracefile import open_trace
-from gradviz.words.why import why
+from gradviz.words.chain_rule import why
 from tests.test_moment import STEPS, Machine, naive, seen
 
 # For each verb that takes something, what it may be given.

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gradviz
-from gradviz.events.fields import TEXT_PARTS
-from gradviz.events.layout import LAYOUTS
+from gradviz.events.event_layout import LAYOUTS
+from gradviz.events.field_types import TEXT_PARTS
 from gradviz.tracefile import whitelist
 from gradviz.tracefile.schema import COLUMNS, TABLES
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import gradviz as package
 import gradviz.engine as torch
-from gradviz.diagnose.why import NoAnswer, why
+from gradviz.explain.origin import NoAnswer, why
 from gradviz.query import Query
-from gradviz.query.paths import MOST_PATHS, Missing, Paths
+from gradviz.query.gradient_paths import MOST_PATHS, Missing, Paths
 from gradviz.tracefile import open_trace
 from gradviz.words.subject import UnknownName
 

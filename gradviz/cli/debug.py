@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, say, stderr
+from gradviz.cli.export_moment import export_moment
 from gradviz.cli.job import Job, perform
-from gradviz.cli.moment import export_moment
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell, trace_for
-from gradviz.debug.debugger import Debugger, Reader
-from gradviz.debug.interrupt import ctrl_c_pauses
-from gradviz.debug.pauses import BAD
-from gradviz.debug.readers import AtTerminal, Commands
-from gradviz.diagnose.settings import Settings as CheckSettings
+from gradviz.diagnose.rule_settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
+from gradviz.live.debugger import Debugger, Reader
+from gradviz.live.interrupt import ctrl_c_pauses
+from gradviz.live.pauses import BAD
+from gradviz.live.readers import AtTerminal, Commands
 from gradviz.sources.script import Outcome, Running
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands

@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, opened
-from gradviz.diagnose.diff import TOLERANCE
-from gradviz.diagnose.diff import diff as difference_of
-from gradviz.diagnose.diff_text import difference_json, difference_text
+from gradviz.compare.parting import TOLERANCE
+from gradviz.compare.parting import diff as difference_of
+from gradviz.compare.parting_text import difference_json, difference_text
 from gradviz.words.escape import json_text
 
 

@@ -11,7 +11,7 @@ from gradviz.cli.common import one_line, stderr
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.place import place_of
-from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.rule_settings import Settings
 from gradviz.errors import tracebacks_are_wanted
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node

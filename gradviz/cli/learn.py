@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from gradviz.cli.common import show_all_on_stdout
-from gradviz.cli.moment import export_moment
-from gradviz.step.exercise import Exercise
-from gradviz.step.korean import said
-from gradviz.step.lesson import LANGUAGES, Lesson, lesson_called, lessons
+from gradviz.cli.export_moment import export_moment
+from gradviz.learn.exercise import Exercise
+from gradviz.learn.lesson import Lesson, lesson_called, lessons
 from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
+from gradviz.words.languages import LANGUAGES, said
 
 
 @click.command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradviz.pictures.page import Build, html
+from gradviz.page import Build, html
 from gradviz.pictures.render import write
 from gradviz.tracefile import Trace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import fail, opened
-from gradviz.tracefile.redact import redact as redact_trace
+from gradviz.tracefile.redaction import redact as redact_trace
 
 
 @click.command(

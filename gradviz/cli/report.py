@@ -14,7 +14,7 @@ from gradviz.diagnose.settings_file import settings_at
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph, Node
-from gradviz.pictures import report as page
+from gradviz.pictures import report_page as page
 from gradviz.pictures.chart import COLOURS, Series
 from gradviz.pictures.render import svg, write
 from gradviz.query.curves import Curve, gradient_norms, update_ratios

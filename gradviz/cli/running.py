@@ -14,7 +14,7 @@ from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.findings import hints
 from gradviz.cli.summary import summary
 from gradviz.diagnose import Finding
-from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.rule_settings import Settings
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.script import Outcome, Target, of_this_rank
 from gradviz.tracefile import TraceError, open_trace

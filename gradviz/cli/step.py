@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.cli.common import all_opened, fail, traces_argument
-from gradviz.cli.moment import export_moment
+from gradviz.cli.export_moment import export_moment
 from gradviz.query.ranks import label_of
 from gradviz.step.plain import commands, script
 from gradviz.step.state import Session

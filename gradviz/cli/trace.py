@@ -16,7 +16,7 @@ from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, tell, trace_for
-from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.sources.script import Outcome, Running

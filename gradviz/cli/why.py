@@ -8,9 +8,9 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, opened
-from gradviz.diagnose.why import PATHS
-from gradviz.diagnose.why import why as reason_of
-from gradviz.diagnose.why_text import reason_json, reason_text
+from gradviz.explain.origin import PATHS
+from gradviz.explain.origin import why as reason_of
+from gradviz.explain.origin_text import reason_json, reason_text
 from gradviz.words.escape import json_text
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradviz.diagnose.finding import ERROR, NOTE
-from gradviz.diagnose.settings import Settings
+from gradviz.diagnose.rule_settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.rule_settings import THRESHOLDS, Settings
 from gradviz.diagnose.rules import BY_ID
-from gradviz.diagnose.settings import THRESHOLDS, Settings
 from gradviz.errors import GradvizError
 
 _FILE = "pyproject.toml"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar, dataclass_transform
 
-from gradviz.events.fields import (
+from gradviz.events.field_types import (
     EarlierEvent,
     Edges,
     Flag,

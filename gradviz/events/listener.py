@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
-from gradviz.events.fields import Edge, Flow, Group, Living, Root, Rule, Saved
+from gradviz.events.field_types import Edge, Flow, Group, Living, Root, Rule, Saved
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 

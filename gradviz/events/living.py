@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 from weakref import ref
 
-from gradviz.events.fields import Living
+from gradviz.events.field_types import Living
 
 _PASSES, _NODES = 64, 8  # the last passes that are watched, and how many nodes of each
 _LEAST = 3  # graphs that are worth an event: a loop keeps those of its last round until the next

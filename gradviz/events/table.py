@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradviz.events.event_layout import COLUMNS, LAYOUTS, Field, Layout
 from gradviz.events.kinds import DETAILS
-from gradviz.events.layout import COLUMNS, LAYOUTS, Field, Layout
 
 _HOLDS = {"text": "text", "rule": "rule", "flag": "flag", "time": "time", "back": "event"}
 

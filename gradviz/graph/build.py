@@ -7,17 +7,17 @@ from operator import itemgetter
 from pathlib import Path
 
 from gradviz.errors import GradvizError
-from gradviz.events.fields import Root
+from gradviz.events.field_types import Root
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, OpRan, TensorMade
 from gradviz.graph import model as m
 from gradviz.graph import select
 from gradviz.graph.edges import Edges
+from gradviz.graph.filled_values import fill_values, name_gradients
 from gradviz.graph.ids import Ids
 from gradviz.graph.interest import pass_of_interest
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node, Scope
 from gradviz.graph.select import Part
-from gradviz.graph.values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.passes import ranges

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
-from gradviz.pictures.lines import lines_of
+from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.scene import about
 from gradviz.words.escape import as_mermaid
 

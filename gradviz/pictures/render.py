@@ -22,7 +22,7 @@ from gradviz.pictures.png import note_on, to_png
 from gradviz.pictures.scene import Scene, scene_of
 from gradviz.words.escape import json_text
 
-PAGE = ".html"  # made from a trace, not from a graph: see gradviz.pictures.page
+PAGE = ".html"  # made from a trace, not from a graph: see gradviz.page
 
 
 class DrawError(GradvizError):

@@ -11,7 +11,7 @@ from gradviz.graph.groups import PLACE
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, TENSOR, VIEW, Edge, Graph, Node
 from gradviz.pictures import style
 from gradviz.pictures.frames import frames
-from gradviz.pictures.lines import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
+from gradviz.pictures.node_text import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
 from gradviz.pictures.shorten import Reference, shortened
 from gradviz.system.paths import file_name
 from gradviz.words.escape import plain

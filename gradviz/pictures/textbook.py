@@ -10,9 +10,9 @@ from functools import cached_property
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind, NodeMade, Produced
 from gradviz.graph.model import GRAD_FN, LEAF, TENSOR, Graph
-from gradviz.pictures.lines import Line
+from gradviz.pictures.node_text import Line
 from gradviz.pictures.scene import Link, Scene, Thing, about
-from gradviz.query.chain import ChainStep, chain_step
+from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.moment import Moment
 from gradviz.words.chain import contributes, local, over, so_far
 from gradviz.words.escape import plain

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape, quoteattr
 
 from gradviz.pictures import style
-from gradviz.pictures.rows import Place, Size, placed
+from gradviz.pictures.row_layout import Place, Size, placed
 from gradviz.pictures.scene import Link, Scene, Thing
 
 _FONT_SIZE, _LINE = 10.0, 12.0

@@ -9,8 +9,8 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
-from gradviz.query.settings import number_of, settings_of
 from gradviz.tracefile import Trace
 
 

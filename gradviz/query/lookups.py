@@ -6,13 +6,13 @@ from functools import cached_property, lru_cache
 
 from gradviz.query.flow import Flow
 from gradviz.query.labels import Labels
-from gradviz.query.memory import Memory
 from gradviz.query.modules import Modules
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
+from gradviz.query.shared_memory import Memory
 from gradviz.query.tensors import Tensors
 from gradviz.tracefile import Trace
 

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
 from gradviz.query.lookup import Lookup
-from gradviz.query.tables import Log
+from gradviz.query.sorted_tables import Log
 from gradviz.sets import contained, distinct_pairs
 from gradviz.tracefile.columns import Table
 

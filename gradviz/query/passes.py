@@ -9,12 +9,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.fields import Root
+from gradviz.events.event_layout import LAYOUTS
+from gradviz.events.field_types import Root
 from gradviz.events.kinds import Kind, PassBegan, PassEnded
-from gradviz.events.layout import LAYOUTS
 from gradviz.query.lookup import Lookup
 from gradviz.query.nodes import Nodes
-from gradviz.query.tables import Nesting
+from gradviz.query.sorted_tables import Nesting
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Trace
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
-from gradviz.query.columns import STATISTICS, Column
-from gradviz.query.fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
+from gradviz.query.predicate_columns import STATISTICS, Column
+from gradviz.query.predicate_fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
 
 _COMPARE: dict[str, Callable[..., Any]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}

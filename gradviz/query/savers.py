@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradviz.events.fields import Saved
+from gradviz.events.field_types import Saved
 from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, ScopeEntered
 from gradviz.query.lookup import Lookup
-from gradviz.query.tables import Nesting
+from gradviz.query.sorted_tables import Nesting
 from gradviz.sets import summed
 from gradviz.tracefile import Trace
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, TensorMade
 from gradviz.query.lookup import Lookup
-from gradviz.query.tables import Log
+from gradviz.query.sorted_tables import Log
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 from gradviz.tracefile.columns import Lists

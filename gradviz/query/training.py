@@ -9,8 +9,8 @@ import numpy as np
 
 from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.cuts import sources
+from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
-from gradviz.query.settings import number_of, settings_of
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Site

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from gradviz.events.counters import next_scope_number
 from gradviz.events.listener import Listener
-from gradviz.events.numbers import next_scope_number
 from gradviz.sources.forward_code import ForwardCode, is_of_library
 
 # What a layer's parameters go into: parts of the names of nodes. Another node of its parameters is not the layer's own.

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import DETAILS, VIEW, WHOLE, Kind
 from gradviz.events.listener import Listener, State, Where
 

@@ -137,11 +137,11 @@ class Attachment:
         self.failed(f"PyTorch {version} {reason} (tested with PyTorch {TESTED})")
 
     def _begin(self) -> None:
-        from gradviz.sources.torch_recorder.recorder import TorchRecorder
+        from gradviz.sources.torch_recorder.recording import TorchRecorder
 
         recorder = TorchRecorder(self.listener, self.failed, self.aten, self.check_functions)
         if self.keeps_calls:
-            from gradviz.sources.torch_recorder.again import Calls
+            from gradviz.sources.torch_recorder.rerun_call import Calls
 
             self.calls = recorder.keep_calls(Calls(recorder.source.identity))
         recorder.begin()

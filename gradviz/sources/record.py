@@ -173,7 +173,7 @@ class record:
         says that it made no other node. Raises LookupError, with the reason, if it cannot run again."""
         if self.attachment is not None and self.attachment.recorder is not None:
             return self.attachment.forward_of(op)
-        from gradviz.sources.again import forward_of
+        from gradviz.sources.rerun_op import forward_of
 
         return forward_of(op, node, alone)
 

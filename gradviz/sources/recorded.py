@@ -44,7 +44,7 @@ def numbers_now(engine: Any, of_torch: Any) -> Numbers:
     first = end = 0
     if engine.began:
         from gradviz.engine.core.state import state
-        from gradviz.events.numbers import next_tensor_number
+        from gradviz.events.counters import next_tensor_number
 
         first, end = state.first_number, next_tensor_number()
     recorder = of_torch.recorder if of_torch is not None else None

@@ -9,7 +9,7 @@ import numpy as np
 from gradviz.events.kinds import Kind, OpRan, Produced, Received
 from gradviz.query.differences import Compared, compared
 from gradviz.query.nodes import ACCUMULATE
-from gradviz.step.errors import CommandError
+from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import listed, number

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.step.errors import CommandError
+from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import number as number_of

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.fields import FIELDS_OF_VALUES
 from gradviz.query.predicate import Predicate
+from gradviz.query.predicate_fields import FIELDS_OF_VALUES
 from gradviz.query.scopes import depths_in
 from gradviz.sets import contained
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
-from gradviz.step.errors import NO_VALUES, CommandError
+from gradviz.step.command_error import NO_VALUES, CommandError
 from gradviz.step.state import Resume, Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.sentences import sentence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from gradviz.step.korean import said
 from gradviz.step.lines import beside, fitted
 from gradviz.step.verbs import help_rows
+from gradviz.words.languages import said
 from gradviz.words.stop import Stop
 
 WIDE = 110  # from this many columns on, the help has two columns

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from gradviz.events.kinds import OpRan
 from gradviz.query.differences import Forward
+from gradviz.step.command_error import CommandError
 from gradviz.step.elements import print_
-from gradviz.step.errors import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradviz.step.described import describe
+from gradviz.step.plain_stop import describe
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import help_rows, parse, run
 from gradviz.words.escape import clean

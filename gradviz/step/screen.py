@@ -12,13 +12,13 @@ from gradviz.step.lines import beside, drawn_lines, filled, rule
 from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
+from gradviz.words.chain_rule import why_if_any
 from gradviz.words.compare import both_modes
 from gradviz.words.escape import clean
 from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title
 from gradviz.words.stop import Stop
-from gradviz.words.why import why_if_any
 
 WIDE = 140  # from this many columns on, source and graph are on the left and the rest on the right
 TALL = 30  # from this many lines on, there are two timelines and a legend

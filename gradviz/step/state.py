@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.query.fields import TraceFields
 from gradviz.query.predicate import Predicate
+from gradviz.query.predicate_fields import TraceFields
 from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints
-from gradviz.step.errors import CommandError
+from gradviz.step.command_error import CommandError
 from gradviz.step.leaves import PLAIN, View
 from gradviz.tracefile import Trace
 from gradviz.words.stop import Stop
@@ -73,7 +73,7 @@ class Session:
         self.live = live
         self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
         self.exporter = exporter
-        self.exercise: Any = None  # a lesson under way (`gradviz.step.exercise.Exercise`)
+        self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
         self.resume: Resume | None = None
         self.position = 0
         self.came_from = 0

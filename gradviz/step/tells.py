@@ -8,13 +8,14 @@ import numpy as np
 from rich.cells import set_cell_size
 
 from gradviz.events.kinds import Kind
-from gradviz.query.absence import accumulations
 from gradviz.query.predicate import Predicate
-from gradviz.step.described import describe
-from gradviz.step.errors import NO_VALUES, CommandError
-from gradviz.step.paths import path as path_between
+from gradviz.query.why_none import accumulations
+from gradviz.step.command_error import NO_VALUES, CommandError
+from gradviz.step.path_text import path as path_between
+from gradviz.step.plain_stop import describe
 from gradviz.step.state import Resume, Session
 from gradviz.words.absence import no_grad_reason, no_grad_told, zero_told
+from gradviz.words.chain_rule import why as explained
 from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
 from gradviz.words.fields import fields_told
@@ -22,7 +23,6 @@ from gradviz.words.numbers import shape
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
 from gradviz.words.subject import Subject, changes, subject
-from gradviz.words.why import why as explained
 
 _SHOWN = 12  # events
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradviz.nearest import nearest
-from gradviz.step import check_node, elements, exercise, listing, moves, paused, tells
-from gradviz.step.errors import CommandError
+from gradviz.step import check_node, elements, in_lesson, listing, moves, paused, tells
+from gradviz.step.command_error import CommandError
 from gradviz.step.help import break_help, fields_help
-from gradviz.step.korean import said
 from gradviz.step.moves import count
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
+from gradviz.words.languages import said
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("marks", ("'",), "the bookmarks", moves.marks),
     ),
     LESSON: (
-        Verb("question", ("Q",), "to the question that is open", exercise.question),
-        Verb("answer", ("A",), "answer it: 0.6, [1, 2], None, yes", exercise.answer, "TEXT"),
-        Verb("show-answer", ("Z",), "show the answer", exercise.show_answer),
+        Verb("question", ("Q",), "to the question that is open", in_lesson.question),
+        Verb("answer", ("A",), "answer it: 0.6, [1, 2], None, yes", in_lesson.answer, "TEXT"),
+        Verb("show-answer", ("Z",), "show the answer", in_lesson.show_answer),
     ),
     "To understand": (
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),

@@ -1,7 +1,6 @@
 """One file for one run: written while it runs, read at any place."""
 
 from gradviz.tracefile.chosen import Passes, passes_of
-from gradviz.tracefile.errors import TraceError
 from gradviz.tracefile.opening import open_trace
 from gradviz.tracefile.part import for_moments, if_long, part_of
 from gradviz.tracefile.reader import Trace
@@ -9,6 +8,7 @@ from gradviz.tracefile.recorder import Recorder
 from gradviz.tracefile.runs import ErrorInfo, PassInfo
 from gradviz.tracefile.sites import Site, Sites
 from gradviz.tracefile.states import Snapshot
+from gradviz.tracefile.unreadable import TraceError
 
 __all__ = [
     "ErrorInfo",

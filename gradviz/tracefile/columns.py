@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.events.event_layout import COLUMNS, Field, Layout, LayoutError, Meanings, gathered
 from gradviz.events.kinds import Event
-from gradviz.events.layout import COLUMNS, Field, Layout, LayoutError, Meanings, gathered
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gradviz.events.event_layout import COLUMNS, LAYOUTS
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import COLUMNS, LAYOUTS
 from gradviz.tracefile.bykind import ByKind
 
 

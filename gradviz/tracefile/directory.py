@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.contents import LISTS, NEWEST, NEWEST_AT, unpacked
-from gradviz.tracefile.errors import told_of
+from gradviz.tracefile.unreadable import told_of
 
 _COLUMNS = "chunk, since_event, highest_tensor, highest_node, ops, new_nodes, first_nan, entangled"
 _NEWEST = (NEWEST, NEWEST_AT)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.event_layout import PACK_NUMBERS, packed_numbers
+from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import PACK_NUMBERS, packed_numbers
 from gradviz.events.listener import LEAF_NODE, State, Where
 from gradviz.tracefile.packing import Packing, pack_state
 from gradviz.tracefile.sites import Sites

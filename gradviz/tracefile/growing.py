@@ -14,17 +14,17 @@ from weakref import WeakSet
 
 import numpy as np
 
+from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import ROW
 from gradviz.sets import distinct
 from gradviz.tracefile.database import most_unpacked
 from gradviz.tracefile.directory import Directory
 from gradviz.tracefile.doors import Watcher
-from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sound import check_heads, check_nesting, check_rows, check_states, kinds_of
 from gradviz.tracefile.states import States
+from gradviz.tracefile.unreadable import told_of
 
 _FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL)  # events that belong to the op before them
 _ENDS = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)

@@ -14,9 +14,9 @@ from weakref import ref
 
 import numpy as np
 
-from gradviz.events.fields import Rule
+from gradviz.events.event_layout import ROW
+from gradviz.events.field_types import Rule
 from gradviz.events.handles import READERS, Later, reader_of
-from gradviz.events.layout import ROW
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.values import LARGEST, SMALL, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned

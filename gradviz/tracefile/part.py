@@ -25,10 +25,10 @@ from gradviz.tracefile.contents import (
     PUSHED,
     VALUED,
 )
-from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.growing import UNREAD, Growing
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.runs import PassInfo, SiteOps
+from gradviz.tracefile.unreadable import told_of
 
 LONG = 200_000  # events of a run of which parts are read
 _MANY_LEAVES = 5000

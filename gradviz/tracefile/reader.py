@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Event, Kind
-from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.events.values import Stat
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.bykind import ByKind
@@ -19,8 +19,7 @@ from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
-from gradviz.tracefile.errors import UNREADABLE, told_of, unreadable
-from gradviz.tracefile.passes import PassTable
+from gradviz.tracefile.pass_rows import PassTable
 from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sound import (
@@ -35,6 +34,7 @@ from gradviz.tracefile.sound import (
 )
 from gradviz.tracefile.states import Snapshot, States
 from gradviz.tracefile.tables import Tables
+from gradviz.tracefile.unreadable import UNREADABLE, told_of, unreadable
 
 _MOST_STATES = 3_000_000  # in which a NaN is looked for
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.events.fields import Living
+from gradviz.events.event_layout import LAYOUTS
+from gradviz.events.field_types import Living
 from gradviz.events.kinds import DETAILS, Kind
-from gradviz.events.layout import LAYOUTS
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import Passes

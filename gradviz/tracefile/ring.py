@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import ROW
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import Batch
 from gradviz.tracefile.nans import with_nan

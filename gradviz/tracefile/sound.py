@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import COLUMNS, LAYOUTS, ROW
 from gradviz.sets import contained, summed
 from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.layout import ROW
+from gradviz.events.event_layout import ROW
 from gradviz.tracefile.expected import NUMBER, rearranged, unexpected
 from gradviz.tracefile.schema import STATE
 

@@ -7,16 +7,16 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from gradviz.events.fields import Rule
+from gradviz.events.field_types import Rule
 from gradviz.events.handles import Form
 from gradviz.events.site import Place
 from gradviz.tracefile.database import rows_of
 from gradviz.tracefile.doors import Doors
-from gradviz.tracefile.errors import told_of
 from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.runs import ErrorInfo
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.sound import check_callers, check_numbers, form_of, names_of, pairs_of
+from gradviz.tracefile.unreadable import told_of
 
 
 class Tables(Doors):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.events.fields import TEXT_PARTS
-from gradviz.events.layout import COLUMNS, LAYOUTS
+from gradviz.events.event_layout import COLUMNS, LAYOUTS
+from gradviz.events.field_types import TEXT_PARTS
 from gradviz.sets import distinct
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.reader import Trace

@@ -19,9 +19,9 @@ import numpy as np
 
 from gradviz import background
 from gradviz.background import Background
+from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import LAYOUTS, ROW
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chunk_tables import ChunkTables, execute_each

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gradviz.events.kinds import OpRan, TensorMade
-from gradviz.query.absence import Absence, Why, why_no_grad
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.lack import Lacks
+from gradviz.query.why_none import Absence, Why, why_no_grad
 from gradviz.query.zeros import why_zero
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean

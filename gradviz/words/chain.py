@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradviz.query.chain import ChainStep, is_number
+from gradviz.query.chain_step import ChainStep, is_number
 from gradviz.query.moment import Moment
 from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import SHOWN, brief, compact, scalar

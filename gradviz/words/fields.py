@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gradviz.events.fields import Rule
+from gradviz.events.field_types import Rule
 from gradviz.words.escape import clean
 
 _HEAD = ("index", "thread", "site")  # told elsewhere

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from gradviz.events.fields import Rule
-from gradviz.query.chain import stated
+from gradviz.events.field_types import Rule
+from gradviz.query.chain_step import stated
 from gradviz.words.escape import clean
 from gradviz.words.numbers import SHOWN, nested
 

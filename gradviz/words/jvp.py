@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradviz.events.kinds import OpRan, TangentPushed
-from gradviz.query.chain import is_number, quotient
+from gradviz.query.chain_step import is_number, quotient
 from gradviz.query.moment import Moment
 from gradviz.tracefile import Snapshot
 from gradviz.words.formulas import formulas, numbers_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan, PassBegan, Produced, Received
-from gradviz.query.chain import ChainStep, chain_step
+from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.words.chain import product
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop

@@ -38,7 +38,7 @@ from gradviz.events.kinds import (
     TensorMade,
 )
 from gradviz.query.cuts import Reason, why_no_node
-from gradviz.query.settings import rates_of, settings_of
+from gradviz.query.optimizer_settings import rates_of, settings_of
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers
 from gradviz.words.numbers import listed, number, plural

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW, Field, Layout
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import COLUMNS, LAYOUTS, ROW, Field, Layout
 from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import as_is

@@ -11,8 +11,8 @@ from random import Random
 
 import numpy as np
 
+from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
-from gradviz.events.layout import ROW
 from gradviz.tracefile.expected import HEADER, as_is, unexpected
 from gradviz.tracefile.schema import STATE
 from tests.damage.of_tables import PACKED, TABLES

@@ -206,7 +206,7 @@ def events_of_a_kind_alike(rng: Random, path: Path) -> None:
 
 
 def _packing(event: Happening, kind: Kind) -> list[object]:
-    from gradviz.events.layout import LAYOUTS
+    from gradviz.events.event_layout import LAYOUTS
 
     layout = LAYOUTS[kind]
     single = [declared.stored.how for declared in (*layout.columns, *layout.more)]

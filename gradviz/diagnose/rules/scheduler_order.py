@@ -11,7 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.settings import rates_of
+from gradviz.query.optimizer_settings import rates_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 

@@ -17,7 +17,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
-from gradviz.query.settings import number_of, settings_of
+from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.numbers import number
 

@@ -18,8 +18,8 @@ from gradviz.engine.core.needs import Dtype, Indices, Input, Need, Output, Shape
 from gradviz.engine.core.node import Node
 from gradviz.engine.core.node_class import make_node_class
 from gradviz.engine.core.saved import shown_names
-from gradviz.events.fields import Rule
-from gradviz.events.formulas import with_values
+from gradviz.events.field_types import Rule
+from gradviz.events.filled_formula import with_values
 
 _MOST_RULES = 1000  # how many of them are cached for a row
 

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from gradviz.engine.basics.turns import new_turn
-from gradviz.events.listener import Listener
-from gradviz.events.living import LivingGraphs
-from gradviz.events.numbers import (
+from gradviz.events.counters import (
     next_node_number,
     next_optimizer_number,
     next_pass_number,
     next_scope_number,
     next_tensor_number,
 )
+from gradviz.events.listener import Listener
+from gradviz.events.living import LivingGraphs
 
 __all__ = [
     "enable_grad", "heard_by", "inference_mode", "is_grad_enabled", "listen", "next_node_number",

@@ -14,7 +14,7 @@ from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import next_tensor_number, state
 from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of, state_of
-from gradviz.events.fields import Rule
+from gradviz.events.field_types import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, edges_of, saved_of
 

@@ -13,7 +13,7 @@ from gradviz.engine.core.node import Node, edge_node, edge_numbers
 from gradviz.engine.core.state import note_special, state
 from gradviz.engine.core.tell import Told, constants_text, heard_of, tell, tell_node, tell_tangent
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
-from gradviz.events.fields import Rule
+from gradviz.events.field_types import Rule
 from gradviz.events.listener import NO_RULE
 
 

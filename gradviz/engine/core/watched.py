@@ -29,7 +29,7 @@ from gradviz.engine.core.state import (
     state,
 )
 from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, number_of, state_of, tensor_rare
-from gradviz.events.fields import Root
+from gradviz.events.field_types import Root
 
 
 class WatchedPass:

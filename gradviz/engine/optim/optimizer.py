@@ -15,9 +15,9 @@ from gradviz.engine.core.state import enable_grad, next_optimizer_number, no_gra
 from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.engine.tensors.writing import tell_written, write
-from gradviz.events.fields import Group
+from gradviz.events.field_types import Group
 from gradviz.events.listener import Where
-from gradviz.events.settings import SettingsText
+from gradviz.events.settings_text import SettingsText
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # options of PyTorch that change its speed only
 _as_json = SettingsText(repr)

@@ -9,8 +9,8 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.calls import Steps, Way
 from gradviz.sources.torch_recorder.identity import name_of_hook
-from gradviz.sources.torch_recorder.source import Source, is_pytorchs
-from gradviz.sources.torch_recorder.values import READER
+from gradviz.sources.torch_recorder.shared import Source, is_pytorchs
+from gradviz.sources.torch_recorder.tensor_values import READER
 
 
 class Attributes:

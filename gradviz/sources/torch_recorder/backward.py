@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from gradviz.events.fields import Root
+from gradviz.events.counters import next_pass_number
+from gradviz.events.field_types import Root
 from gradviz.events.listener import State, Where
-from gradviz.events.numbers import next_pass_number
 from gradviz.sources.torch_recorder.compiling import is_compiled_node
 from gradviz.sources.torch_recorder.gradients import OUR_HOOK, Gradients
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord
-from gradviz.sources.torch_recorder.modules import name_the_rest
-from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.module_scopes import name_the_rest
+from gradviz.sources.torch_recorder.shared import Source, safely
 
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.fetching import FETCHER
-from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, safely
 
 CAPTURED = "captured"
 REPLAYED = "replay"

@@ -15,8 +15,8 @@ import torch
 
 from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder.arguments import tensors_in
-from gradviz.sources.torch_recorder.source import Source, safely
-from gradviz.sources.torch_recorder.values import Unseen
+from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.tensor_values import Unseen
 
 # The arguments that each writes over.
 WRITTEN = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_needs import optional
-from gradviz.sources.torch_recorder.source import OURS, Source
+from gradviz.sources.torch_recorder.shared import OURS, Source
 
 _FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compiled
 _MADE = "<gradviz>"  # the file of functions that are made at run time

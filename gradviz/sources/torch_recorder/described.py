@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from gradviz.events.fields import Rule
+from gradviz.events.field_types import Rule
 from gradviz.sources.torch_recorder.arguments import text_of
-from gradviz.sources.torch_recorder.formulas import rule_of
+from gradviz.sources.torch_recorder.node_formulas import rule_of
 
 _MOST = 2000  # calls that are kept
 _PLAIN = {

@@ -13,7 +13,7 @@ import torch
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
-from gradviz.sources.torch_recorder.source import OURS, PYTORCH, Source, in_transform, is_pytorchs
+from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs
 
 # The functions of PyTorch's by which a pass is asked for, and ours.
 _ASKED = (f"{PYTORCH}autograd{os.sep}", f"{PYTORCH}_tensor.py", f"{PYTORCH}overrides.py", OURS)

@@ -19,12 +19,12 @@ from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tenso
 from gradviz.sources.torch_recorder.attributes import Attributes
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
-from gradviz.sources.torch_recorder.formulas import rule_of_node
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
+from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of
-from gradviz.sources.torch_recorder.source import Source, in_transform, is_pytorchs, safely
-from gradviz.sources.torch_recorder.values import PLAIN, READER
+from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs, safely
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
 
 class Forward(TorchFunctionMode):

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from gradviz.events.counters import next_tensor_number
 from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State, Where, edges_of
-from gradviz.events.numbers import next_tensor_number
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, name_of_hook, version_of
-from gradviz.sources.torch_recorder.source import Source
-from gradviz.sources.torch_recorder.values import Unseen
+from gradviz.sources.torch_recorder.shared import Source
+from gradviz.sources.torch_recorder.tensor_values import Unseen
 
 OUR_HOOK = -1  # ours among the hooks of a tensor; PyTorch numbers them from 0
 

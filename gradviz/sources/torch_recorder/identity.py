@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from gradviz.events.fields import Edge, Rule, Saved
+from gradviz.events.counters import next_node_number, next_tensor_number
+from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
-from gradviz.events.numbers import next_node_number, next_tensor_number
-from gradviz.sources.torch_recorder.formulas import rule_of_node
+from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 
 _keys = itertools.count(1)

@@ -12,7 +12,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradviz.sources.torch_recorder.arguments import call_text, tensors_in
-from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, safely
 
 _modes: Any = _python_dispatch
 _UNTOLD = {"profiler"}  # namespaces of ops that compute nothing

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from gradviz.events.fields import Saved
+from gradviz.events.counters import next_tensor_number
+from gradviz.events.field_types import Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
-from gradviz.events.numbers import next_tensor_number
 from gradviz.events.values import SMALL
-from gradviz.sources.torch_recorder.formulas import rules_of_linear
 from gradviz.sources.torch_recorder.identity import Identity, Numbered
+from gradviz.sources.torch_recorder.node_formulas import rules_of_linear
 from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
-from gradviz.sources.torch_recorder.source import Source
-from gradviz.sources.torch_recorder.values import Unseen, unheard
+from gradviz.sources.torch_recorder.shared import Source
+from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
 
 
 def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.source import PYTORCH
+from gradviz.sources.torch_recorder.shared import PYTORCH
 
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
 _known: dict[CodeType, Any] = {}  # functions by their code, of which there is only one with that code

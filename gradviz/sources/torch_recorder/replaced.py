@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, safely
 
 
 class Replaced:

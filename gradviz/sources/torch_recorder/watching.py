@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.source import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, safely
 
 _overrides: Any = torch.overrides
 

@@ -1,0 +1,325 @@
+"""Where two runs part: operations that only one has, the first values that differ, gradient norms side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gradviz.compare.alignment import NONE, aligned
+from gradviz.compare.apart import apart, changed_lines
+from gradviz.compare.difference import ADDED, CHANGED, GONE, Change, Difference, Lines, Norm, Parting, Spot
+from gradviz.errors import GradvizError
+from gradviz.events.field_types import Group
+from gradviz.events.kinds import Kind
+from gradviz.query.optimizer_settings import settings_of
+from gradviz.query.query import Query
+from gradviz.query.run_items import Shared, Stretch, Timeline
+from gradviz.query.trend import norm_of
+from gradviz.sets import contained
+from gradviz.tracefile import Trace, open_trace
+from gradviz.words.numbers import compact
+from gradviz.words.words import Words
+
+TOLERANCE = 1e-5  # relative to the largest element
+_LONGEST = 44  # characters of an expression
+_LISTED = (Kind.OP, Kind.TENSOR, Kind.STEPPED)  # the kinds whose changes are listed; others follow from them
+
+
+class NoDiff(GradvizError):
+    """Two runs cannot be compared. The message is one line for the user."""
+
+
+def diff(
+    one: Trace | Path | str,
+    other: Trace | Path | str | None = None,
+    passes: tuple[int, ...] = (),
+    tolerance: float = TOLERANCE,
+) -> Difference:
+    """Compare two traces, or with `passes` one pass of each: of two traces, or of one (`passes` has two then). Values
+    differ if an element is further off than `tolerance` times the largest. Raises NoDiff for a pass that there is not,
+    TraceError for a file that cannot be read."""
+    with ExitStack() as stack:
+        left = one if isinstance(one, Trace) else stack.enter_context(open_trace(one))
+        right = left if other is None else other
+        right = right if isinstance(right, Trace) else stack.enter_context(open_trace(right))
+        numbers = (passes[0], passes[-1]) if passes else None
+        if other is None and (numbers is None or numbers[0] == numbers[1]):
+            raise NoDiff("give two traces, or two passes of one: gradviz diff TRACE --pass 3 --pass 7")
+        return _Comparison(left, right, numbers, tolerance).difference
+
+
+class _Comparison:
+    def __init__(self, one: Trace, other: Trace, numbers: tuple[int, int] | None, tolerance: float) -> None:
+        shared = Shared()
+        self.words = Words(one), Words(other)
+        self.sides = Timeline(self.words[0].query, shared), Timeline(self.words[1].query, shared)
+        self.tolerance = tolerance
+        self.numbers = numbers
+        self.stretches: list[tuple[Stretch, Stretch]]
+        if numbers is None:
+            self.stretches = list(zip(*self._in_step(*(side.stretches for side in self.sides)), strict=True))
+        else:
+            one_pass, other_pass = map(self._pass, self.sides, numbers)
+            self.stretches = [(one_pass, other_pass)]
+        self.pairs = aligned(*self.sides, self.stretches)
+
+    def _pass(self, side: Timeline, number: int) -> Stretch:
+        if number not in side.query.passes.by_number:
+            raise NoDiff(f"{side.trace.path.name} has no pass {number}: it has {len(side.trace.passes)}")
+        return side.of_pass(number)
+
+    def _in_step(self, one: list[Stretch], other: list[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+        """The same number of stretches on both sides: the last of each is what follows, and a run with fewer
+        passes has empty ones before it."""
+        most = max(len(one), len(other))
+        filled = []
+        for found in (one, other):
+            last = found[-1]
+            empty = [Stretch(0, last.items[:0])] * (most - len(found))
+            filled.append([*found[:-1], *empty, last])
+        return filled[0], filled[1]
+
+    @property
+    def difference(self) -> Difference:
+        known, unknown = self._known
+        return Difference(
+            names=(self._name(0), self._name(1)),
+            forward=self._parting(False),
+            backward=self._parting(True),
+            changes=self._changes(),
+            lines=self.lines,
+            norms=self._norms(),
+            norms_in=self._last_passes,
+            passes=self.numbers or (len(self.sides[0].trace.passes), len(self.sides[1].trace.passes)),
+            compared=known,
+            unknown=unknown,
+        )
+
+    def _name(self, side: int) -> str:
+        name = self.sides[side].trace.path.name
+        return name if self.numbers is None else f"{name} pass {self.numbers[side]}"
+
+    # --- values
+
+    @cached_property
+    def _differ(self) -> np.ndarray:
+        """For each pair whether it may differ: one lacks it, it looks different, or its values do."""
+        one, other = self.pairs.T
+        there = (one != NONE) & (other != NONE)
+        differ = ~there
+        a, b = one[there], other[there]
+        left, right = self.sides
+        differ[there] = (left.checksums[a] != right.checksums[b]) | (left.words[a] != right.words[b])
+        return differ
+
+    @cached_property
+    def _known(self) -> tuple[int, int]:
+        both = self.pairs[(self.pairs != NONE).all(axis=1)]
+        sums = [side.checksums[column] > 0 for side, column in zip(self.sides, both.T, strict=True)]
+        valued = self.sides[0].kinds[both[:, 0]] != Kind.STEPPED
+        known = sums[0] & sums[1] & valued
+        return int(known.sum()), int((valued & ~known).sum())
+
+    def _parting(self, backward: bool) -> Parting | None:
+        """The first pair of a phase whose values differ beyond the tolerance, or that one side lacks."""
+        phase = np.zeros(len(self.pairs), bool)
+        for side, column in zip(self.sides, self.pairs.T, strict=True):
+            there = column != NONE
+            phase[there] |= side.backward[column[there]] == backward
+        for row in np.flatnonzero(self._differ & phase).tolist():
+            one, other = self.pairs[row].tolist()
+            if NONE in (one, other):
+                if self._counts(one, other):
+                    return self._parted(one, other, float("nan"))
+                continue
+            apart = self._apart(one, other)
+            if apart is not None and not apart <= self.tolerance:
+                return self._parted(one, other, apart)
+        return None
+
+    def _counts(self, one: int, other: int) -> bool:
+        """Whether an item that only one run has is a difference of its own: a new tensor, a step, or an op through
+        which gradients flow. What comes of other ops is seen in the values that follow."""
+        side, item = (self.sides[0], one) if other == NONE else (self.sides[1], other)
+        kind = side.kinds[item]
+        if kind == Kind.OP:
+            return bool(side.query.nodes.of_op(int(side.events[item])))
+        return kind in _LISTED
+
+    def _apart(self, one: int, other: int) -> float | None:
+        """How far the values of a pair are apart; None if they are not known."""
+        left, right = self.sides
+        tensors = left.tensors(one), right.tensors(other)
+        if len(tensors[0]) != len(tensors[1]):
+            return float("nan")
+        events = int(left.events[one]), int(right.events[other])
+        found = []
+        for a, b in zip(*tensors, strict=True):
+            values = left.trace.snapshot(a, at=events[0]), right.trace.snapshot(b, at=events[1])
+            if values[0] is not None and values[1] is not None:
+                found.append(apart(values[0], values[1]))
+            elif bool(a) != bool(b):
+                return float("nan")
+        known = [one for one in found if one is not None]
+        return max(known, key=lambda x: (np.isnan(x), x)) if known else None
+
+    def _parted(self, one: int, other: int, by: float) -> Parting:
+        spots = self._spot(0, one), self._spot(1, other)
+        at, column = (one, 0) if one != NONE else (other, 1)
+        number = next((pair[column].number for pair in self.stretches if np.any(pair[column].items == at)), 0)
+        return Parting(*spots, by, number, self._cause(spots))
+
+    def _spot(self, side: int, item: int) -> Spot | None:
+        if item == NONE:
+            return None
+        timeline, words = self.sides[side], self.words[side]
+        event = int(timeline.events[item])
+        number = int(words.query.passes.numbers[event])
+        places = words.query.places
+        site = places.site(int(places.of_events[event]))
+        if site is None and number:
+            site = places.site(words.query.passes.by_number[number].site)
+        values = [timeline.trace.snapshot(tensor, at=event) for tensor in timeline.tensors(item) if tensor]
+        told = ", ".join(compact(value) for value in values[:3])
+        return Spot(event, site, self._what(side, item), told)
+
+    def _what(self, side: int, item: int) -> str:
+        """An item in a few words: the op with its expression, or the node."""
+        timeline, words = self.sides[side], self.words[side]
+        event, kind = int(timeline.events[item]), Kind(int(timeline.kinds[item]))
+        told = timeline.trace.table(kind).object(event)
+        if kind == Kind.OP:
+            text = words.expression(told.site, _LONGEST)
+            return f"{told.op} in {text}" if text else told.op
+        if kind == Kind.TENSOR:
+            return f"{told.how} makes {words.called(told.tensor)}"
+        if kind == Kind.MUTATED:
+            return f"{told.how} changes {words.called(told.tensor)}"
+        if kind == Kind.STEPPED:
+            return f"{told.type} steps"
+        if kind == Kind.ACCUMULATED:
+            return f"gradient of {words.called(told.tensor)}"
+        return f"gradients of {words.node_name(told.node)}"
+
+    # --- changes
+
+    def _changes(self) -> tuple[Change, ...]:
+        """What only one side has or what looks different, in order; the same change at the same lines once."""
+        one, other = self.pairs.T
+        there = (one != NONE) & (other != NONE)
+        shown = ~there
+        left, right = self.sides
+        a, b = one[there], other[there]
+        shown[there] = (left.looks[a] != right.looks[b]) | (left.words[a] != right.words[b])
+        kinds = np.zeros(len(one), np.int64)
+        kinds[other != NONE] = right.kinds[other[other != NONE]]
+        kinds[one != NONE] = left.kinds[one[one != NONE]]
+        shown &= contained(kinds, _LISTED)
+        counts: Counter[tuple[object, ...]] = Counter()
+        firsts: dict[tuple[object, ...], tuple[int, int]] = {}
+        for row in np.flatnonzero(shown).tolist():
+            pair = one[row].item(), other[row].item()
+            key = tuple(self._place_of(side, item) for side, item in enumerate(pair))
+            counts[key] += 1
+            firsts.setdefault(key, pair)
+        found = (self._change(*firsts[key], count) for key, count in counts.items())
+        return tuple(change for change in found if change.kind != CHANGED or change.detail)
+
+    def _place_of(self, side: int, item: int) -> object:
+        if item == NONE:
+            return None
+        timeline = self.sides[side]
+        return int(timeline.query.places.of_events[timeline.events[item]]), int(timeline.words[item])
+
+    def _change(self, one: int, other: int, count: int) -> Change:
+        spots = self._spot(0, one), self._spot(1, other)
+        kind = ADDED if one == NONE else GONE if other == NONE else CHANGED
+        return Change(kind, *spots, self._detail(one, other) if kind == CHANGED else "", count)
+
+    def _detail(self, one: int, other: int) -> str:
+        """What differs between two items: the op, its arguments, shapes, nodes."""
+        left, right = self._facts(0, one), self._facts(1, other)
+        told = [
+            f"{name} {left[name]} → {right[name]}"
+            for name in left
+            if left[name] != right.get(name, left[name])
+        ]
+        return "; ".join(told)
+
+    def _facts(self, side: int, item: int) -> dict[str, str]:
+        timeline = self.sides[side]
+        event, kind = int(timeline.events[item]), Kind(int(timeline.kinds[item]))
+        told = timeline.trace.table(kind).object(event)
+        if kind == Kind.STEPPED:
+            return _settings(told.groups)
+        if kind != Kind.OP:
+            return {"made by": told.how}
+        values = [timeline.trace.snapshot(tensor, at=event) for tensor in told.outputs]
+        nodes = [timeline.query.nodes.name(node) for node in timeline.query.nodes.of_op(event)]
+        return {
+            "op": told.op,
+            "arguments": told.args or "none",
+            "grad mode": "on" if told.grad_enabled else "off",
+            "node": ", ".join(nodes) or "none",
+            "result": ", ".join(f"{value.dtype} {value.shape}" for value in values if value is not None),
+        }
+
+    # --- the source
+
+    @cached_property
+    def lines(self) -> tuple[Lines, ...]:
+        """The lines of source that differ."""
+        one, other = (side.trace for side in self.sides)
+        return () if one is other else tuple(changed_lines(one, other))
+
+    def _cause(self, spots: tuple[Spot | None, Spot | None]) -> int | None:
+        """The changed line at a parting, or the nearest one above it in its file."""
+        site = next((spot.site for spot in spots if spot is not None and spot.site is not None), None)
+        if site is None:
+            return None
+        mine = spots[0] is not None and spots[0].site is site
+        above = [
+            (lines.one if mine else lines.other, position)
+            for position, lines in enumerate(self.lines)
+            if not mine or lines.file == site.place.file
+        ]
+        before = [pair for pair in above if pair[0] <= site.place.end_line]
+        return max(before)[1] if before else None
+
+    # --- norms
+
+    @property
+    def _last_passes(self) -> tuple[int, int]:
+        """The passes whose gradients are set side by side: the last that both have, or those asked for."""
+        if self.numbers is not None:
+            return self.numbers
+        common = min(len(side.trace.passes) for side in self.sides)
+        first, second = (side.trace.passes[common - 1].number if common else 0 for side in self.sides)
+        return first, second
+
+    def _norms(self) -> tuple[Norm, ...]:
+        found = [self._norms_of(side, number) for side, number in enumerate(self._last_passes)]
+        names = dict.fromkeys([*found[0], *found[1]])
+        return tuple(Norm(name, found[0].get(name), found[1].get(name)) for name in names)
+
+    def _norms_of(self, side: int, number: int) -> dict[str, float | None]:
+        query: Query = self.sides[side].query
+        table = query.trace.table(Kind.ACCUMULATED)
+        found: dict[str, float | None] = {}
+        for row in np.flatnonzero(table["in_pass"] == number).tolist():
+            value = query.trace.snapshot(int(table["gradient"][row]), at=int(table.events[row]))
+            found[self.words[side].called(int(table["tensor"][row]))] = norm_of(value)
+        return found
+
+
+def _settings(groups: tuple[Group, ...]) -> dict[str, str]:
+    """The settings of parameter groups by name; `lr of group 2` from the second group on."""
+    found = {}
+    for position, group in enumerate(groups, 1):
+        of = f" of group {position}" if position > 1 else ""
+        found.update({f"{name}{of}": str(value) for name, value in settings_of(group).items()})
+    return found

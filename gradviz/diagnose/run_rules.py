@@ -1,0 +1,179 @@
+"""Runs the rules on a trace, and orders what they find: the cause first, what follows from it beneath."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import SEVERITIES, Finding, Report
+from gradviz.diagnose.ignoring import is_ignored
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.rules import BY_ID, RULES
+from gradviz.errors import GradvizError
+from gradviz.tracefile import Site, Trace, open_trace
+from gradviz.words.escape import clean
+
+_UNNAMED = re.compile(r"\bt(\d+)\b")
+
+
+class UnknownRule(GradvizError):
+    """There is no rule of this id."""
+
+
+def check(
+    trace: Trace | Path | str,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    settings: Settings | None = None,
+) -> Report:
+    """Check a trace, open or by its path. `select` are the rules to check (none: all), `ignore` those to leave out; if
+    they are empty, those of the `settings` are used. Raises UnknownRule for an id that is no rule's, TraceError for a
+    file that cannot be read."""
+    settings = settings or Settings()
+    selected = select or settings.select
+    chosen = _chosen(selected, ignore or settings.ignore)
+    if isinstance(trace, Trace):
+        return _check(Case(trace, settings), chosen, selected)
+    with open_trace(Path(trace)) as opened:
+        return _check(Case(opened, settings), chosen, selected)
+
+
+def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
+    for wanted in (*select, *ignore):
+        if wanted not in BY_ID:
+            raise UnknownRule(f"there is no rule {wanted!r}; the rules are {', '.join(sorted(BY_ID))}")
+    return [rule for rule in RULES if (not select or rule.id in select) and rule.id not in ignore]
+
+
+def _missing(case: Case, rule: Rule, select: Collection[str]) -> str:
+    """Why a rule is not checked; empty if it is."""
+    if rule.opt_in and rule.id not in select and not rule.asked_for_it(case):
+        return f"it is checked only if it is selected (--select {rule.id})"
+    return rule.missing(case)
+
+
+def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
+    findings: list[Finding] = []
+    checked: list[str] = []
+    not_checked = list(_not_there(case.trace.meta))
+    for rule in rules:
+        missing = _missing(case, rule, select)
+        if missing:
+            not_checked.append((rule.id, missing))
+            continue
+        checked.append(rule.id)
+        findings += _findings(case, rule)
+        not_checked += [(f"{rule.id} of {what}", why) for what, why in rule.left_out(case)]
+    kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
+    return Report(tuple(_once(_ordered(_folded(kept)))), tuple(checked), tuple(not_checked))
+
+
+def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What no rule can look at, since it is not in the trace."""
+    if meta.get("stopped"):
+        yield "what came later", f"the recording stopped before the run: {meta['stopped']}"
+    if meta.get("redacted"):
+        yield (
+            "what is told by source, messages or tensors of up to 16 elements",
+            "gradviz redact took them out",
+        )
+    elif meta.get("no_source"):
+        yield "what is told by the source", "it was not recorded (--no-source)"
+
+
+def _findings(case: Case, rule: Rule) -> Iterator[Finding]:
+    for found in rule.search(case):
+        yield Finding(
+            rule=rule.id,
+            severity=found.severity or rule.severity,
+            message=found.message,
+            fix=_typed(case, found.fix),
+            site=_site(case, found),
+            events=found.events,
+            node=found.node,
+            number=found.number,
+            tensors=found.tensors,
+        )
+
+
+def _typed(case: Case, cure: str) -> str:
+    """A cure in the words of the program: a tensor without a name in it is called by the expression that made it."""
+    return _UNNAMED.sub(lambda number: _expression(case, int(number[1])) or number[0], cure)
+
+
+def _expression(case: Case, tensor: int) -> str:
+    """The expression that made a tensor, or the line; empty if the source does not say."""
+    maker = case.query.tensors.maker(tensor)
+    site = case.query.places.site(case.site(maker)) if maker is not None else None
+    if site is None:
+        return ""
+    return clean(case.query.places.expression(site.number)) or f"the result of line {site.place.line}"
+
+
+def _site(case: Case, found: Found) -> Site | None:
+    if isinstance(found.site, Site):
+        return found.site
+    first = next((site for event in found.events if (site := case.site(event))), 0)
+    return case.query.places.site(found.site or first)
+
+
+def _folded(findings: list[Finding]) -> list[Finding]:
+    """The findings that no other explains, each with those that it explains."""
+    causes: dict[int, int] = {}
+    for position, finding in enumerate(findings):
+        for number, other in enumerate(findings):
+            if number != position and _explains(other, finding) and causes.get(number) != position:
+                causes[position] = number
+                break
+    beneath: dict[int, list[Finding]] = {}
+    for position in sorted(causes):
+        beneath.setdefault(_top(position, causes), []).append(findings[position])
+    return [
+        replace(finding, consequences=tuple(beneath.get(position, ())))
+        for position, finding in enumerate(findings)
+        if position not in causes
+    ]
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """The findings, those of one rule, line and cure as one, with the others below it."""
+    first: dict[tuple[object, ...], int] = {}
+    kept: list[Finding] = []
+    for finding in findings:
+        key = (finding.rule, finding.severity, finding.file, finding.line, finding.fix)
+        at = first.setdefault(key, len(kept))
+        if at == len(kept) or not finding.line:
+            kept.append(finding)
+        else:
+            more = (replace(finding, consequences=()), *finding.consequences)
+            kept[at] = replace(kept[at], consequences=(*kept[at].consequences, *more))
+    return kept
+
+
+def _top(position: int, causes: dict[int, int]) -> int:
+    """The last cause behind a finding."""
+    seen = {position}
+    while position in causes and causes[position] not in seen:
+        position = causes[position]
+        seen.add(position)
+    return position
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    if cause.rule not in BY_ID[finding.rule].follows:
+        return False
+    about = set(cause.tensors) & set(finding.tensors)
+    return bool(about) or not cause.tensors or not finding.tensors
+
+
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """By severity, then by the order of the rules, then by event."""
+    places = {rule.id: place for place, rule in enumerate(RULES)}
+    return sorted(
+        findings,
+        key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0),
+    )

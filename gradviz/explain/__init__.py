@@ -1,0 +1,5 @@
+"""Where a gradient came from: a sum over the paths from the roots."""
+
+from gradviz.explain.origin import why
+
+__all__ = ["why"]

@@ -1,0 +1,83 @@
+"""The steps of a path in words: the place, the expression, the local derivative, the gradient that goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gradviz.events.kinds import Kind, NodeMade, PassBegan, Produced
+from gradviz.query.chain_step import chain_step
+from gradviz.query.flow import Flow
+from gradviz.query.gradient_paths import Arrival, Step
+from gradviz.tracefile import Site
+from gradviz.words.chain import formula_of, local, over
+from gradviz.words.numbers import brief
+from gradviz.words.words import Words
+
+_LONGEST = 32  # characters of an expression
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A step of a path. `node` (0: the root's gradient from outside) was made by `expression` at `site`; `local` is its
+    derivative for this edge, as text; `gradient` is what goes on. There it meets `others` more; `exact` is
+    whether the share of each is known, `hooked` whether a hook changed the sum."""
+
+    node: int
+    grad_fn: str
+    site: Site | None
+    expression: str
+    local: str
+    gradient: str
+    others: int
+    exact: bool
+    hooked: bool
+
+
+class Hops:
+    """The steps of one pass in words."""
+
+    def __init__(self, words: Words, flow: Flow) -> None:
+        self.words, self.query, self.flow = words, words.query, flow
+        self.of = lru_cache(maxsize=None)(self._of)
+        self._ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))
+
+    def _of(self, step: Step) -> Hop:
+        arrival = step.arrival
+        given = self.query.memory.value(arrival.gradient, arrival.event)
+        made = self.query.nodes.event(arrival.source)
+        site, expression = self._root() if made is None and not arrival.source else self._made(made)
+        return Hop(
+            arrival.source,
+            self.words.node_name(arrival.source) if arrival.source else "",
+            site,
+            expression,
+            "" if made is None else self._local(made, arrival),
+            brief(given),
+            step.others,
+            step.exact,
+            step.hooked,
+        )
+
+    def _root(self) -> tuple[Site | None, str]:
+        """The call of backward(), from which the gradient of a root comes."""
+        began = self.query.trace.event(self.flow.run.first)
+        assert isinstance(began, PassBegan)
+        return self.query.places.site(began.site), f"{began.how}()"
+
+    def _made(self, made: NodeMade | None) -> tuple[Site | None, str]:
+        site = None if made is None else self.query.places.site(made.site)
+        return site, "" if made is None else self.words.expression_of(made, _LONGEST)
+
+    def _local(self, made: NodeMade, arrival: Arrival) -> str:
+        """The local derivative: its formula, its number if the gradients determine it, and the sum behind it."""
+        if arrival.position >= len(made.edges):
+            return ""
+        trace, ran = self.query.trace, self._ran.get(made.node)
+        received = None if ran is None else trace.table(Kind.RECEIVED).object(ran)
+        produced = trace.event(arrival.event)
+        if not isinstance(produced, Produced):
+            return ""
+        step = chain_step(self.query, made, arrival.position, received, produced)
+        told = formula_of(self.words, step) if step.is_whole else local(self.words, step)
+        return ", ".join(part for part in (told, over(self.words, step)) if part)

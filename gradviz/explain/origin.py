@@ -1,0 +1,186 @@
+"""Why a gradient is what it is: the gradient of a tensor, or of one element, as a sum over paths from the root."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path as File
+
+import numpy as np
+
+from gradviz.errors import GradvizError
+from gradviz.events.kinds import Kind
+from gradviz.explain.hops import Hop, Hops
+from gradviz.query.gradient_elements import Region
+from gradviz.query.gradient_paths import Missing, Path, Paths
+from gradviz.query.lack import Lacks
+from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
+from gradviz.tracefile import Trace, open_trace
+from gradviz.words.absence import no_grad_told
+from gradviz.words.numbers import listed
+from gradviz.words.stop import Stop
+from gradviz.words.subject import UnknownName, subject
+from gradviz.words.words import Words
+
+PATHS = 5  # that are shown
+_ENDS = 40  # hops that are told at both ends of a path
+_INDEX = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
+
+
+class NoAnswer(GradvizError):
+    """The trace does not tell where a gradient came from. The message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one path contributes: its value and its share in the gradient. `exact` is whether the value is the product
+    of the local derivatives along the path; else gradients that met on it are divided by their sizes. The path
+    begins at a meeting whose elements were not recorded if `cut`. `left_out` hops in the middle are not told."""
+
+    value: np.ndarray
+    share: float
+    exact: bool
+    cut: bool
+    hops: tuple[Hop, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The gradient of a tensor that a pass brought at an event, as a sum: the largest contributions, the `rest` of the
+    other paths, and `hooks`, what hooks on the tensor added. `paths` counts all paths; `index` is the element as it was
+    written, empty for the whole tensor; `roots` are the names of the roots."""
+
+    tensor: int
+    called: str
+    index: str
+    number: int
+    event: int
+    roots: str
+    gradient: np.ndarray
+    contributions: tuple[Contribution, ...]
+    rest: np.ndarray
+    rest_share: float
+    hooks: np.ndarray
+    paths: int
+    error: float
+    adds_up: bool
+
+
+def why(trace: Trace | File | str, tensor: str, number: int | None = None, most: int = PATHS) -> Reason:
+    """Where the gradient of a tensor came from in a pass (None: the last one that gave it any): its `most` largest
+    contributions. `tensor` is a name as in `w`, `net.0.weight[3, 0]` or `t12`. Raises NoAnswer if the trace does not
+    tell, UnknownName if no tensor is called that, TraceError for a file that cannot be read."""
+    if isinstance(trace, Trace):
+        return _why(Words(trace), tensor, number, most)
+    with open_trace(trace) as opened:
+        return _why(Words(opened), tensor, number, most)
+
+
+def _why(words: Words, text: str, number: int | None, most: int) -> Reason:
+    query = words.query
+    tensor, called, index = _named(words, text)
+    if number is not None and number not in query.passes.by_number:
+        raise NoAnswer(f"there is no pass {number}: the trace has {len(query.trace.passes)}")
+    node, nr, number, event, gradient = _came(words, tensor, called, number)
+    region = _region(query, index, called, gradient, event)
+    try:
+        found = Paths(query, number, node, nr, region).decomposed(gradient, event, most)
+    except Missing:
+        raise NoAnswer(
+            f"the elements of the gradient of {called} were not recorded: record with gradviz trace --values full"
+        ) from None
+    hops = Hops(words, query.flow(number))
+    return Reason(
+        tensor,
+        called,
+        index,
+        number,
+        event,
+        listed([words.called(root.tensor) for root in query.passes.began(number).roots]),
+        found.gradient,
+        tuple(_contribution(path, hops) for path in found.shown),
+        found.rest,
+        found.rest_share,
+        found.hooks,
+        found.paths,
+        found.error,
+        found.adds_up,
+    )
+
+
+def _contribution(path: Path, hops: Hops) -> Contribution:
+    left_out = max(len(path.steps) - 2 * _ENDS, 0)
+    steps = (*path.steps[:_ENDS], *path.steps[_ENDS + left_out :])
+    return Contribution(
+        path.contribution, path.share, path.exact, path.cut, tuple(map(hops.of, steps)), left_out
+    )
+
+
+def _named(words: Words, text: str) -> tuple[int, str, str]:
+    """The tensor that was named, what it is called, and the element."""
+    text = text.strip().removesuffix(".grad")
+    last = words.trace.count - 1
+    if last < 0:
+        raise NoAnswer("the trace has no events")
+    element = _INDEX.match(text)
+    try:
+        found = subject(words, text, last)
+        return found.tensor, found.called, ""
+    except UnknownName:
+        if element is None:
+            raise
+    found = subject(words, element["name"].removesuffix(".grad"), last)
+    return found.tensor, found.called, element["index"].strip()
+
+
+def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[int, int, int, int, int]:
+    """Where the gradient of a tensor came: the node, its output, the pass, the event, the gradient."""
+    query = words.query
+    received = query.trace.table(Kind.RECEIVED)
+    is_kept = received["in_pass"] > 0  # else the pass was taken out of the file
+    rows = np.flatnonzero(is_kept & contained(received["node"], _nodes(query, tensor)))
+    if number is None and len(rows) and tensor in query.of(Lacks).never_got and query.of(Lacks).of(tensor):
+        returned = int(received["in_pass"][rows[-1]])
+        told = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
+        raise NoAnswer(f"{told} (pass {returned} returned a gradient: --pass {returned} explains it)")
+    if number is not None:
+        rows = rows[received["in_pass"][rows] == number]
+    for row in rows[::-1].tolist():
+        event = received.object(int(received.events[row]))
+        outputs = query.nodes.outputs(event.node)
+        nr = outputs.index(tensor) if tensor in outputs else 0
+        if nr < len(event.gradients) and event.gradients[nr]:
+            return event.node, nr, event.in_pass, event.index, event.gradients[nr]
+    unrecorded = [run.number for run in query.trace.passes if not run.recorded]
+    if unrecorded and number in (None, *unrecorded):
+        raise NoAnswer(f"no pass that reached {called} was recorded in detail: record it with --passes")
+    if number is not None:
+        raise NoAnswer(f"pass {number} gave {called} no gradient")
+    told = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
+    raise NoAnswer(f"no pass gave {called} a gradient: {told}")
+
+
+def _nodes(query: Query, tensor: int) -> list[int]:
+    """The nodes that receive the gradient of a tensor: those that were its `grad_fn`, and AccumulateGrad."""
+    made = distinct(query.nodes.of_tensors.of(tensor)[1]).tolist()
+    return [*made, *(node for node, leaf in query.nodes.leaves.items() if leaf == tensor)]
+
+
+def _region(query: Query, index: str, called: str, gradient: int, event: int) -> Region:
+    """The element of a gradient that is meant."""
+    if not index:
+        return None
+    parts = [part.strip() for part in index.strip(",").split(",")]
+    snapshot = query.memory.value(gradient, event)
+    shape = snapshot.shape if snapshot is not None else ()
+    try:
+        asked = [None if part == ":" else int(part) for part in parts]
+        whole = [*asked, *[None] * (len(shape) - len(asked))]
+        pairs = list(zip(whole, shape, strict=True))
+    except ValueError:
+        pairs = []
+    if not pairs or not all(at is None or -size <= at < size for at, size in pairs):
+        raise NoAnswer(f"{called} has no element [{index}]: its shape is {shape}")
+    return tuple(at if at is None else at % size for at, size in pairs)

@@ -1,0 +1,188 @@
+"""A reason as text for a terminal, and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gradviz.explain.hops import Hop
+from gradviz.explain.origin import Contribution, Reason
+from gradviz.query.gradient_paths import MOST_PATHS
+from gradviz.system.paths import file_name
+from gradviz.words.escape import clean
+from gradviz.words.numbers import SHOWN, nested, number, plural
+
+_HEAD, _TAIL = 6, 8  # hops of a path that are shown at its ends
+_ABOUT = "≈"
+
+
+def reason_text(reason: Reason) -> Group:
+    """The gradient, its largest contributions, and the check that they add up."""
+    head = Text.assemble(
+        "gradient of ",
+        (_called(reason), "bold"),
+        f" = {_value(reason.gradient)}  in pass {reason.number} (event {reason.event + 1}): "
+        f"{_paths(reason.paths)} from {clean(reason.roots)}",
+    )
+    parts: list[RenderableType] = [head, Text()]
+    for position, contribution in enumerate(reason.contributions, 1):
+        parts += [*_contribution(contribution, position, reason), Text()]
+    return Group(*parts, *_sum(reason))
+
+
+def _called(reason: Reason) -> str:
+    return clean(reason.called) + (f"[{clean(reason.index)}]" if reason.index else "")
+
+
+def _contribution(contribution: Contribution, position: int, reason: Reason) -> Iterator[RenderableType]:
+    share = "" if np.isnan(contribution.share) else f"{_percent(contribution.share)}  "
+    about = "" if contribution.exact else f"{_ABOUT} "
+    yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), _value(contribution.value))
+    yield Padding(_chain(contribution), (0, 0, 0, 3))
+
+
+def _chain(contribution: Contribution) -> Table:
+    """The hops of a path from the root down, a line each."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold", ratio=2)
+    table.add_column(style="yellow", overflow="fold", ratio=3)
+    table.add_column(style="green", overflow="fold", ratio=2)
+    table.add_column(style="dim", no_wrap=True)
+    hops = contribution.hops
+    files = {hop.site.place.file for hop in hops if hop.site is not None}
+    if contribution.cut:
+        table.add_row("…", "gradients meet here whose elements were not recorded (--values full)")
+    left_out = contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0)
+    for hop in hops[:_HEAD] if left_out else hops:
+        table.add_row(*_hop(hop, len(files) > 1))
+    if left_out:
+        table.add_row("…", f"{left_out:,} more steps")
+        for hop in hops[-_TAIL:]:
+            table.add_row(*_hop(hop, len(files) > 1))
+    return table
+
+
+def _hop(hop: Hop, with_file: bool) -> tuple[Text, ...]:
+    """The cells of a hop; a path through several files names them."""
+    place = "?" if hop.site is None else f"line {hop.site.place.line}"
+    if hop.site is not None and with_file:
+        place = f"{file_name(hop.site.place.file)}:{hop.site.place.line}"
+    notes = (f"+ {hop.others} more" * bool(hop.others), _ABOUT * (not hop.exact), "hook" * hop.hooked)
+    note = " ".join(filter(None, notes))
+    parts = (place, hop.expression, hop.local or hop.grad_fn, f"→ {hop.gradient}", note)
+    return tuple(Text(clean(part)) for part in parts)
+
+
+def _sum(reason: Reason) -> Iterator[Text]:
+    others = reason.paths - len(reason.contributions)
+    if not np.isfinite(reason.gradient).all():
+        yield Text(
+            "The gradient is not finite, so there is no sum. The paths are those that bring NaN or inf."
+        )
+        return
+    if others:
+        yield _line("others", f"{_paths(others)} together: {_value(reason.rest)}")
+    if np.any(reason.hooks):
+        yield _line("hooks", f"hooks on {clean(reason.called)} add {_value(reason.hooks)}")
+    same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
+    size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
+    off = f"off by {number(reason.error / size, 2)} of it" + ", rounding" * reason.adds_up
+    yield _line("sum", f"{_addition(reason)}: {same} ({off})")
+    told = [hop for contribution in reason.contributions for hop in contribution.hops]
+    if any(hop.others for hop in told):
+        yield _line("+", "more gradients meet here, and their sum goes on")
+    if not all(contribution.exact for contribution in reason.contributions):
+        yield _line(_ABOUT, "ops below mix their elements: each of them has the share of its size in the sum")
+
+
+def _paths(count: int) -> str:
+    return plural(count, "path") if count < MOST_PATHS // 2 else "more paths than can be counted"
+
+
+def _line(label: str, text: str) -> Text:
+    return Text.assemble((f"{label:8}", "dim"), text)
+
+
+def _addition(reason: Reason) -> str:
+    """The contributions as a sum: of numbers, or of shares of a tensor."""
+    terms = [contribution.value for contribution in reason.contributions]
+    terms += [reason.rest] * (reason.paths > len(terms)) + [reason.hooks] * bool(np.any(reason.hooks))
+    if reason.gradient.size == 1:
+        told = [number(term.reshape(-1)[0]) for term in terms]
+        total = number(reason.gradient.reshape(-1)[0])
+    else:
+        shares = [contribution.share for contribution in reason.contributions]
+        shares += [reason.rest_share] * (reason.paths > len(shares))
+        told, total = list(map(_percent, shares)), _value(reason.gradient)
+        told += ["hooks"] * bool(np.any(reason.hooks))
+    return " + ".join(f"({one})" if one.startswith("-") else one for one in told) + f" = {total}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _value(array: np.ndarray) -> str:
+    """A contribution: its elements if there are few, else its shape and norm."""
+    if array.size <= SHOWN:
+        return nested(array)
+    return f"({'×'.join(map(str, array.shape))}) norm {number(float(np.linalg.norm(array)), 4)}"
+
+
+def reason_json(reason: Reason) -> dict[str, Any]:
+    """The reason as plain data."""
+    return {
+        "tensor": reason.called,
+        "index": reason.index or None,
+        "pass": reason.number,
+        "event": reason.event + 1,
+        "gradient": _plain(reason.gradient),
+        "paths": reason.paths,
+        "contributions": [
+            {
+                "value": _plain(contribution.value),
+                "share": _finite(contribution.share),
+                "exact": contribution.exact,
+                "cut": contribution.cut,
+                "left_out": contribution.left_out,
+                "steps": [_step(hop) for hop in contribution.hops],
+            }
+            for contribution in reason.contributions
+        ],
+        "rest": _plain(reason.rest),
+        "hooks": _plain(reason.hooks),
+        "error": _finite(reason.error),
+        "adds_up": reason.adds_up,
+    }
+
+
+def _step(hop: Hop) -> dict[str, Any]:
+    return {
+        "node": hop.node or None,
+        "grad_fn": hop.grad_fn or None,
+        "file": hop.site.place.file if hop.site is not None else None,
+        "line": hop.site.place.line if hop.site is not None else None,
+        "expression": hop.expression,
+        "local": hop.local,
+        "gradient": hop.gradient,
+        "meets": hop.others,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _plain(array: np.ndarray) -> Any:
+    """Numbers in lists; those that JSON lacks (NaN, infinities, complex ones) as text."""
+    if np.ndim(array):
+        return [_plain(part) for part in array]
+    one = array[()]
+    return float(one.real) if np.isreal(one) and np.isfinite(one) else str(one)

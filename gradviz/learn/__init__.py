@@ -1,0 +1,1 @@
+"""Lessons: programs with questions, which are answered in the stepper."""

@@ -1,0 +1,149 @@
+"""A lesson under way in a session: it asks before it reveals, and checks the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.events.kinds import Produced, Received, TangentPushed
+from gradviz.learn.lesson import Lesson, Question, can_be_read, is_right, is_word
+from gradviz.step.breakpoints import predicate
+from gradviz.step.command_error import CommandError
+from gradviz.step.state import Session
+from gradviz.tracefile import Snapshot
+from gradviz.words.escape import clean, shortened
+from gradviz.words.languages import LANGUAGES, said, texts
+from gradviz.words.numbers import value
+from gradviz.words.subject import subject
+
+_SAID = {
+    "begin": "{count} questions. Space (or question) goes to the first; A answers, Z shows the answer.",
+    "question": "Question {number} of {count}: {ask} (A answers, Z shows the answer)",
+    "right": "✓ Right: {answer}",
+    "unread": "{text} cannot be read: it does not count. Type {form}",
+    "numbers": "numbers, such as 0.6 or [1, 2], or None",
+    "words": "yes or no",
+    "again": "✗ Not yet. {hint} A tries again, Z shows the answer.",
+    "hint": "Look at the formulas on the way here (b goes back, y says why).",
+    "wrong": "✗ Not quite: it is {answer}",
+    "shown": "It is {answer}",
+    "next": "Space (or question): question {number} of {count}.",
+    "done": "That was the last question: {right} of {count} right. Go on stepping, or q to leave.",
+}
+
+
+class Exercise:
+    """The questions of a lesson on its trace. A session goes no further than the question that is open."""
+
+    def __init__(self, lesson: Lesson, language: str, session: Session) -> None:
+        self.lesson, self.language = lesson, language
+        self.places = _places(lesson, session)
+        self.index = 0  # of the open question
+        self.right = 0
+        self.tried = False  # the open question was answered once, and not rightly
+        session.exercise = self
+        session.words.language, session.words.texts = language, texts(language)
+        session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
+        session.page_keys = {"space": "question"}
+
+    @property
+    def question(self) -> Question | None:
+        """The open question; None after the last one."""
+        return self.lesson.questions[self.index] if self.index < len(self.places) else None
+
+    def held(self, position: int) -> int:
+        """Where a session may go that wants to go to `position`."""
+        return position if self.question is None else min(position, self.places[self.index][0])
+
+    def remind(self, session: Session) -> None:
+        """At the place of the open question, ask it."""
+        if self.question is None or session.page or session.help or session.message:
+            return
+        if session.position == self.places[self.index][0]:
+            session.message = self.say("question", ask=self.question.ask[self.language])
+
+    def say(self, what: str, **more: object) -> str:
+        """A text in the language of the lesson."""
+        known = {"number": self.index + 1, "count": len(self.places), "right": self.right}
+        return said(self.language, _SAID[what], **{**known, **more})
+
+    def ask(self, session: Session) -> None:
+        """Go to the open question."""
+        if self.question is None:
+            session.message = self.say("done")
+            return
+        session.go(session.last)  # as far as the question allows
+        self.remind(session)
+
+    def answered(self, session: Session, text: str | None) -> None:
+        """Check an answer (None: show it), go to the event that shows it, and say why. One that cannot be read does not
+        count; after a first wrong one there is a hint and a second try."""
+        question = self.question
+        if question is None:
+            raise CommandError(self.say("done"))
+        if text is not None and not can_be_read(text, question.expect):
+            form = self.say("words" if question.expect else "numbers")
+            session.message = self.say("unread", text=repr(shortened(clean(text), 20)), form=form)
+            return
+        at, shown = session.position, self.places[self.index][1]
+        self.index += 1
+        session.go(shown)
+        snapshot = None if question.expect else _expected(session, question)
+        array = None if snapshot is None else snapshot.array
+        right = text is not None and (
+            is_word(text, question.expect) if question.expect else is_right(text, array)
+        )
+        if text is not None and not right and not self.tried:
+            self.index, self.tried = self.index - 1, True
+            session.go(at)
+            hint = self.say("hint") if question.hint is None else question.hint[self.language]
+            session.message = self.say("again", hint=hint)
+            return
+        self.right += right
+        self.tried = False
+        if question.expect:
+            answer = question.expect[LANGUAGES.index(self.language)]
+        else:
+            answer = "None" if snapshot is None else value(snapshot)
+        verdict = self.say("right" if right else "shown" if text is None else "wrong", answer=answer)
+        more = self.say("done" if self.question is None else "next")
+        session.page = [verdict, f"  {question.because[self.language]}", "", f"  {more}"]
+        session.page_keys = {} if self.question is None else {"space": "question"}
+
+
+def _places(lesson: Lesson, session: Session) -> list[tuple[int, int]]:
+    """For each question the event where it is asked, and the event that shows the answer."""
+    found, after = [], 0
+    for question in lesson.questions:
+        stop = _first(session, question.stop, after)
+        shown = _first(session, question.shown, stop + 1)
+        found.append((stop, shown))
+        after = stop
+    return found
+
+
+def _first(session: Session, text: str, after: int) -> int:
+    events = np.flatnonzero(predicate(text).mask(session.columns))
+    events = events[events >= after]
+    if not len(events):
+        raise CommandError(f"this lesson has no event where {text}")
+    return int(events[0])
+
+
+def _expected(session: Session, question: Question) -> Snapshot | None:
+    """The answer, as the trace has it at this event; None if it is None."""
+    stop = session.stop
+    if question.value:
+        about = subject(session.words, question.value, stop.k)
+        tensor = stop.moment.grad(about.tensor) if about.part == "grad" else about.tensor
+        return stop.moment.value(tensor) if tensor else None
+    event, gradients = stop.event, []
+    if isinstance(event, Received):
+        gradients = list(event.gradients)
+    elif isinstance(event, Produced):
+        along = zip(session.query.nodes.edges(event.node), event.flows, strict=False)
+        gradients = [
+            flow.gradient for edge, flow in along if session.words.called(edge.tensor) == question.gradient
+        ]
+    elif isinstance(event, TangentPushed) and session.words.called(event.tensor) == question.gradient:
+        gradients = [event.tangent]
+    return stop.moment.value(gradients[0]) if gradients else None

@@ -1,0 +1,127 @@
+"""Lessons: a small program, and questions about what its gradients will be. Each is one file in `lessons/`, with its
+texts in all languages."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from io import StringIO
+from tokenize import COMMENT, generate_tokens
+from typing import Any
+
+import numpy as np
+
+from gradviz.nearest import nearest
+from gradviz.step.command_error import CommandError
+from gradviz.words.escape import clean, shortened
+
+Text = Mapping[str, str]  # by language
+
+_TOLERANCE = 1e-2  # relative: people round
+_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?:\s*/\s*(\d+\.?\d*))?", re.IGNORECASE)
+_NONE = ("none", "null", "nothing", "없음", "없다")
+_ALIKE = (
+    {"yes", "y", "true", "t", "예", "네", "참"},
+    {"no", "n", "false", "f", "아니오", "아니요", "거짓"},
+)  # answers that mean the same
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked at the first event where `stop` is true, and shown at the first one after it where `shown` is. The
+    answer is the `value` of a tensor there (`x.grad`), the `gradient` that comes to one (in forward mode its tangent),
+    or one of the words `expect`, in the order of LANGUAGES. `hint` is shown after a first wrong answer."""
+
+    stop: str
+    shown: str
+    ask: Text
+    because: Text
+    value: str = ""
+    gradient: str = ""
+    expect: tuple[str, ...] = ()
+    hint: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A lesson: its program and its questions."""
+
+    name: str
+    order: int
+    title: Text
+    about: Text
+    program: str
+    questions: tuple[Question, ...]
+
+    @property
+    def without_comments(self) -> str:
+        """The program without its comments, which tell the answers; each line stays where it is."""
+        lines = self.program.splitlines()
+        for token in generate_tokens(StringIO(self.program).readline):
+            if token.type == COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column].rstrip()
+        return "\n".join(lines) + "\n"
+
+
+@cache
+def lessons() -> dict[str, Lesson]:
+    """All lessons by name, in their order."""
+    folder = files("gradviz.learn").joinpath("lessons")
+    found = [
+        _lesson(file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8")))
+        for file in folder.iterdir()
+        if file.name.endswith(".toml")
+    ]
+    return {lesson.name: lesson for lesson in sorted(found, key=lambda lesson: lesson.order)}
+
+
+def lesson_called(name: str) -> Lesson:
+    """The lesson of a name. Raises CommandError if there is none."""
+    known = lessons()
+    if name not in known:
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else f"the lessons are {', '.join(known)}"
+        raise CommandError(f"there is no lesson {shortened(clean(name), 40)!r}: {hint}")
+    return known[name]
+
+
+def _lesson(name: str, told: Mapping[str, Any]) -> Lesson:
+    questions = tuple(
+        Question(**{**question, "expect": tuple(question.get("expect", ()))})
+        for question in told["questions"]
+    )
+    return Lesson(name, told["order"], told["title"], told["about"], told["program"].lstrip("\n"), questions)
+
+
+def is_right(text: str, expected: np.ndarray | None) -> bool:
+    """Whether a text has the numbers of an array, in order and up to rounding; of None, whether it says so. A number
+    may be a fraction: `3/5`."""
+    if expected is None:
+        return text.strip().casefold() in _NONE
+    found = [
+        float(a) / float(b or 1) if float(b or 1) else np.inf
+        for a, b in _NUMBER.findall(text.replace("−", "-"))
+    ]
+    wanted = expected.astype(np.float64).ravel()
+    return len(found) == len(wanted) and bool(np.allclose(found, wanted, _TOLERANCE, 1e-9))
+
+
+def is_word(text: str, words: tuple[str, ...]) -> bool:
+    """Whether a text is one of these words, means the same, or is the first letter of the first."""
+    said, known = text.strip().casefold().rstrip(".!"), {word.casefold() for word in words}
+    meant = known.union(*(alike for alike in _ALIKE if known & alike))
+    return said in meant or said == words[0].casefold()[:1]
+
+
+def can_be_read(text: str, words: tuple[str, ...]) -> bool:
+    """Whether a text is an answer, if a wrong one: a number or None; to a question for yes or no one of these."""
+    said = text.strip().casefold().rstrip(".!")
+    if not words:
+        return said in _NONE or bool(_NUMBER.search(text))
+    asked = [alike for alike in _ALIKE if {word.casefold() for word in words} & alike]
+    return any(said in alike for alike in _ALIKE) if asked else bool(said)

@@ -1,0 +1,363 @@
+"""The event that has just happened, with the fields that predicates use. `TraceFields` does the same for a trace.
+
+Some fields depend on earlier events: the scopes and passes of a thread, the site where a node was made, the value of
+an older gradient. The expensive ones are tracked only while a predicate uses them (`asked`); for earlier events, the
+trace of the last stop is used.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Sequence
+from threading import get_ident
+from typing import Any
+
+from gradviz.events.event_layout import LAYOUTS
+from gradviz.events.kinds import WHOLE, Kind
+from gradviz.events.listener import State
+from gradviz.live.measures import measured
+from gradviz.live.older import Numbered, OlderValues
+from gradviz.query.predicate_fields import FIELDS, TENSORS
+from gradviz.system.paths import file_name
+from gradviz.tracefile import Recorder
+from gradviz.tracefile.sites import Sites
+from gradviz.words.words import Words
+
+_RUNNING = 1000  # the most nodes that have received and not produced: one for each pass, and passes may nest
+_AT_NODE = (Kind.RECEIVED, Kind.PRODUCED)
+_GRADIENTS = TENSORS["grad"].where
+_MADE = TENSORS["out"].where
+_NESTS = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN, Kind.SCOPE_LEFT, Kind.PASS_ENDED)
+_OF_THE_PAST = {"line", "file", "name", "parameter", "in", "grad", "nan", "inf", "memory", "grad_fn"}
+# The index of each field in the values of an event.
+_AT = {kind: {name: at for at, name in enumerate(layout.fields)} for kind, layout in LAYOUTS.items()}
+
+
+class Present:
+    """The event that has just happened: its `kind`, its `fields` in the order of the table of events, its
+    `states`, its site, and its index from 0."""
+
+    def __init__(self, sites: Sites) -> None:
+        self.sites = sites
+        self.asked: frozenset[str] = frozenset()  # fields that predicates use
+        self.past: Words | None = None  # the run up to the last stop
+        self.kind = Kind.TENSOR
+        self.index = self.site = 0
+        self.fields: tuple[Any, ...] = ()
+        self.states: Sequence[State] = ()
+        self.nests: dict[int, list[tuple[int, str]]] = {}  # by thread: (pass or 0, scope), innermost last
+        self.open_passes: list[int] = []
+        self.grads: dict[int, int] = {}  # tensor -> the tensor that is its .grad
+        self.grad_before = 0  # the previous .grad, if this event assigns one
+        self.parameters: dict[int, str] = {}
+        self._numbers: dict[int, int] = {}  # pass number in the source -> pass number in the trace
+        self._older = OlderValues()
+        self._codes: dict[str, int] = {"": 0}
+        self._labels = [""]
+        self._grad_fns: dict[int, str] = {}
+        self._homes: dict[int, int] = {}
+        self._lines: dict[int, frozenset[int]] = {}
+        self._newest_past = self._newest_node = 0
+        self.ask((), None)
+
+    def take(
+        self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State], site: int, index: int
+    ) -> None:
+        """Set the present event, and store what later events need from it."""
+        self.kind, self.fields, self.states, self.site, self.index = kind, fields, states, site, index
+        self._older.take(states)
+        if self._keeps_names and kind in (Kind.OP, Kind.TENSOR):
+            self._keep_names()
+        if kind == Kind.NODE:
+            node = self.field("node")
+            if self._keeps_sites:
+                self._node_sites.put(node, site)
+            if self._keeps_names and (outputs := self.field("outputs")):
+                self._node_names.put(node, self._names.get(outputs[0]))
+        if self._keeps_grad_fns and kind == Kind.RECEIVED:
+            if len(self._grad_fns) > _RUNNING:
+                self._grad_fns.clear()
+            self._grad_fns[self.field("node")] = self.field("grad_fn")
+        if self._keeps_memory and kind in _MADE:
+            self._keep_memory()
+
+    def field(self, name: str) -> Any:
+        """A field of the event."""
+        return self.fields[_AT[self.kind][name]]
+
+    def has(self, name: str) -> bool:
+        """Whether the event has a field with this name."""
+        return name in _AT[self.kind]
+
+    # --- tracked always: scopes, passes, names, gradients
+
+    def follow(self, kind: Kind, fields: tuple[Any, ...], recorder: Recorder) -> None:
+        """Update the tracked state before an event is checked."""
+        if kind == Kind.SCOPE_ENTERED:
+            self.nest().append((0, fields[2]))
+        elif kind == Kind.PASS_BEGAN:
+            own = self._numbers[fields[0]] = recorder.passes_begun
+            self.open_passes.append(own)
+            self.nest().append((own, ""))
+        elif kind == Kind.NAMED:
+            if fields[2]:
+                self.parameters[fields[0]] = fields[1]
+        elif kind in (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED):
+            self.grad_before = self.grads.get(fields[0], 0)
+            self.grads[fields[0]] = fields[-1]
+
+    def leave(self, kind: Kind, fields: tuple[Any, ...]) -> None:
+        """Update the tracked state after the end of a scope or pass; the event that ends it still belongs to
+        it."""
+        if kind == Kind.SCOPE_LEFT:
+            if nest := self.nest():
+                nest.pop()
+        elif kind == Kind.PASS_ENDED:
+            own = self._numbers.pop(fields[0], 0)
+            if own in self.open_passes:
+                self.open_passes.remove(own)
+            if (own, "") in (nest := self.nest()):
+                nest.remove((own, ""))
+
+    # --- tracked while a predicate uses it
+
+    def remembers(self, kind: Kind) -> bool:
+        """Whether events of a kind must be stored, even if no condition concerns them."""
+        asked = self.asked
+        if kind in _MADE and asked & {"in", "grad", "nan", "inf", "name", "parameter", "memory"}:
+            return True
+        if kind == Kind.NODE:
+            return bool(asked & {"line", "file", "name", "parameter"})
+        return kind in _GRADIENTS and bool(asked & {"in", "grad", "nan", "inf", "grad_fn"})
+
+    def ask(self, fields: Iterable[str], past: Words | None) -> None:
+        """Track these fields from now on; `past` is the run up to here."""
+        asked = frozenset(field.partition(".")[0] for field in fields)
+        past = past if asked & _OF_THE_PAST else None
+        self.past = past
+        if past is not None:
+            self._newest_past = int(past.trace.states.tensors.max(initial=0))
+            self._newest_node = int(past.trace.table(Kind.NODE)["node"].max(initial=0))
+        self._older.ask(asked)
+        self._homes.clear()  # the past contains all of it
+        self._node_sites, self._node_names, self._names = Numbered(), Numbered(), Numbered()
+        self.asked = asked
+        self._keeps_names = bool(asked & {"name", "parameter"})
+        self._keeps_sites = bool(asked & {"line", "file"})
+        self._keeps_grad_fns = "grad_fn" in asked
+        self._keeps_memory = "memory" in asked
+
+    def _keep_names(self) -> None:
+        names = self.sites.site(self.site).names if self.site else ()
+        tensors = self._subjects()
+        if names and len(names) == max(len(tensors), 1):
+            for number, name in zip(tensors, names, strict=True):
+                self._names.put(number, self._code(name))
+
+    def _code(self, name: str) -> int:
+        code = self._codes.get(name)
+        if code is None:
+            code = self._codes[name] = len(self._labels)
+            self._labels.append(name)
+        return code
+
+    def _keep_memory(self) -> None:
+        """Track which memory a tensor has, as `query.memory.Memory` does."""
+        for state in self.states:
+            if state.base and state.flags & WHOLE:
+                self._homes[state.tensor] = self.home(state.base)
+
+    def home(self, tensor: int) -> int:
+        """The memory of a tensor: the number of the tensor that it was made for, or a negative number."""
+        known = self._homes.get(tensor)
+        if known is None and (past := self.earlier(tensor)) is not None:
+            return past.query.memory.home(tensor, past.trace.count - 1)
+        return tensor if known is None else known
+
+    def written(self) -> list[int]:
+        """The tensors that this event changed in place."""
+        if self.kind == Kind.MUTATED:
+            return [self.field("tensor")]
+        if self.kind == Kind.OP:
+            return [state.tensor for state in self.states if state.tensor in self.field("inputs")]
+        return [self.field("grad")] if self.kind == Kind.ACCUMULATED else []
+
+    def earlier(self, tensor: int) -> Words | None:
+        """The past, if the tensor may be in it; else None."""
+        return self.past if tensor <= self._newest_past else None
+
+    # --- scopes and passes
+
+    def nest(self) -> list[tuple[int, str]]:
+        """The scopes and passes around this thread."""
+        return self.nests.setdefault(get_ident(), [])
+
+    @property
+    def depth(self) -> int:
+        """The number of scopes and passes around the event; an event that begins or ends one is outside of
+        it."""
+        return len(self.nest()) - (self.kind in _NESTS)
+
+    @property
+    def scope(self) -> str:
+        """The innermost scope; empty if there is none."""
+        return next((name for _, name in reversed(self.nest()) if name), "")
+
+    @property
+    def in_pass(self) -> int:
+        """The backward pass; 0 if there is none."""
+        told = self.field("in_pass") if self.has("in_pass") else 0
+        if told:
+            return self._numbers.get(told, 0)
+        if self.kind in (Kind.PASS_BEGAN, Kind.PASS_ENDED):
+            return self._numbers.get(self.field("number"), 0)
+        return next((own for own, _ in reversed(self.nest()) if own), 0)
+
+    # --- fields
+
+    def values_of(self, name: str) -> Iterable[Any]:
+        """The values of a field of predicates at this event."""
+        tensors, _, statistic = name.partition(".")
+        if statistic:
+            return [measured(value, statistic) for value in self.values(tensors) if value is not None]
+        return FIELDS[name].now(self)
+
+    def text(self, field: str, *kinds: Kind) -> str:
+        """A text field of the event; empty if the event is of another kind."""
+        return self.field(field) if self.kind in kinds else ""
+
+    @property
+    def place(self) -> int:
+        """The site of the event; for a node, the site where the node was made; 0 if there is none."""
+        if self.kind not in _AT_NODE:
+            return self.site
+        node = self.field("node")
+        known = self._node_sites.get(node)
+        made = self._past_node(node) if not known else None
+        return known or (made.site if made is not None else 0)
+
+    def _past_node(self, node: int) -> Any:
+        """The event before the last stop that made a node; None if it is unknown."""
+        known = self.past is not None and node <= self._newest_node
+        return self.past.query.nodes.event(node) if known and self.past is not None else None
+
+    def lines(self) -> frozenset[int]:
+        """The lines of the event: its own line and those of the calls around it."""
+        place = self.place
+        found = self._lines.get(place)
+        if found is None:
+            lines, site = [], place
+            while site:
+                known = self.sites.site(site)
+                if linecache.getline(self.sites.path_of(known.place.file), known.place.line):
+                    lines.append(known.place.line)
+                site = known.parent
+            found = self._lines[place] = frozenset(lines)
+        return found
+
+    @property
+    def file(self) -> str:
+        """The name of the source file of the event."""
+        return file_name(self.sites.site(self.place).place.file) if self.place else ""
+
+    def called(self, tensor: int) -> str:
+        """A tensor's name; empty if it has none yet."""
+        found = self.parameters.get(tensor) or self._labels[self._names.get(tensor)]
+        past = self.earlier(tensor) if not found else None
+        return found or (past.query.names.of(tensor) if past is not None else None) or ""
+
+    def _subjects(self) -> Sequence[int]:
+        """The tensors that the event is about."""
+        if self.has("outputs"):
+            return self.field("outputs")
+        return (self.field("tensor"),) if self.has("tensor") else ()
+
+    def names(self, only_parameters: bool) -> list[str]:
+        """The names of the tensors that the event is about; for a node, of the output of its op."""
+        if self.kind not in _AT_NODE:
+            if only_parameters:
+                return [self.parameters.get(tensor, "") for tensor in self._subjects()]
+            return [self.called(tensor) for tensor in self._subjects()]
+        node = self.field("node")
+        known = self._node_names.get(node)
+        made = self._past_node(node) if not known else None
+        if made is not None:
+            return [self.called(made.outputs[0])] if made.outputs else []
+        return [self._labels[known]]
+
+    def shapes(self) -> list[str]:
+        """The shapes of the tensors that the event made or changed in place."""
+        told = self.states if self.kind in _MADE else ()
+        return ["x".join(map(str, state.value.shape)) for state in told if state.value is not None]
+
+    def versions(self) -> list[int]:
+        """The versions that the event produced."""
+        written = self.written() if self.kind in _MADE else ()
+        return [state.version for state in self.states if state.version and state.tensor in written]
+
+    @property
+    def grad_fn(self) -> str:
+        """The name of the node that the event made, or at which it happened."""
+        if self.has("grad_fn"):
+            return self.field("grad_fn")
+        if self.kind != Kind.PRODUCED:
+            return ""
+        node = self.field("node")
+        made = self._past_node(node) if node not in self._grad_fns else None
+        return self._grad_fns.get(node) or (made.grad_fn if made is not None else "")
+
+    def has_bad(self, statistic: str) -> bool:
+        """Whether a value or gradient of the event has a NaN (`nan`) or an infinity (`inf`)."""
+        which = statistic == "inf"
+        if any(self._older.is_bad(state.tensor, which) for state in self.states):
+            return True
+        return any(self._has_bad(number, which) for number in self._gradients() if number)
+
+    def _has_bad(self, number: int, which: bool) -> bool:
+        """Whether a tensor has NaN or infinity; one from before the last stop is looked up once."""
+        known = self._older.is_bad(number, which)
+        if known is not None or self.earlier(number) is None:
+            return bool(known)
+        found = self._value_in_the_past(number)
+        stats = found.stats if found is not None else None
+        self._older.mark(number, bool(stats and stats.nan), bool(stats and stats.inf))
+        return bool(self._older.is_bad(number, which))
+
+    def _gradients(self) -> Sequence[int]:
+        """The gradients of the event."""
+        if self.kind == Kind.RECEIVED:
+            return self.field("gradients")
+        if self.kind == Kind.PRODUCED:
+            return self.field("flows")[1::2]
+        if self.kind == Kind.HOOKED:
+            return (self.field("after"),)
+        return (self.field("grad"),) if self.has("grad") else ()
+
+    def values(self, tensors: str) -> list[Any]:
+        """The values of the tensors `out`, `in`, `grad` or `tangent`."""
+        if self.kind not in TENSORS[tensors].where:
+            return []
+        if tensors in ("out", "tangent"):
+            return [state.value for state in self.states]
+        if tensors == "in":
+            return [self._value_before(number) for number in self.field("inputs") if number]
+        known = {state.tensor: state.value for state in self.states}
+        return [
+            known[number] if known.get(number) is not None else self._value(number)
+            for number in self._gradients()
+            if number
+        ]
+
+    def _value(self, number: int) -> Any:
+        """The value of an older tensor: its array, or its snapshot in the trace."""
+        held = self._older.value(number)
+        return self._value_in_the_past(number) if held is None else held
+
+    def _value_before(self, number: int) -> Any:
+        """The value of a tensor before this event."""
+        held = self._older.before(number)
+        return self._value_in_the_past(number) if held is None else held
+
+    def _value_in_the_past(self, number: int) -> Any:
+        past = self.earlier(number)
+        return None if past is None else past.trace.snapshot(number)

@@ -1,0 +1,177 @@
+"""The HTML page: graphs that can be searched, folded and replayed, in one file without network access.
+
+The parts of the page are files in this directory; `html` combines them with the data of a trace into one file. Data
+from a trace is inserted as JSON in which `<`, `>` and `&` are escaped, and is only ever displayed as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from gradviz.graph.build import GraphError
+from gradviz.graph.model import Graph
+from gradviz.graph.slices import SliceError
+from gradviz.page.firsts import firsts, places
+from gradviz.page.leaf_norms import norms
+from gradviz.page.views import Shared, view
+from gradviz.pictures.render import DrawError
+from gradviz.tracefile import PassInfo, Trace
+from gradviz.words import Words
+from gradviz.words.escape import plain
+
+# Pan and zoom, as released (vendor/LICENSE). In this order: each uses those before it.
+LIBRARIES = (
+    "d3-dispatch",
+    "d3-selection",
+    "d3-timer",
+    "d3-color",
+    "d3-interpolate",
+    "d3-ease",
+    "d3-drag",
+    "d3-transition",
+    "d3-zoom",
+)
+
+# In this order: a script may use those before it.
+SCRIPTS = (
+    "state",
+    "values",
+    "layout",
+    "ranks",
+    "drawing",
+    "zoom",
+    "panel",
+    "source",
+    "replay",
+    "search",
+    "chart",
+    "link",
+    "main",
+)
+
+MOST_NODES = 40_000  # on one page, in all passes together
+MOST_PASSES = 120
+
+Build = Callable[[int | None], Graph]
+
+
+def html(trace: Trace, build: Build, number: int | None = None) -> str:
+    """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first).
+    Raises DrawError if the first graph is too large for a browser, or if the trace has no events."""
+    if not trace.count:
+        raise DrawError(f"{trace.path} has no events: there is nothing to replay")
+    first, words = build(number), Words(trace)
+    if len(first.nodes) > MOST_NODES:
+        raise DrawError(
+            f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
+            "(--around, --from and --to, --only-grad), or save it as .svg, which is folded"
+        )
+    found = firsts(words)
+    shared = Shared(words, set(found.values()))
+    views = [view(first, _run(trace, first.pass_number), shared)]
+    room = MOST_NODES - len(first.nodes) - len(views[0]["steps"])
+    for other in _order(trace, first.pass_number):
+        if room <= 0 or len(views) >= MOST_PASSES:
+            break
+        try:
+            graph = build(other)
+        except (GraphError, SliceError):
+            continue  # that pass has nothing of the requested slice
+        room -= len(graph.nodes)
+        if room > 0:
+            views.append(view(graph, _run(trace, other), shared))
+            room -= len(views[-1]["steps"])
+    data = {
+        "script": plain(Path(trace.meta.get("script", "")).name, 80),
+        "trace": plain(trace.path.name, 80),
+        "events": trace.count,
+        "passes": [_pass(run, trace) for run in trace.passes],
+        "held": [one["pass"] for one in views],
+        "shown": 0,
+        "firsts": places(found, views),
+        "values": trace.meta.get("values") != "none",
+        "norms": norms(trace, words.called),
+        "backward": [[run.first, trace.count - 1 if run.last is None else run.last] for run in trace.passes],
+        "sites": shared.sources.sites,
+        "files": shared.sources.data(),
+    }
+    return _written(data, views)
+
+
+def _run(trace: Trace, number: int | None) -> PassInfo | None:
+    return next((run for run in trace.passes if run.number == number), None)
+
+
+def _order(trace: Trace, shown: int | None) -> list[int]:
+    """The numbers of the other passes by importance: the first and the last, then ever finer steps between."""
+    count = len(trace.passes)
+    order: dict[int, None] = {}
+    if shown is not None and count > 1:
+        step = count
+        order.update(dict.fromkeys((0, count - 1)))
+        while step > 1:
+            step = -(-step // 2)
+            order.update(dict.fromkeys(range(0, count, step)))
+    numbers = [trace.passes[position].number for position in order]
+    return [number for number in numbers if number != shown]
+
+
+def _pass(run: PassInfo, trace: Trace) -> list[Any]:
+    """A pass: its number, and the line where it began."""
+    site = trace.sites.get(run.site)
+    if site is None:
+        return [run.number, ""]
+    lines = trace.source(site.place.file)
+    text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
+    line = f"line {site.place.line}"
+    return [run.number, plain(f"{line}: {text}" if text else line, 60)]
+
+
+def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
+    here = files(__name__)
+    style = here.joinpath("page.css").read_text(encoding="utf-8")
+    parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    script = libraries() + "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
+    allowed = {
+        "default-src": "none",
+        "style-src": _hash(style),
+        "script-src": _hash(script),
+        "base-uri": "none",
+        "form-action": "none",
+    }
+    filled = {
+        "POLICY": "; ".join(f"{what} '{source}'" for what, source in allowed.items()),
+        "TITLE": escape(f"{data['script'] or data['trace']} · gradviz"),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": _json(data),
+        "VIEWS": "\n".join(
+            f'<script type="application/json" id="view-{position}">{_json(one)}</script>'
+            for position, one in enumerate(views)
+        ),
+    }
+    parts = here.joinpath("page.html").read_text(encoding="utf-8").split("@@")
+    return "".join(part if position % 2 == 0 else filled[part] for position, part in enumerate(parts))
+
+
+def libraries() -> str:
+    """The libraries, with their licences, which go wherever they go."""
+    vendor = files(__name__).joinpath("vendor")
+    parts = [vendor.joinpath(f"{name}.min.js").read_text(encoding="utf-8") for name in LIBRARIES]
+    return "/*\n" + vendor.joinpath("LICENSE").read_text(encoding="utf-8") + "*/\n" + "".join(parts)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(data: Any) -> str:
+    """Data as JSON that cannot end the HTML element that contains it."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,70 @@
+"""Where a page leads to first: the first NaN, and the first error; and why a gradient is None or 0."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.graph.model import LEAF, TENSOR, Graph
+from gradviz.query.predicate_fields import TraceFields
+from gradviz.query.zeros import is_zero
+from gradviz.words import Stop, Words
+from gradviz.words.absence import no_grad_told, zero_told
+from gradviz.words.escape import plain
+
+_MOST_WHY = 60  # tensors of a view whose missing gradient is explained
+_LONGEST = 400
+
+
+def firsts(words: Words) -> dict[str, int]:
+    """The first event with a NaN, else with an infinity, and the first of an error; those that there are."""
+    fields = TraceFields(words.query)
+    found: dict[str, int] = {}
+    for name in ("nan", "inf"):
+        events = np.flatnonzero(fields.column(name).values)
+        if len(events):
+            found[name] = int(events[0])
+            break
+    errors = words.trace.indices(Kind.ERROR)
+    if len(errors):
+        found["error"] = int(errors[0])
+    return found
+
+
+def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """For each of these events the view of a page that replays it, and the step: `[-1, event]` if none does."""
+    steps = [[step["k"] for step in view["steps"]] for view in views]
+    told = {}
+    for name, k in found.items():
+        at = [(bisect_left(own, k), position) for position, own in enumerate(steps)]
+        held = [
+            (step, position)
+            for step, position in at
+            if step < len(steps[position]) and steps[position][step] == k
+        ]
+        told[name] = [held[0][1], held[0][0]] if held else [-1, k]
+    return told
+
+
+def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
+    """For the tensors of a graph whose `.grad` is None or 0 at event k, although another might be expected there, the
+    reason: leaves that require grad, and then named results."""
+    wanted = [
+        node
+        for node in graph.nodes.values()
+        if node.kind in (LEAF, TENSOR) and node.name and not node.overwritten
+        if not node.has_grad or is_zero(node.grad)
+        if node.requires_grad and "." not in (node.name if not node.is_leaf else "")
+    ]
+    wanted.sort(key=lambda node: not node.is_leaf)
+    stop = Stop(words, k)
+    found = {}
+    for node in wanted[:_MOST_WHY]:
+        if words.trace.born(node.number) is not None:
+            told = zero_told if stop.moment.grad(node.number) else no_grad_told
+            found[node.id] = plain(told(stop, node.number, words.called(node.number)), _LONGEST)
+    return {name: reason for name, reason in found.items() if reason}

@@ -1,0 +1,262 @@
+"""The data of a page: the graphs of some passes, the events of each, and everything known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradviz.events import kinds as e
+from gradviz.events.field_types import Rule
+from gradviz.events.kinds import Kind
+from gradviz.graph import model as m
+from gradviz.graph.fold import is_clearer_rolled
+from gradviz.graph.model import Graph, Node
+from gradviz.page.firsts import reasons
+from gradviz.page.trees import Trees
+from gradviz.page.values_over_time import States, spans
+from gradviz.query import Query
+from gradviz.tracefile import PassInfo, Trace
+from gradviz.words import Stop, Words
+from gradviz.words.chain_rule import why
+from gradviz.words.escape import plain, visible
+from gradviz.words.numbers import value_label
+from gradviz.words.phase import phase
+from gradviz.words.rows import rows
+from gradviz.words.sentences import sentence
+
+# more waiting gradients are only counted; in a long pass there may be thousands at each event
+MOST_WAITING = 20
+MOST_STEPS = 10_000  # of one view; if there are more events, some are left out
+
+# Events that are always steps.
+_ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
+
+
+@dataclass
+class Sources:
+    """The sites and files that a page shows; they are added on demand."""
+
+    trace: Trace
+    sites: dict[int, list[Any]] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+
+    def site(self, number: int) -> int:
+        """Add a site to the page. Returns its number."""
+        if number and number not in self.sites:
+            place = self.trace.sites[number].place
+            at = [place.line, place.end_line, place.col, place.end_col, plain(place.function)]
+            self.sites[number] = [self.file(place.file), *at]
+        return number
+
+    def file(self, name: str) -> int:
+        """A file's number on the page."""
+        return self.files.setdefault(name, len(self.files))
+
+    def data(self) -> list[dict[str, Any]]:
+        """The files, each with its lines at the time of the recording."""
+        return [
+            {"name": plain(Path(name).name, 80), "lines": [visible(line) for line in self.trace.source(name)]}
+            for name in self.files
+        ]
+
+
+class Shared:
+    """What the views of one page share. The `explained` events have the words of `why`."""
+
+    def __init__(self, words: Words, explained: Collection[int] = ()) -> None:
+        self.words, self.explained = words, explained
+        self.sources, self.states, self.trees = Sources(words.trace), States(words.query), Trees()
+
+
+def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
+    """One graph with its events, as plain data."""
+    words, sources, states = shared.words, shared.sources, shared.states
+    trace = words.trace
+    events = _events(graph, trace, run)
+    steps = _thinned(events, trace)
+    first = int(events[0]) if len(events) else 0
+    last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
+    there = spans(graph, words.query)
+    tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
+    notes = list(graph.notes)
+    if len(steps) < len(events):
+        notes.append(f"replay shows {len(steps):,} of {len(events):,} events")
+    return {
+        "pass": graph.pass_number,
+        "title": plain(graph.title, 80),
+        "show": graph.show,
+        "error": plain(graph.error, 400),
+        "leftOut": graph.left_out,
+        "notes": [plain(note, 200) for note in notes],
+        "nodes": [_node(node, there[node.id], sources, words.query) for node in graph.nodes.values()],
+        "edges": [
+            [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
+        ],
+        "rolled": is_clearer_rolled(graph),
+        "trees": shared.trees.of(graph),
+        "tensors": states.of(tensors, first, last) if trace.count else {},
+        "flows": states.along(graph, first if run is None else run.first, last),
+        "steps": [_step(k, words, sources, k in shared.explained) for k in steps],
+        "why": reasons(graph, words, last) if trace.count else {},
+        "ran": _ran(graph, events, trace),
+    }
+
+
+def _events(graph: Graph, trace: Trace, run: PassInfo | None) -> np.ndarray:
+    """The events of a graph: those since the end of the pass before, and earlier ops of the graph."""
+    if graph.pass_number is None or run is None:
+        return np.arange(trace.count)
+    ended = [other.last for other in trace.passes if other.last is not None and other.last < run.first]
+    begin = max(ended, default=-1) + 1
+    is_last = run.number == max(other.number for other in trace.passes)
+    end = trace.count if is_last or run.last is None else run.last + 1
+    ops = [node.number for node in graph.nodes.values() if node.kind == m.OP and node.number < begin]
+    return np.concatenate([np.array(sorted(ops), np.int64), np.arange(begin, end)])
+
+
+def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
+    """At most about MOST_STEPS of the events: all of the most important kinds, and a regular sample of the
+    others."""
+    if len(events) <= MOST_STEPS:
+        return events.tolist()
+    kinds = trace.kinds[events]
+    kept = np.isin(kinds, [int(kind) for kind in _ALWAYS])
+    if kept.sum() > MOST_STEPS // 2:
+        kept &= np.isin(kinds, [int(Kind.PASS_BEGAN), int(Kind.PASS_ENDED), int(Kind.ERROR)])
+    kept[:: -(-len(events) // (MOST_STEPS // 2))] = True
+    kept[-1] = True
+    return events[kept].tolist()
+
+
+def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
+    """The first of the events at which each node ran."""
+    found: dict[str, int] = {}
+    within = np.zeros(trace.count, bool)
+    within[events] = True
+    for kind in (Kind.RECEIVED, Kind.PRODUCED):
+        told = trace.table(kind)
+        own = within[told.events]
+        for k, node in zip(told.events[own].tolist(), told["node"][own].tolist(), strict=True):
+            if f"n{node}" in graph.nodes:
+                found[f"n{node}"] = min(k, found.get(f"n{node}", k))
+    pairs = {node.number: node.pair for node in graph.nodes.values() if node.is_leaf and node.pair}
+    filled = trace.table(Kind.ACCUMULATED)
+    own = within[filled.events]
+    for k, leaf in zip(filled.events[own].tolist(), filled["tensor"][own].tolist(), strict=True):
+        if leaf in pairs:
+            found[pairs[leaf]] = min(k, found.get(pairs[leaf], k))
+    return found
+
+
+# --- nodes, groups
+
+
+def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Query) -> dict[str, Any]:
+    """A node as plain data; empty attributes are left out."""
+    is_tensor = node.kind in (m.LEAF, m.TENSOR)
+    known = {
+        "name": plain(node.name, 60) if node.name else None,
+        "called": "" if node.name or node.called == f"t{node.number}" else plain(node.called),
+        "op": plain(node.op, 60) if node.op else None,
+        "gradFn": plain(node.grad_fn, 60) if node.grad_fn else None,
+        "leaf": node.is_leaf if is_tensor else None,
+        "wants": node.requires_grad if is_tensor else None,
+        "shape": list(node.shape) if node.shape is not None else None,
+        "dtype": node.dtype,
+        "scope": plain(node.scope, 200),
+        "version": node.version,
+        "writtenBy": plain(node.written_by),
+        "args": plain(node.args, 200),
+        "base": plain(node.base) if node.base else None,
+        "pair": node.pair,
+        "root": node.root,
+        "retained": node.retained,
+        "parameter": node.parameter and not node.buffer,
+        "error": plain(node.error, 400),
+        "finding": plain(node.finding, 80),
+        "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
+        "tangent": value_label(node.tangent) if node.tangent is not None else "",
+        "until": there[1],
+        "at": [sources.file(node.file), node.line, node.col, node.end_col]
+        if node.file and node.line
+        else None,
+    }
+    shown = {
+        name: what
+        for name, what in known.items()
+        if what not in (None, "", 0) or (what is False and name in ("leaf", "wants"))
+    }
+    if is_tensor:
+        shown["tensor"] = node.number
+    return {"id": node.id, "kind": node.kind, "since": there[0], **shown}
+
+
+def _formula(rule: Rule) -> str:
+    """A node's derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
+    return ", ".join(f"∂/∂{name} = {text}" for name, text in rule.inputs if text)
+
+
+# --- steps
+
+
+def _step(k: int, words: Words, sources: Sources, explained: bool) -> dict[str, Any]:
+    stop = Stop(words, k)
+    site, place = stop.place
+    step: dict[str, Any] = {
+        "k": k,
+        "kind": Kind(stop.event_kind).name.lower(),
+        "text": sentence(stop),
+        "phase": phase(stop),
+        "site": sources.site(0 if site is None else site.number),
+        "why": place,
+        "lit": list(_lit(stop.event)),
+    }
+    if told := [(row.label, row.text) for row in rows(stop, MOST_WAITING)]:
+        step["rows"] = told
+    if explained:
+        step["told"] = [plain(line, 400) for line in why(stop)[1:]]
+    return step
+
+
+def _tensors(*numbers: int) -> list[str]:
+    return [f"t{number}" for number in numbers if number]
+
+
+def _nodes(*numbers: int) -> list[str]:
+    return [f"n{number}" for number in numbers if number]
+
+
+# The nodes that each kind of event is about, as ids; `t5` means the present version of tensor 5.
+_LIT: dict[type, Callable[[Any], Iterable[str]]] = {
+    e.TensorMade: lambda event: _tensors(event.tensor),
+    e.OpRan: lambda event: [f"op{event.index}", *_tensors(*event.outputs)],
+    e.NodeMade: lambda event: [*_nodes(event.node), *_tensors(*event.outputs)],
+    e.Mutated: lambda event: [f"op{event.index}", *_tensors(event.tensor)],
+    e.RequiresGradChanged: lambda event: _tensors(event.tensor),
+    e.GradAssigned: lambda event: _tensors(event.tensor),
+    e.GradsCleared: lambda event: _tensors(*event.tensors),
+    e.Named: lambda event: _tensors(event.tensor),
+    e.PassBegan: lambda event: [
+        *_tensors(*(root.tensor for root in event.roots)),
+        *_nodes(*(root.node for root in event.roots)),
+    ],
+    e.Received: lambda event: _nodes(event.node),
+    e.Produced: lambda event: _nodes(event.node),
+    e.Accumulated: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.Retained: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
+    e.FunctionCompared: lambda event: _nodes(event.node),
+    e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
+    e.TangentPushed: lambda event: _tensors(event.tensor),
+    e.Stepped: lambda event: _tensors(*event.parameters),
+    e.ErrorRaised: lambda event: _nodes(event.node),
+}
+
+
+def _lit(event: e.Event) -> Iterable[str]:
+    about = _LIT.get(type(event))
+    return about(event) if about is not None else ()

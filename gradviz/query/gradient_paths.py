@@ -1,0 +1,378 @@
+"""The gradient of a tensor in one pass, as a sum over the paths that lead to it from the roots.
+
+Where several gradients meet at a node, their sum goes on. Each of them, g_j of the sum s, has the share
+⟨s, g_j⟩ / ⟨s, s⟩ in all that comes of it; the shares at a meeting add up to 1. A path contributes the gradient on its
+last edge times the shares at the meetings above, so that the contributions of all paths add up to the gradient.
+
+For scalars this is the product of the local derivatives along the path. One element of a tensor is followed
+through elementwise ops: there the share is that of the element. Where ops mix elements (a matrix product), a trace
+does not tell how much of an element came of which gradient; there the share is that of the whole tensor, the
+projection of g_j on s. `exact` says which of both it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.gradient_elements import Region, broadcast, elements, rounding, shape
+from gradviz.query.query import Query
+
+Number = float | complex
+_PIECES = 100_000  # pieces of paths that are kept in mind; what is not followed is among the rest
+MOST_PATHS = 10**18  # that are counted; a number of many digits at each node would take long
+
+
+class Arrival(NamedTuple):
+    """A gradient that came to output `nr` of a node at `event`: along edge `position` of the node `source`, or from
+    outside if `source` is 0."""
+
+    source: int
+    position: int
+    nr: int
+    gradient: int
+    event: int
+
+
+class _Place(NamedTuple):
+    """A node, and which part of its gradient is followed. `nr` is the only output that counts, −1 for all."""
+
+    node: int
+    nr: int
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """The gradients that meet at a place, with their shares, and where each comes from (None: from outside). Behind
+    the place are `paths` paths (MOST_PATHS: that many or more); `mass` is the sum of their products of shares, `bound`
+    that of the absolute values, and `best` the logarithm of the largest. `exact` and `hooked` are as in `Step`."""
+
+    arrivals: tuple[Arrival, ...]
+    shares: tuple[Number, ...]
+    above: tuple[_Place | None, ...]
+    exact: bool
+    hooked: bool
+    mass: Number
+    bound: float
+    best: float
+    paths: int
+
+
+class Step(NamedTuple):
+    """An edge of a path. At the node that it leads to, its gradient meets `others` more. `exact` is whether its share
+    there is the true one, `hooked` whether a hook changed the sum."""
+
+    arrival: Arrival
+    node: int
+    others: int
+    exact: bool
+    hooked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path from the root down to the tensor, and what it contributes. It begins below a meeting of gradients whose
+    elements were not recorded if `cut`."""
+
+    steps: tuple[Step, ...]
+    contribution: np.ndarray
+    share: float
+    cut: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether the contribution is the product of the local derivatives."""
+        return all(step.exact for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """A gradient as a sum: the paths that contribute most, and the `rest` of all others together. `hooks` is what hooks
+    on the tensor itself added. `paths` counts all paths up to MOST_PATHS."""
+
+    gradient: np.ndarray
+    shown: tuple[Path, ...]
+    rest: np.ndarray
+    rest_share: float
+    hooks: np.ndarray
+    paths: int
+    tolerance: float
+
+    @property
+    def error(self) -> float:
+        """The largest difference between the sum and the recorded gradient; NaN if that is not finite."""
+        total = sum((path.contribution for path in self.shown), self.rest + self.hooks)
+        return float(np.max(np.abs(total - self.gradient), initial=0.0))
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the sum is the recorded gradient, but for rounding."""
+        return self.error <= self.tolerance
+
+
+class Missing(Exception):
+    """The elements of the gradient itself were not recorded."""
+
+
+class Paths:
+    """The paths of one pass to output `nr` of a node, or to one element (`region`) of its gradient."""
+
+    def __init__(self, query: Query, number: int, node: int, nr: int, region: Region = None) -> None:
+        self.query, self.flow = query, query.flow(number)
+        self.target = _Place(node, nr, region)
+        self._above: dict[_Place, list[_Place | None]] = {}
+        self.meetings: dict[_Place, _Meeting] = {}
+        for place in self._inner_last(self.target):
+            self.meetings[place] = self._meeting(place)
+
+    def decomposed(self, recorded: int, event: int, most: int) -> Decomposition:
+        """The `most` paths that contribute most to the gradient `recorded` at an event. Raises Missing if elements of
+        it were not recorded."""
+        target = self.meetings[self.target]
+        if not target.arrivals:
+            raise Missing
+        parts = _all([self._elements(arrival, self.target.region) for arrival in target.arrivals])
+        gradient = elements(self.query, recorded, event, self.target.region)
+        if gradient is None or parts is None or any(part.shape != gradient.shape for part in parts):
+            raise Missing
+        came = sum(parts, np.zeros_like(gradient))
+        found, weights = self._search(parts, most)
+        rest = sum((weight * part for weight, part in zip(weights, parts, strict=True)), np.zeros_like(came))
+        bounds = [self._bound(above) * np.abs(part) for above, part in zip(target.above, parts, strict=True)]
+        size = float(np.max(sum(bounds, np.zeros(came.shape)), initial=0.0))
+        hooks = gradient - came if target.hooked else np.zeros_like(came)
+        return Decomposition(
+            gradient,
+            tuple(Path(steps, part, _share(came, part), cut) for steps, part, cut in found),
+            rest,
+            _share(came, rest),
+            hooks,
+            target.paths,
+            size * len(self.meetings) * rounding(self.query, recorded, event),
+        )
+
+    # --- the graph above the tensor
+
+    @cached_property
+    def _arrivals(self) -> dict[int, list[Arrival]]:
+        """The gradients that came to each node."""
+        flow, nodes = self.flow, self.query.nodes
+        produced = self.query.trace.table(Kind.PRODUCED)
+        givers = dict(zip(produced.events.tolist(), produced["node"].tolist(), strict=True))
+        roots = self.query.passes.began(flow.run.number).roots
+        found: dict[int, list[Arrival]] = {}
+        ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))
+        last = self.query.trace.count
+        rows = np.flatnonzero(flow.real)
+        columns = (flow.targets, flow.positions, flow.gradients, flow.events)
+        for target, position, gradient, event in zip(
+            *(column[rows].tolist() for column in columns), strict=True
+        ):
+            source = givers.get(event, 0)
+            if source and (event > ran.get(target, event) or ran.get(source, last) >= ran.get(target, last)):
+                continue  # of a damaged trace: what has run gets no more gradients, and gives some after it has run
+            edges = nodes.edges(source) if source else roots
+            nr = edges[position].nr if position < len(edges) else 0
+            found.setdefault(target, []).append(Arrival(source, position, nr, gradient, event))
+        return found
+
+    def _inner_last(self, target: _Place) -> Iterator[_Place]:
+        """All places above one, each after those above it: in the order in which their nodes ran."""
+        waiting = [target]
+        while waiting:
+            place = waiting.pop()
+            if place not in self._above:
+                self._above[place] = self._behind(place)
+                waiting += [above for above in self._above[place] if above is not None]
+        ran = dict(zip(*(column.tolist() for column in self.flow.received), strict=True))
+        last = self.query.trace.count
+        return iter(
+            sorted(self._above, key=lambda place: ran.get(place.node, last) if place != target else last)
+        )
+
+    def _at(self, place: _Place) -> list[Arrival]:
+        return [arrival for arrival in self._arrivals.get(place.node, ()) if place.nr in (-1, arrival.nr)]
+
+    def _behind(self, place: _Place) -> list[_Place | None]:
+        """Where each gradient at a place comes from."""
+        if self._is_cut(place):
+            return []
+        return [self._source(arrival, place.region) for arrival in self._at(place)]
+
+    def _source(self, arrival: Arrival, region: Region) -> _Place | None:
+        if not arrival.source:
+            return None
+        made = self.query.nodes.event(arrival.source)
+        if region is None or made is None or not made.rule.elementwise or len(made.outputs) != 1:
+            return _Place(arrival.source, -1, None)
+        below = self._shape(arrival)
+        above = [self._shape(came) for came in self._arrivals.get(arrival.source, ())]
+        return _Place(arrival.source, -1, broadcast(region, below, above[0] if above else None))
+
+    def _is_cut(self, place: _Place) -> bool:
+        """Whether gradients meet at a place whose elements were not recorded, or that cannot be added (in a damaged
+        trace)."""
+        arrivals = self._at(place)
+        if len(arrivals) < 2:
+            return False
+        shapes: dict[int, tuple[int, ...]] = {}
+        for arrival in arrivals:
+            part = self._elements(arrival, None)
+            if part is None or shapes.setdefault(arrival.nr, part.shape) != part.shape:
+                return True
+        return False
+
+    # --- shares
+
+    def _meeting(self, place: _Place) -> _Meeting:
+        arrivals = self._at(place)
+        above = self._above[place]
+        if not above:
+            return _Meeting((), (), (), True, False, 1.0, 1.0, 0.0, 1)
+        shares, exact = self._shares(arrivals, place)
+        behind = [self.meetings[one] if one is not None else None for one in above]
+        masses = [share * (one.mass if one else 1.0) for share, one in zip(shares, behind, strict=True)]
+        bounds = [abs(share) * (one.bound if one else 1.0) for share, one in zip(shares, behind, strict=True)]
+        best = [_log(share) + (one.best if one else 0.0) for share, one in zip(shares, behind, strict=True)]
+        return _Meeting(
+            tuple(arrivals),
+            tuple(shares),
+            tuple(above),
+            exact,
+            self._is_hooked(arrivals, place),
+            sum(masses),
+            sum(bounds),
+            max(best),
+            min(sum(one.paths if one else 1 for one in behind), MOST_PATHS),
+        )
+
+    def _shares(self, arrivals: list[Arrival], place: _Place) -> tuple[list[Number], bool]:
+        """The share of each gradient in their sum, and whether that is how much of the result came of each."""
+        if len(arrivals) == 1:
+            return [1.0], True
+        parts = [np.asarray(self._elements(arrival, place.region)) for arrival in arrivals]
+        bad = [not np.isfinite(part).all() for part in parts]
+        if any(bad):
+            return [one / sum(bad) for one in bad], False
+        largest = max(float(np.max(np.abs(part), initial=0.0)) for part in parts)
+        sums: dict[int, np.ndarray] = {}
+        parts = [part / largest if largest else part for part in parts]
+        for arrival, part in zip(arrivals, parts, strict=True):
+            sums[arrival.nr] = sums.get(arrival.nr, 0.0) + part
+        total = sum(np.vdot(one, one).real for one in sums.values())
+        if not total:  # they cancel: nothing goes on
+            return [1 / len(parts)] * len(parts), not largest
+        shares = [
+            np.vdot(sums[arrival.nr], part)[()] / total for arrival, part in zip(arrivals, parts, strict=True)
+        ]
+        exact = place == self.target or all(
+            np.allclose(part, share * sums[arrival.nr], rtol=1e-5, atol=1e-7)
+            for arrival, part, share in zip(arrivals, parts, shares, strict=True)
+        )
+        return shares, exact and len(sums) == 1
+
+    def _is_hooked(self, arrivals: list[Arrival], place: _Place) -> bool:
+        """Whether a hook changed the sum of the gradients before the node got it."""
+        events = self.flow.received[1]
+        at = self._received.get(place.node)
+        if at is None:
+            return False
+        event = self.query.trace.table(Kind.RECEIVED).object(int(events[at]))
+        nr = arrivals[0].nr
+        given = event.gradients[nr] if nr < len(event.gradients) else 0
+        if len(arrivals) == 1 and arrivals[0].gradient == given:
+            return False
+        now = elements(self.query, given, int(events[at]), place.region)
+        own = _all([self._elements(one, place.region) for one in arrivals if one.nr == nr])
+        if now is None or own is None or any(part.shape != now.shape for part in own):
+            return False
+        came = sum(own, np.zeros_like(now))
+        size = sum((np.abs(part) for part in own), np.zeros(now.shape))
+        allowed = 4 * len(own) * rounding(self.query, given, int(events[at]))
+        return bool(np.any(np.abs(now - came) > allowed * size))
+
+    @cached_property
+    def _received(self) -> dict[int, int]:
+        return {node: at for at, node in enumerate(self.flow.received[0].tolist())}
+
+    # --- the largest contributions
+
+    def _search(
+        self, parts: list[np.ndarray], most: int
+    ) -> tuple[list[tuple[tuple[Step, ...], np.ndarray, bool]], list[Number]]:
+        """The `most` paths whose contributions are largest, and for each last edge the weight of all others.
+
+        Best first: the best that can come of a piece of a path is known, so that only pieces of the paths
+        sought are followed."""
+        target = self.meetings[self.target]
+        order = count(0, -1)  # of equally good pieces, the newest goes on: it is the nearest to the root
+        waiting: list[tuple[float, int, Number, int, _Place | None, _Link]] = []
+        for i, (arrival, above) in enumerate(zip(target.arrivals, target.above, strict=True)):
+            step = Step(arrival, self.target.node, len(parts) - 1, True, target.hooked)
+            size = float(np.linalg.norm(parts[i]))
+            best = _log(size) + (self.meetings[above].best if above is not None else 0.0)
+            heapq.heappush(waiting, (-best, next(order), 1.0, i, above, (step, None)))
+        found: list[tuple[tuple[Step, ...], np.ndarray, bool]] = []
+        while waiting and len(found) < most and len(waiting) < _PIECES:
+            best, _, weight, i, place, link = heapq.heappop(waiting)
+            meeting = self.meetings[place] if place is not None else None
+            if meeting is None or not meeting.arrivals:
+                found.append((_steps(link), weight * parts[i], meeting is not None))
+                continue
+            assert place is not None
+            for arrival, share, above in zip(meeting.arrivals, meeting.shares, meeting.above, strict=True):
+                step = Step(arrival, place.node, len(meeting.arrivals) - 1, meeting.exact, meeting.hooked)
+                behind = self.meetings[above].best if above is not None else 0.0
+                following = _log(share) + behind
+                rest = best + meeting.best - following if following > -math.inf else math.inf
+                heapq.heappush(waiting, (rest, next(order), weight * share, i, above, (step, link)))
+        weights: list[Number] = [0.0] * len(parts)
+        for _, _, weight, i, place, _ in waiting:
+            weights[i] += weight * (self.meetings[place].mass if place is not None else 1.0)
+        return found, weights
+
+    def _bound(self, above: _Place | None) -> float:
+        return self.meetings[above].bound if above is not None else 1.0
+
+    def _elements(self, arrival: Arrival, region: Region) -> np.ndarray | None:
+        """What an arrival brought; None if its elements were not recorded."""
+        return elements(self.query, arrival.gradient, arrival.event, region)
+
+    def _shape(self, arrival: Arrival) -> tuple[int, ...] | None:
+        return shape(self.query, arrival.gradient, arrival.event)
+
+
+_Link = tuple[Step, "_Link | None"]
+
+
+def _steps(link: _Link | None) -> tuple[Step, ...]:
+    found = []
+    while link is not None:
+        step, link = link
+        found.append(step)
+    return tuple(found)
+
+
+def _log(number: Number) -> float:
+    return math.log(abs(number)) if number else -math.inf
+
+
+def _all(parts: list[np.ndarray | None]) -> list[np.ndarray] | None:
+    """The parts, if each is known."""
+    known = [part for part in parts if part is not None]
+    return known if len(known) == len(parts) else None
+
+
+def _share(whole: np.ndarray, part: np.ndarray) -> float:
+    """How much of a gradient a part makes up: its projection."""
+    total = float(np.vdot(whole, whole).real)
+    return float(np.vdot(whole, part).real) / total if total else math.nan

@@ -1,0 +1,136 @@
+"""The value of a tensor at a moment, even if it was written through another tensor on the same memory.
+
+`w.grad.data.zero_()` writes to a tensor that `.data` made, and so changes `w.grad`; `w.data = v` gives `w` the
+memory of `v`. The states of tensors name their bases. Only tensors that cover all of each other's memory are
+followed: a write to a slice does not change the base here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from gradviz.events.kinds import WHOLE, Kind
+from gradviz.query.lookup import Lookup
+from gradviz.query.sorted_tables import Log
+from gradviz.sets import contained, distinct
+from gradviz.tracefile import Snapshot
+
+_SHARE, _WRITE = range(2)
+
+
+class Memory(Lookup):
+    """The memory of each tensor of one trace over time, and the writes into it."""
+
+    def value(self, tensor: int, at: int) -> Snapshot | None:
+        """The value of a tensor just after event `at`; None if it is unknown."""
+        self.trace.reach_memory(tensor, at)
+        own = self.trace.snapshot(tensor, at=at)
+        written = self._last_write(tensor, at) if own is not None else None
+        if own is None or written is None:
+            return own
+        event, writer = written
+        if writer == tensor or event <= self._own_change(tensor, at):
+            return own
+        other = self.trace.snapshot(writer, at=event)
+        if other is None or np.prod(other.shape) != np.prod(own.shape):
+            return own
+        array = other.array.reshape(own.shape) if other.array is not None else None
+        return replace(own, array=array, told=other.told)
+
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """The tensors that shared memory with another tensor at any time."""
+        homes = self._shared[0]
+        return frozenset(homes) | {memory for had in homes.values() for _, memory in had if memory > 0}
+
+    def share(self, tensor: int, other: int, at: int) -> bool:
+        """Whether two tensors have the same memory just after event `at`."""
+        if tensor == other:
+            return True
+        self.trace.reach_memory(tensor, at)
+        self.trace.reach_memory(other, at)
+        return self.home(tensor, at) == self.home(other, at)
+
+    def changes(self, tensor: int) -> list[int]:
+        """The events that gave a tensor other memory, and the events that wrote to its memory through any
+        tensor. Empty for a tensor that never shared its memory."""
+        homes, writes = self._shared
+        had = homes.get(tensor, [])
+        spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
+        ends = [*(since for since, _ in spans[1:]), self.trace.count]
+        found = {since for since, _ in had}
+        for (since, memory), end in zip(spans, ends, strict=True):
+            found.update(event for event, _ in writes.get(memory, ()) if since <= event < end)
+        return sorted(found)
+
+    def home(self, tensor: int, at: int) -> int:
+        """The memory of a tensor just after event `at`: the number of the tensor it was made for, or a
+        negative number."""
+        homes = self._shared[0].get(tensor, [])
+        position = bisect_right(homes, at, key=lambda home: home[0]) - 1
+        return homes[position][1] if position >= 0 else tensor
+
+    def _last_write(self, tensor: int, at: int) -> tuple[int, int] | None:
+        writes = self._shared[1].get(self.home(tensor, at), [])
+        position = bisect_right(writes, at, key=lambda write: write[0]) - 1
+        return writes[position] if position >= 0 else None
+
+    def _own_change(self, tensor: int, at: int) -> int:
+        states = self.trace.states
+        row = states.valued(tensor, at)
+        return int(states.events[row]) if row >= 0 else 0
+
+    @cached_property
+    def _shared(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int]]]]:
+        """For each tensor that shares memory, the memories it has had, as (since, memory). For each such
+        memory, the writes into it, as (event, tensor)."""
+        homes: dict[int, list[tuple[int, int]]] = {}
+        writes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+
+        def home(tensor: int) -> int:
+            return homes[tensor][-1][1] if tensor in homes else tensor
+
+        for event, what, tensor, other in self._happenings():
+            if what == _WRITE:
+                writes[home(tensor)].append((event, tensor))
+            else:
+                homes.setdefault(tensor, []).append((event, home(other) if other else -event - 1))
+        return homes, dict(writes)
+
+    def _happenings(self) -> list[tuple[int, int, int, int]]:
+        """The events about shared memory in order: (event, _SHARE or _WRITE, tensor, other tensor)."""
+        states = self.trace.states
+        whole = np.where(states.flags & WHOLE > 0, states.bases, 0)
+        ever = distinct(states.tensors[whole > 0])
+        own = contained(states.tensors, ever) & (states.forms > 0)
+        bases = Log(states.tensors[own], states.events[own], whole[own]).without_repeats()
+        begun = np.append(True, bases.tensors[1:] != bases.tensors[:-1])[: len(bases.tensors)]
+        changed = (bases.values > 0) | ~begun
+        shares = np.stack(
+            [
+                bases.events[changed],
+                np.full(int(changed.sum()), _SHARE),
+                bases.tensors[changed],
+                bases.values[changed],
+            ],
+            axis=1,
+        )
+        concerned = distinct(shares[:, 2:])
+        again = contained(states.tensors, concerned) & (states.forms > 0)
+        again &= np.isin(self.trace.kinds[states.events], [Kind.OP, Kind.MUTATED, Kind.ACCUMULATED])
+        rows = np.flatnonzero(again)
+        born = np.array([states.first(int(tensor)) for tensor in states.tensors[rows]], np.int64)
+        rows = rows[rows != born]
+        moved = set(zip(shares[:, 0].tolist(), shares[:, 2].tolist(), strict=True))
+        found = [tuple(row) for row in shares.tolist()]
+        found += [
+            (event, _WRITE, tensor, 0)
+            for event, tensor in zip(states.events[rows].tolist(), states.tensors[rows].tolist(), strict=True)
+            if (event, tensor) not in moved
+        ]
+        return sorted(found)

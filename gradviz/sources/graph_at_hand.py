@@ -1,0 +1,243 @@
+"""A graph that is at hand, told to a listener as if it ran now: for drawing a tensor that nobody recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gradviz.engine.core.node import AccumulateGrad, Node, edge_node, edge_nr
+from gradviz.engine.core.node import Edge as NodeEdge
+from gradviz.engine.core.state import heard_by, next_tensor_number
+from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
+from gradviz.engine.nn.module import Module
+from gradviz.engine.nn.parameter import Parameter
+from gradviz.events.field_types import Edge, Saved
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.sources import pytorch
+from gradviz.sources.called import Scopes, Step, calls, parameters_of
+from gradviz.sources.pass_at_hand import check_root, tell_pass
+
+Key = tuple[int, int]  # a node's number and which of its outputs
+
+
+def tell_graph(
+    tensors: Sequence[Any],
+    listener: Listener,
+    names: dict[str, Any],
+    modules: dict[str, Any],
+    gradients: bool = False,
+) -> list[int]:
+    """Tell a listener of everything that leads to tensors; `names` are what tensors are called, and `modules` the
+    modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
+    Returns the numbers that the tensors have there. Raises TypeError for tensors of both engines, and NoGradientsError
+    where there is no such pass."""
+    of_torch = [pytorch.is_of("Tensor", tensor) for tensor in tensors]
+    if any(of_torch) and not all(of_torch):
+        raise TypeError("draw() takes tensors of one engine, not of gradviz and PyTorch together")
+    for tensor in tensors if gradients else ():
+        check_root(tensor.requires_grad, tensor.shape)
+    if any(of_torch):
+        from gradviz.sources.torch_recorder import torch_graph
+
+        return torch_graph.tell_graph(tensors, listener, names, modules, gradients)
+    with heard_by(listener):
+        return _Live(listener, names, modules).tell(tensors, gradients)
+
+
+def is_tensor(thing: Any) -> bool:
+    """Whether something is a tensor, of gradviz's engine or of PyTorch."""
+    return isinstance(thing, Tensor) or pytorch.is_of("Tensor", thing)
+
+
+def is_module(thing: Any) -> bool:
+    """Whether something is a module, of gradviz's engine or of PyTorch."""
+    return isinstance(thing, Module) or pytorch.is_of("nn.Module", thing)
+
+
+def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
+    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict."""
+    if pytorch.is_of("nn.Module", module):
+        from gradviz.sources.torch_recorder import torch_graph
+
+        torch_graph.tell_call(module, inputs, listener)
+        return
+    with heard_by(listener):
+        if isinstance(inputs, dict):
+            module(**inputs)
+        else:
+            module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+
+
+class _Live:
+    """Tells a listener of a graph that exists already."""
+
+    def __init__(self, listener: Listener, names: dict[str, Any], modules: dict[str, Any]) -> None:
+        self.listener = listener
+        self.modules = modules
+        self.known: dict[Key, Tensor] = {}
+        self.names: dict[Key, str] = {}
+        self.data: dict[int, str] = {}  # what data without a gradient is called, by its identity
+        self.data_numbers: dict[int, int] = {}
+        self.edges: list[Any] = []  # a leaf that is in no graph has a node for as long as somebody holds it
+        for name, value in names.items():
+            if isinstance(value, Tensor) and not value.requires_grad and not name.startswith("_"):
+                self.data[id(value)] = name
+            elif isinstance(value, Tensor) and not name.startswith("_"):
+                edge = gradient_edge(value)
+                self.edges.append(edge)
+                key = key_of(edge)
+                self.known[key] = value
+                self.names[key] = name
+        self.numbers: dict[Key, int] = {}
+
+    def tell(self, roots: Sequence[Tensor], gradients: bool) -> list[int]:
+        """Tell of everything that leads to `roots`, with `gradients` also of their backward pass; return their
+        numbers."""
+        keys: list[Key] = []
+        for at, root in enumerate(roots):
+            edge = gradient_edge(root) if root.requires_grad else None
+            keys.append((0, -1 - at) if edge is None else key_of(edge))
+            if edge is None:
+                self._tell_leaf(root, keys[-1])
+            else:
+                self.edges.append(edge)
+                self.known[keys[-1]] = root
+        nodes = reached([edge_node(gradient_edge(root)) for root in roots if root.requires_grad])
+        for node in nodes:
+            for saved, version in node.saved():
+                if not isinstance(saved, Tensor) or saved._version != version:  # written since
+                    continue
+                if saved.requires_grad:
+                    self.known.setdefault(key_of(gradient_edge(saved)), saved)
+                elif id(saved) in self.data and id(saved) not in self.data_numbers:
+                    self._tell_data(saved)
+        for node in nodes:
+            if isinstance(node, AccumulateGrad):
+                self._tell_leaf(node.variable, (node.number, 0))
+        made = [node for node in nodes if not isinstance(node, AccumulateGrad)]
+        scopes = Scopes(self.listener, calls(self._steps(made), self.modules))
+        for step, node in enumerate(made):
+            scopes.begin(step)
+            self._tell_node(node)
+            scopes.end(step)
+        if gradients and made:
+            tell_pass(roots, nodes, self.known, self.numbers)
+        return [self.numbers[key] for key in keys]
+
+    def _steps(self, nodes: Sequence[Any]) -> list[Step]:
+        """What each node took."""
+        places = {node: place for place, node in enumerate(nodes)}
+        parameters = parameters_of(self.modules)
+        steps = []
+        for node in nodes:
+            targets = [edge_node(edge) for edge in node.edges]
+            leaves = [target.variable for target in targets if isinstance(target, AccumulateGrad)]
+            saved = [
+                tensor
+                for tensor, _ in node.saved()
+                if isinstance(tensor, Tensor) and not tensor.requires_grad
+            ]
+            taken = [*leaves, *(_base_of(tensor) for tensor in saved)]
+            steps.append(
+                Step(
+                    node.label,
+                    tuple(id(tensor) for tensor in taken if id(tensor) in parameters),
+                    tuple(places[target] for target in targets if target in places),
+                    any(tensor.array.ndim and id(tensor) not in parameters for tensor in taken),
+                )
+            )
+        return steps
+
+    def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
+        number = self.numbers[key] = next_tensor_number()
+        self.listener.tensor(None, "leaf", State(number, leaf.array, flags_of(leaf)))
+        self.known[key] = leaf
+        if key in self.names:
+            role = "parameter" if isinstance(leaf, Parameter) else ""
+            self.listener.named(number, self.names[key], role)
+        grad = leaf._rare.grad if leaf._rare is not None else None
+        if grad is not None:
+            state = State(next_tensor_number(), grad.array)
+            self.listener.accumulated(number, key[0], 0, 0, state)
+
+    def _tell_data(self, tensor: Tensor) -> None:
+        number = self.data_numbers[id(tensor)] = next_tensor_number()
+        self.listener.tensor(None, "leaf", State(number, tensor.array, flags_of(tensor)))
+        self.listener.named(number, self.data[id(tensor)], "")
+
+    def _tell_node(self, node: Any) -> None:
+        edges = []
+        for edge in node.edges:
+            key = key_of(edge)
+            edges.append(Edge(*key, self.numbers.get(key, 0)))
+        outputs = []
+        for nr in range(node.outputs):
+            self.numbers[node.number, nr] = number = next_tensor_number()
+            outputs.append(number)
+        arrays = [self._array(node, nr) for nr in range(node.outputs)]
+        op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
+        rule = node.op.rule(node.args if hasattr(node, "args") else ()) if hasattr(node, "op") else NO_RULE
+        zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
+        saved = self._saved(node)
+        data = [entry.tensor for entry in saved if entry.tensor in self.data_numbers.values()]
+        inputs = [edge.tensor or (0 if edge.node or not data else data.pop(0)) for edge in edges]
+        self.listener.op(None, op, "", rule, 0, True, inputs, outputs, arrays, flags, zeros, zeros)
+        self.listener.node(None, node.number, node.label, -1, rule, outputs, edges, saved)
+        for nr, number in enumerate(outputs):
+            if (node.number, nr) in self.names:
+                self.listener.named(number, self.names[node.number, nr], "")
+            self._tell_retained(node, nr)
+
+    def _tell_retained(self, node: Any, nr: int) -> None:
+        """Tell of the gradient that a tensor kept."""
+        tensor = self.known.get((node.number, nr))
+        if tensor is not None and tensor.retains_grad and tensor.grad is not None:
+            grad = next_tensor_number()
+            self.listener.tensor(None, "gradient", State(grad, tensor.grad.array))
+            self.listener.retained(self.numbers[node.number, nr], node.number, 0, grad)
+
+    def _array(self, node: Any, nr: int) -> np.ndarray | None:
+        known = self.known.get((node.number, nr))
+        if known is not None:
+            return known.array
+        out = getattr(node, "out", None)
+        counter = getattr(node, "out_counter", None)
+        is_written = counter is not None and counter.n != node.out_version
+        return out if isinstance(out, np.ndarray) and not is_written else None
+
+    def _saved(self, node: Node) -> list[Saved]:
+        numbers = [
+            self.numbers.get(key_of(gradient_edge(saved)), 0)
+            if saved.requires_grad
+            else self.data_numbers.get(id(saved), 0)
+            for saved, _ in node.saved()
+            if isinstance(saved, Tensor)
+        ]
+        return [Saved(number, 0) for number in numbers if number]
+
+
+def _base_of(tensor: Tensor) -> Tensor:
+    """The tensor that a view shows, else itself."""
+    base = tensor._rare.base if tensor._rare is not None else None
+    return tensor if base is None else base
+
+
+def key_of(edge: NodeEdge) -> Key:
+    """An edge as numbers."""
+    node = edge_node(edge)
+    return (0, 0) if node is None else (node.number, edge_nr(edge))
+
+
+def reached(roots: Sequence[Any]) -> list[Any]:
+    """The nodes that `roots` lead to and these themselves, inputs before what is computed from them."""
+    found = set(roots)
+    stack = [*found]
+    while stack:
+        for target in map(edge_node, stack.pop().edges):
+            if target is not None and target not in found:
+                found.add(target)
+                stack.append(target)
+    return sorted(found, key=lambda node: node.number)

@@ -1,0 +1,106 @@
+"""Modules: each call is a scope; parameters and buffers are called by the variable that holds the network."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gradviz.events.counters import next_scope_number
+from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
+from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
+
+
+class Scopes:
+    """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
+
+    def __init__(self, source: Source, opaque: Callable[..., Any], note: Callable[[Any], None]) -> None:
+        self.source, self.opaque = source, opaque  # what calls a compiled module
+        self.note = note  # hears of each module that is called
+        self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
+
+    def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`__call__` of modules, told of."""
+        scopes = self
+
+        def run(
+            self: Any, *args: Any, **kwargs: Any
+        ) -> Any:  # PyTorch's profiler looks for the module by this name
+            if scopes.source.is_off:
+                return call(self, *args, **kwargs)
+            scopes.source.recover()
+            is_compiled = scopes._enter(self, sys._getframe())
+            try:
+                if is_compiled:
+                    called = functools.partial(call, self)
+                    return scopes.opaque(called, args, kwargs, sys._getframe(1))
+                return call(self, *args, **kwargs)
+            finally:
+                scopes._leave(self)
+
+        run.__name__, run.__qualname__ = call.__name__, call.__qualname__
+        return run
+
+    @safely
+    def _enter(self, module: torch.nn.Module, frame: FrameType) -> bool:
+        """A module is called; returns whether it runs as `torch.compile` made it."""
+        source = self.source
+        listener: Any = source.listener
+        self.note(module)
+        name = self._name_of(module)
+        if not name or source.identity.pending:
+            with torch._C.DisableTorchFunction():
+                source.identity.tell_pending()
+                name = name or self._name_all(module, frame)
+        number = next_scope_number()
+        source.thread.scopes.append((number, id(module)))
+        listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+        own = module.__dict__
+        return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own
+
+    @safely
+    def _leave(self, module: torch.nn.Module) -> None:
+        source = self.source
+        scopes = source.thread.scopes
+        if source.listener is None or not any(owner == id(module) for _, owner in reversed(scopes)):
+            return
+        while scopes:
+            number, owner = scopes.pop()
+            source.listener.scope_left(number)
+            if owner == id(module):
+                return
+
+    def _name_of(self, module: torch.nn.Module) -> str:
+        known = self.names.get(id(module))
+        return known[1] if known is not None and known[0]() is module else ""
+
+    def _name_all(self, module: torch.nn.Module, frame: FrameType) -> str:
+        """Tell of the names of all parameters and buffers of the outermost module that is called; returns its own."""
+        source = self.source
+        listener: Any = source.listener
+        root = holder_of(module, users_frame(frame)) or type(module).__name__
+        for path, part in members(module) or [("", module)]:
+            if not self._name_of(part):
+                self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
+        for path, parameter in members(module, "parameters"):
+            number = source.identity.number_of(parameter)
+            source.identity.nameless.pop(number, None)
+            listener.named(number, f"{root}.{path}")
+        for path, buffer in members(module, "buffers"):
+            listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
+        return self._name_of(module)
+
+
+def name_the_rest(source: Source, frame: FrameType | None) -> None:
+    """Tell of the names of parameters whose modules nobody has called, where variables hold these modules."""
+    rest, source.identity.nameless = source.identity.nameless, {}
+    listener: Any = source.listener
+    for path, parameter in parameters_below(outermost_modules(users_frame(frame))):
+        known = source.identity.known.get(id(parameter))
+        if known is not None and known.number in rest:
+            listener.named(known.number, path)

@@ -1,0 +1,109 @@
+"""The formulas of the derivatives of PyTorch's ops, for people: those that gradviz's own engine shows for its ops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gradviz.events.field_types import Rule
+from gradviz.events.filled_formula import with_values
+from gradviz.events.listener import NO_RULE
+
+_FILE = Path(__file__).parent.parent / "formulas.json"
+_PLAIN = (int, float, str, bool, type(None))
+_DEFAULTS = {"ord": 2, "reduction": "mean"}  # of arguments that a formula depends on
+_TENSORS = {"condition", "indices", "target"}  # arguments that are never numbers
+_OF_CROSS_ENTROPY = Rule((("x", "(softmax(x) − one-hot) / N"), ("target", "")))
+_PLAIN_LOSS = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
+_UNKNOWN: Any = object()
+
+
+@cache
+def _table() -> dict[str, list[dict[str, Any]]]:
+    return json.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: int) -> Rule:
+    """The rule of an op that was called so, with so many inputs."""
+    if name == "cross_entropy":
+        return _OF_CROSS_ENTROPY if _is_plain_loss(args, kwargs) else NO_RULE
+    rows = _table().get(name) or _table().get(name.rstrip("_"))
+    if rows is None:
+        return NO_RULE
+    given = tuple(arg for arg in args if isinstance(arg, _PLAIN))
+    named: dict[str, Any] = {key: value for key, value in kwargs.items() if isinstance(value, _PLAIN)}
+    if name in ("norm", "vector_norm") and "p" in named:
+        named = {"ord": 2 if named["p"] == "fro" else named["p"]}
+    of_number = bool(args) and isinstance(args[0], (int, float))
+    row = _row(rows, inputs, of_number, named)
+    if row is not None and not given and not named:
+        named.update((argument, value) for argument, value in _DEFAULTS.items() if argument in row["args"])
+    return NO_RULE if row is None else _filled(row, given, named)
+
+
+def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a cross_entropy is that of classes, each of the same weight, and the mean of them."""
+    if len(args) != 2 or args[1].is_floating_point():
+        return False
+    return all(value is None or value == _PLAIN_LOSS.get(name, ...) for name, value in kwargs.items())
+
+
+@cache
+def _by_node() -> dict[str, list[dict[str, Any]]]:
+    """The rows by the names of their nodes."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for rows in _table().values():
+        for row in rows:
+            found.setdefault(row["node"], []).append(row)
+    return found
+
+
+@cache
+def rule_of_node(name: str, edges: int) -> Rule:
+    """The rule of a node by its name, where the op that made it does not tell: it made several, or goes by another name
+    (`x[0]` makes SelectBackward0). Formulas that depend on arguments are left empty."""
+    row = _row(_by_node().get(name, []), edges, False, {})
+    return NO_RULE if row is None else _filled(row, (), {})
+
+
+def _row(
+    rows: Sequence[dict[str, Any]], inputs: int, of_number: bool, named: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The row for so many inputs that knows the most of the arguments; `of_number` says that a number stands before
+    the tensor, as in 2 ** x."""
+    fitting = [
+        row
+        for row in rows
+        if (row["variadic"] or len(row["inputs"]) == inputs) and ("base" in row["args"]) == of_number
+    ]
+    return max(fitting, key=lambda row: len(named.keys() & {*row["args"]}), default=None)
+
+
+def _filled(row: dict[str, Any], given: Sequence[Any], named: dict[str, Any]) -> Rule:
+    """The formulas of a row for these arguments."""
+    known = {name: value for name, value in named.items() if name in row["args"]}
+    plain = (name for name in row["args"] if name not in _TENSORS)
+    values = dict(zip(plain, given, strict=False)) | known
+    pairs = zip(row["inputs"], row["texts"], strict=True)
+    formulas = tuple((name, with_values(_chosen(text, values), values)) for name, text in pairs)
+    return Rule(formulas, row["elementwise"])
+
+
+def _chosen(text: Any, values: Mapping[str, Any]) -> str:
+    """The formula for these arguments; empty where it depends on one that was not given."""
+    while not isinstance(text, str):
+        argument, cases, otherwise = text
+        value = values.get(argument, _UNKNOWN)
+        if value is _UNKNOWN:
+            return ""
+        text = next((branch for case, branch in cases if case == value), otherwise)
+    return text
+
+
+@cache
+def rules_of_linear() -> tuple[Rule, Rule]:
+    """The rules of the transpose and of `addmm`, which `linear` consists of."""
+    return rule_of("t", (), {}, 1), rule_of("addmm", (), {}, 3)

@@ -1,0 +1,309 @@
+"""Training: the steps of optimizers and schedulers, and the clearing of gradients. What goes on inside an optimizer is
+not told op by op: only that it steps, and what its parameters are afterwards."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from gradviz.events.counters import next_optimizer_number
+from gradviz.events.field_types import Group
+from gradviz.events.listener import Where
+from gradviz.events.settings_text import SettingsText
+from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
+from gradviz.sources.torch_recorder.tensor_values import READER
+
+_HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that change the speed only
+
+
+class Training:
+    """Tells of optimizers by their global hooks. `pause` and `go_on` switch the mode of the thread."""
+
+    def __init__(
+        self,
+        source: Source,
+        pause: Callable[[], object],
+        go_on: Callable[[], object],
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
+        self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.told: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self.handles: list[Any] = []
+
+    def begin(self) -> None:
+        """Put the hooks there."""
+        self.handles.append(torch_optimizer.register_optimizer_step_pre_hook(self._before))
+        self.handles.append(torch_optimizer.register_optimizer_step_post_hook(self._after))
+
+    def end(self) -> None:
+        """Remove them."""
+        for handle in self.handles:
+            handle.remove()
+
+    def number_of(self, optimizer: Any) -> int:
+        """An optimizer's number."""
+        known = self.numbers.get(optimizer)
+        if known is None:
+            known = self.numbers[optimizer] = next_optimizer_number()
+        return known
+
+    # --- what an optimizer holds
+
+    def holding(self, change: Callable[..., None]) -> Callable[..., None]:
+        """`__init__` or `add_param_group` of optimizers, told of. The first calls the second."""
+
+        @functools.wraps(change)
+        def run(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            change(optimizer, *args, **kwargs)
+            if not self.source.is_off:
+                self._tell_change(optimizer, change.__name__ == "__init__", sys._getframe(1))
+
+        return run
+
+    @safely
+    def _tell_change(self, optimizer: Any, is_made: bool, caller: FrameType) -> None:
+        if is_made or optimizer in self.told:
+            frame = users_frame(caller)
+            self.tell_held(optimizer, None if frame is None else self.source.place(frame))
+
+    @safely
+    def tell_held(self, optimizer: Any, where: Where) -> None:
+        """Tell what an optimizer holds, if that has changed."""
+        held = parameters_of(optimizer)
+        identities = [id(parameter) for parameter in held]
+        if identities == self.told.get(optimizer):
+            return
+        self.told[optimizer] = identities
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            source.identity.tell_pending()
+            numbers = [source.identity.number_of(parameter) for parameter in held]
+        groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in optimizer.param_groups]
+        listener.holds(where, self.number_of(optimizer), type(optimizer).__name__, groups, numbers)
+
+    # --- a step
+
+    @safely
+    def _before(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        source = self.source
+        if source.is_off:
+            return None
+        source.recover()
+        frame = users_frame(sys._getframe())
+        running = sys._getframe(2)  # PyTorch's, below the frame of `safely`
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        step = _Step(self, optimizer, frame, running)
+        source.thread.stepping = step
+        self.pause()
+        if closure is None:
+            step.tell()
+            return None
+        seen = step.with_closure(closure)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": seen}
+        return (args[0], seen, *args[2:]), kwargs
+
+    @safely
+    def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        step, self.source.thread.stepping = self.source.thread.stepping, None
+        if step is None:
+            return
+        self.go_on()
+        if self.source.listener is not None:
+            step.tell()
+            step.tell_results()
+
+    # --- gradients cleared, schedulers
+
+    def clearing(self, zero_grad: Callable[..., None]) -> Callable[..., None]:
+        """`zero_grad` of an optimizer or a module, told of."""
+
+        def run(owner: Any, set_to_none: bool = True) -> None:
+            source = self.source
+            if source.is_off:
+                zero_grad(owner, set_to_none)
+                return
+            source.recover()
+            frame = sys._getframe(1)  # its own frame in a variable would live until garbage is collected
+            cleared = self._tell_cleared(owner, set_to_none, frame)
+            with self.paused():
+                zero_grad(owner, set_to_none)
+            if cleared is not None and source.listener is not None:
+                self._tell_dropped(*cleared, set_to_none, frame)
+
+        run.__name__, run.__qualname__, run.__doc__ = (
+            zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
+        )  # fmt: skip
+        return run
+
+    @safely
+    def _tell_cleared(
+        self, owner: Any, set_to_none: bool, frame: FrameType
+    ) -> tuple[list[int], list[torch.Tensor | None]]:
+        """Tell that gradients are cleared. Returns the numbers of their leaves, and those that become zero."""
+        listener: Any = self.source.listener
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            identity.tell_pending()
+            cleared = [p for p in parameters_of(owner) if p.grad is not None]
+            numbers = [identity.number_of(p) for p in cleared]
+            grads = [] if set_to_none else [p.grad for p in cleared]
+        listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
+        return numbers, grads
+
+    @safely
+    def _tell_dropped(
+        self, numbers: list[int], grads: list[torch.Tensor | None], set_to_none: bool, frame: FrameType
+    ) -> None:
+        """Tell what has become of gradients that were cleared."""
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            if set_to_none:
+                listener.grads_dropped(frame, numbers)
+            states = [source.identity.state_of(grad) for grad in grads if grad is not None]
+            if states:
+                listener.all_mutated(frame, "zero_", states, source.in_pass)
+
+    def clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that clips gradients, told of."""
+
+        @functools.wraps(clip)
+        def run(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.source.is_off:
+                return clip(parameters, *args, **kwargs)
+            listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            self._tell_clipped(clip.__name__, listed, sys._getframe(1))
+            return clip(listed, *args, **kwargs)
+
+        return run
+
+    @safely
+    def _tell_clipped(self, how: str, parameters: Sequence[torch.Tensor], frame: FrameType) -> None:
+        source = self.source
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            source.identity.tell_pending()
+            numbers = [source.identity.number_of(p) for p in parameters if p.grad is not None]
+        listener.clipped(frame, how, numbers)
+
+    def scheduling(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """`step` of a scheduler, told of."""
+
+        def run(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = step(scheduler, *args, **kwargs)
+            if not self.source.is_off:
+                self._tell_schedule(scheduler, sys._getframe())
+            return result
+
+        run.__name__, run.__qualname__, run.__doc__ = step.__name__, step.__qualname__, step.__doc__
+        run.__wrapped__ = step  # type: ignore[attr-defined]
+        return run
+
+    @safely
+    def _tell_schedule(self, scheduler: Any, frame: FrameType) -> None:
+        optimizer = getattr(scheduler, "optimizer", None)
+        groups = getattr(optimizer, "param_groups", ())
+        rates = json.dumps([float(group["lr"]) for group in groups])
+        number = 0 if optimizer is None else self.number_of(optimizer)
+        listener: Any = self.source.listener
+        listener.scheduled(frame, number, type(scheduler).__name__, max(0, int(scheduler.last_epoch)), rates)
+
+
+class _Step:
+    """One step of an optimizer."""
+
+    def __init__(
+        self, training: Training, optimizer: Any, frame: FrameType | None, running: FrameType
+    ) -> None:
+        self.training, self.optimizer, self.running = training, optimizer, running
+        self.source = training.source
+        self.where = None if frame is None else self.source.place(frame)
+        self.parameters: list[torch.Tensor] | None = None  # those with a gradient, once told
+
+    def with_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, which belongs to the program: what runs in it is told."""
+
+        def run() -> Any:
+            self.training.go_on()
+            try:
+                return closure()
+            finally:
+                self.training.pause()
+                if self.source.listener is not None:
+                    self.tell()
+
+        return run
+
+    @safely
+    def tell(self) -> None:
+        """Tell that it steps, once."""
+        if self.parameters is not None:
+            return
+        source = self.source
+        listener: Any = source.listener
+        self.training.tell_held(self.optimizer, self.where)
+        with torch._C.DisableTorchFunction():
+            source.identity.tell_pending()
+            ready = [
+                [p for p in group["params"] if p.grad is not None] for group in self.optimizer.param_groups
+            ]
+            self.parameters = [parameter for group in ready for parameter in group]
+            numbers = [source.identity.number_of(parameter) for parameter in self.parameters]
+        groups = [
+            Group(_as_json(_settings(group)), len(parameters))
+            for group, parameters in zip(self.optimizer.param_groups, ready, strict=True)
+        ]
+        name = type(self.optimizer).__name__
+        listener.stepped(
+            self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers
+        )
+
+    @safely
+    def tell_results(self) -> None:
+        """Tell what the parameters are now."""
+        listener: Any = self.source.listener
+        name = type(self.optimizer).__name__
+        READER.recent.clear()
+        with torch._C.DisableTorchFunction():
+            states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
+            listener.all_mutated(self.where, name, states, self.source.in_pass)
+
+
+def parameters_of(owner: Any) -> list[torch.Tensor]:
+    """The parameters of an optimizer or a module."""
+    if isinstance(owner, torch.nn.Module):
+        return list(owner.parameters())
+    return [parameter for group in owner.param_groups for parameter in group["params"]]
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's settings, without its parameters and what only the speed depends on."""
+    return {
+        name: value
+        for name, value in group.items()
+        if name not in ("params", "param_names", *_HINTS)
+        and not (name in ("maximize", "decoupled_weight_decay") and not value)
+    }
+
+
+def _text(value: Any) -> Any:
+    """A setting that JSON has no form of."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_cpu:
+        return float(value)
+    return type(value).__name__
+
+
+_as_json = SettingsText(_text)

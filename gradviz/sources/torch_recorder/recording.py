@@ -1,0 +1,360 @@
+"""The recorder of PyTorch: what is switched on while somebody listens, and off again without a trace."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer, lr_scheduler
+
+from gradviz.events.counters import next_scope_number
+from gradviz.events.kinds import COMPILED
+from gradviz.events.listener import Listener
+from gradviz.sources.on_import import AroundImports, OnImport
+from gradviz.sources.torch_recorder import collectives, tensor_values
+from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.capturing import Captures
+from gradviz.sources.torch_recorder.collectives import Collectives
+from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
+from gradviz.sources.torch_recorder.engine import watched
+from gradviz.sources.torch_recorder.fetching import FETCHER
+from gradviz.sources.torch_recorder.forward import Forward
+from gradviz.sources.torch_recorder.function_checks import ComparedFunctions
+from gradviz.sources.torch_recorder.identity import version_of
+from gradviz.sources.torch_recorder.kernels import Kernels
+from gradviz.sources.torch_recorder.module_scopes import Scopes
+from gradviz.sources.torch_recorder.optimizers import Training
+from gradviz.sources.torch_recorder.program_lines import Places
+from gradviz.sources.torch_recorder.replaced import Replaced
+from gradviz.sources.torch_recorder.rerun_call import Calls
+from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.watching import Watching
+
+_overrides: Any = torch.overrides
+
+
+class TorchRecorder:
+    """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made of,
+    with `check_functions` also of how custom Functions compare with finite differences."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        failed: Callable[[str], None],
+        aten: bool = False,
+        check_functions: bool = False,
+    ) -> None:
+        tensor_values.register()
+        self.source = Source(listener, failed)
+        self.kernels: Any = Kernels(self.source) if aten else None
+        self.forward = Forward(self.source)
+        self.collectives = Collectives(self.source)
+        self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
+        self.watching = Watching(self.source, self.forward)
+        watching = self.watching
+        self.training = Training(self.source, watching.pause, watching.go_on, watching.paused)
+        self.source.pause, self.source.go_on = watching.pause, watching.go_on
+        self.places = Places(self.source)
+        self.replaced = Replaced(self.source)
+        self.switched_on = ExitStack()  # switches off what is on
+        self.imports = AroundImports("torch", watching.paused, watching.is_watched)
+        self.dynamo = OnImport("torch._dynamo", self._prepare_dynamo, self._as_before)
+        self.calls: Calls | None = None
+        self.compared = ComparedFunctions(self.source) if check_functions else None
+        self.left_out_before = FETCHER.left_out
+
+    def keep_calls(self, calls: Calls) -> Calls:
+        """Keep the calls from now on, so that they can run again."""
+        self.calls = calls
+        calls.follow(self.forward.ways)
+        return calls
+
+    def begin(self) -> None:
+        """Switch on. Where a part of it fails, the others are switched off again, and it raises."""
+        with ExitStack() as stack:
+            stack.callback(self.dynamo.end)
+            stack.callback(self.imports.end)
+            self.imports.begin()
+            self.dynamo.begin()  # the first, as it looks at PyTorch's own functions
+            stack.callback(self.training.end)
+            self.training.begin()
+            self.places.begin()
+            stack.callback(self.places.end)
+            stack.callback(self.replaced.put_back)
+            self._replace_all()
+            if self.kernels is not None:
+                stack.callback(self.kernels.leave)
+                self.kernels.__enter__()
+            stack.callback(self.watching.take_out)
+            self.watching.push()
+            self.switched_on = stack.pop_all()
+
+    def end(self) -> None:
+        """Switch off. What is on beside a part that cannot be switched off is switched off all the same."""
+        self._tell_last()
+        self.source.listener = None
+        self.switched_on.close()
+
+    @safely
+    def _tell_last(self) -> None:
+        if self.source.listener is not None:
+            self.source.identity.tell_pending()
+
+    @safely
+    def left_out(self) -> int:
+        """How many values had no device memory since this recorder was made."""
+        return FETCHER.left_out - self.left_out_before
+
+    def abandon(self) -> None:
+        """Tell nobody any more; a child process does so."""
+        self.source.listener = None
+
+    # --- what has no hook
+
+    def _replace_all(self) -> None:
+        engine = torch.autograd.graph._engine_run_backward
+        seen = watched(self.source, engine, self.watching.on, self.collectives)
+        self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
+        self.replaced.put(torch.autograd, "_engine_run_backward", seen)
+        self.replaced.put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
+        self.replaced.put(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        self.replaced.put(torch, "from_numpy", self._taking(torch.from_numpy))
+        self.replaced.put(torch, "compile", compiling(self.source, self.opaque, torch.compile))
+        self.replaced.put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
+        self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
+        self.replaced.put(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
+        for name, call in Captures(self.source).calls().items():
+            self.replaced.put(torch.cuda.CUDAGraph, name, call)
+        for name, call in [*self.collectives.calls()]:
+            for module in collectives.modules():
+                self.replaced.put(module, name, call)
+        for owner in (Optimizer, torch.nn.Module):
+            self.replaced.put(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
+        for name in ("__init__", "add_param_group"):
+            self.replaced.put(Optimizer, name, self.training.holding(getattr(Optimizer, name)))
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            seen = self.training.clipping(getattr(clip_grad, name))
+            for module in (clip_grad, torch.nn.utils):
+                self.replaced.put(module, name, seen)
+        for scheduler in vars(lr_scheduler).values():
+            if isinstance(scheduler, type) and "step" in vars(scheduler):
+                self.replaced.put(scheduler, "step", self.training.scheduling(vars(scheduler)["step"]))
+
+    @contextmanager
+    def _as_before(self) -> Iterator[None]:
+        """PyTorch's own functions are in their places inside, and its calls are not watched."""
+        with self.replaced.put_back_for_now(), self.watching.paused():
+            yield
+
+    @safely
+    def _prepare_dynamo(self) -> None:
+        prepare_dynamo()
+
+    def _starting(self) -> Callable[[threading.Thread], None]:
+        """A thread begins with its calls watched."""
+        bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def run(thread: threading.Thread) -> None:
+            if self.source.listener is None:
+                bootstrap(thread)
+                return
+            with self.watching.on(), self.kernels.on() if self.kernels is not None else nullcontext():
+                bootstrap(thread)
+
+        return run
+
+    def _asking(self, has_torch_function: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """`has_torch_function`, which layers ask whether they may take a fast path. Our mode is none against it."""
+
+        def ask(relevant_args: Any) -> bool:
+            if not self.source.is_off and self._is_alone():
+                return any(_is_overloaded(type(one)) for one in relevant_args)
+            return has_torch_function(relevant_args)
+
+        return ask
+
+    @safely
+    def _is_alone(self) -> bool:
+        """Whether ours is the only mode of this thread."""
+        return torch._C._len_torch_function_stack() == 1 and self.watching.is_on()
+
+    def _taking(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """`from_numpy`, which no mode hears of."""
+
+        @functools.wraps(make)
+        def run(array: Any) -> Any:
+            made = make(array)
+            if not self.source.is_off and self.source.is_detailed:
+                self.forward._made("from_numpy", [made], sys._getframe(1))
+            return made
+
+        return run
+
+    def _making_parameters(self) -> Callable[..., Any]:
+        """The call of a class of parameters: what it makes is told of once it may be filled."""
+
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = type.__call__(cls, *args, **kwargs)
+            if not self.source.is_off and type(made) is torch.nn.Parameter:
+                self._put_off(made, args[0] if args else None, sys._getframe(1))
+            return made
+
+        return call
+
+    @safely
+    def _put_off(self, parameter: torch.Tensor, data: Any, frame: FrameType) -> None:
+        """Tell of a new parameter later."""
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            if id(parameter) not in identity.known:
+                known = identity.known.get(id(data))
+                of = 0 if known is None or identity.is_pending(data) else known.number
+                identity.put_off(parameter, self.source.place(frame), "Parameter", of)
+
+    def _applying(self, own: Any) -> Callable[..., Any]:
+        """`apply` of custom Functions: the call of one is a scope and an op. `own` is PyTorch's class method, written
+        in Python up to 2.13 and in C from 2.14 on."""
+
+        def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            source = self.source
+            apply = own.__get__(None, cls)
+            if source.is_off or source.thread.unseen:
+                return apply(*args, **kwargs)
+            frame = sys._getframe(1)
+            if self._is_compiled(cls):
+                return self.opaque(apply, args, kwargs, frame)
+
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return apply(*args, **kwargs)
+                finally:
+                    self._leave_function(scope)
+
+            scope = self._enter_function(cls, frame)
+            if not source.is_detailed:
+                return inside(*args, **kwargs)
+            call = self._kept(cls, args)
+            result = self._as_one_op(cls.__name__, inside, args, kwargs, frame)
+            self._keep(cls, args, kwargs, call, result)
+            return result
+
+        return run
+
+    @safely
+    def _is_compiled(self, cls: Any) -> bool:
+        return is_compiled(cls)
+
+    @safely
+    def _enter_function(self, cls: Any, frame: FrameType) -> int:
+        """A custom Function is called; returns the number of its scope."""
+        self.source.identity.tell_pending()
+        number = next_scope_number()
+        listener: Any = self.source.listener
+        listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
+        return number
+
+    @safely
+    def _leave_function(self, scope: int | None) -> None:
+        if self.source.listener is not None and scope is not None:
+            self.source.listener.scope_left(scope)
+
+    @safely
+    def _kept(self, cls: Any, args: Any) -> Any:
+        """The call of a custom Function that is to be compared with finite differences; else None."""
+        return None if self.compared is None else self.compared.kept(cls, args)
+
+    @safely
+    def _keep(self, cls: Any, args: Any, kwargs: Any, call: Any, result: Any) -> None:
+        """Keep the call of a custom Function, where somebody may run it again."""
+        if call is not None and self.compared is not None:
+            self.compared.made(call, result)
+        if self.calls is not None:
+            self.calls.note(cls.apply, args, kwargs, result)
+
+    def opaque(self, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
+        """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
+        in it optimizers step unseen."""
+        thread = self.source.thread
+        if thread.unseen:
+            return call(*args, **kwargs)
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self.watching.paused():
+                thread.unseen = True
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    thread.unseen = False
+
+        if not self.source.is_detailed:
+            return inside(*args, **kwargs)
+        before = self._written_over()
+        try:
+            return self._as_one_op(COMPILED, inside, args, kwargs, frame)
+        finally:
+            self._tell_written_over(before, frame)
+
+    @safely
+    def _written_over(self) -> set[int]:
+        """The tensors that have been written over and not told of, by identity."""
+        return set(map(id, self.source.identity.written_over()))
+
+    @safely
+    def _tell_written_over(self, before: set[int] | None, frame: FrameType) -> None:
+        """Tell of the tensors that compiled code has written over, but for those of `before`."""
+        source = self.source
+        if source.listener is None or before is None:
+            return
+        identity = source.identity
+        with torch._C.DisableTorchFunction():
+            written = [tensor for tensor in identity.written_over() if id(tensor) not in before]
+            states = [identity.state_of(tensor) for tensor in written]
+            if states:
+                tensor_values.READER.recent.clear()
+                source.listener.all_mutated(frame, COMPILED, states, source.in_pass)
+
+    def _as_one_op(
+        self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
+    ) -> Any:
+        given = self._before_op(args, kwargs, frame)
+        result = call(*args, **kwargs)
+        if given is not None and self.source.listener is not None:
+            self._after_op(name, *given, result, frame)
+        return result
+
+    @safely
+    def _before_op(self, args: Any, kwargs: Any, frame: FrameType) -> tuple[list[torch.Tensor], list[int]]:
+        """The tensors among arguments, and their versions."""
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            inputs = tensors_in(args, kwargs)
+            identity.tell_pending()
+            for tensor in inputs:
+                identity.number_of(tensor, frame)
+            return inputs, [version_of(tensor) for tensor in inputs]
+
+    @safely
+    def _after_op(
+        self, name: str, inputs: list[torch.Tensor], before: list[int], result: Any, frame: FrameType
+    ) -> None:
+        outputs = outputs_of(result)
+        if outputs:
+            with torch._C.DisableTorchFunction():
+                leaves = self.source.identity.unseen_leaves(outputs, inputs)
+                inputs, before = [*inputs, *leaves], [*before, *map(version_of, leaves)]
+                self.forward._tell(name, (), {}, inputs, before, outputs, frame)
+
+
+def _is_overloaded(cls: type) -> bool:
+    """Whether a class of tensors has a `__torch_function__` of its own."""
+    own = getattr(cls, "__torch_function__", None)
+    plain = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+    return own is not None and cls is not torch.Tensor and own not in plain

@@ -1,0 +1,223 @@
+"""A graph of PyTorch's that is at hand, told to a listener as if it ran now: for drawing what nobody recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from gradviz.events.counters import next_tensor_number
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE, Listener, State, edges_of
+from gradviz.sources.called import Scopes, Step, calls, parameters_of
+from gradviz.sources.pass_at_hand import named_if_freed
+from gradviz.sources.torch_recorder import tensor_values
+from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.forward import Forward
+from gradviz.sources.torch_recorder.identity import NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.recording import TorchRecorder
+from gradviz.sources.torch_recorder.saved import RAW
+from gradviz.sources.torch_recorder.shared import Source
+from gradviz.sources.torch_recorder.tensor_values import Unseen
+from gradviz.sources.torch_recorder.torch_pass import tell_pass
+
+
+def tell_graph(
+    tensors: Sequence[torch.Tensor],
+    listener: Listener,
+    names: Mapping[str, Any],
+    modules: Mapping[str, Any],
+    gradients: bool,
+) -> list[int]:
+    """Tell a listener of everything that leads to tensors; `names` are what tensors are called, and `modules` the
+    modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
+    Returns the numbers that the tensors have there. Raises NoGradientsError where there is no such pass."""
+    tensor_values.register()
+    with torch._C.DisableTorchFunction():
+        live = _Live(listener, names, modules)
+        numbers = live.tell(tensors)
+    if gradients and live.nodes:
+        with _nobody_listening(), named_if_freed():
+            tell_pass(tensors, live.nodes, live.source)
+    return numbers
+
+
+def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
+    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict. A
+    recording that is under way does not hear of it, as the call is not the program's own."""
+    with _nobody_listening():
+        recorder = TorchRecorder(listener, _failed)
+        recorder.begin()
+        try:
+            with torch.enable_grad():
+                if isinstance(inputs, dict):
+                    module(**inputs)
+                else:
+                    module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+        finally:
+            recorder.end()
+
+
+@contextmanager
+def _nobody_listening() -> Iterator[None]:
+    """The recorders that are at work tell nothing of this thread inside."""
+    overrides: Any = torch.overrides
+    modes = overrides._get_current_function_mode_stack()
+    recorders = [mode.source for mode in modes if isinstance(mode, Forward)]
+    with ExitStack() as stack:
+        for recorder in recorders:
+            stack.enter_context(recorder.quiet())
+        yield
+
+
+def _failed(line: str) -> None:
+    """What is drawn would lack something."""
+    raise RuntimeError(line)
+
+
+class _Live:
+    """Tells a listener of a graph that exists already."""
+
+    def __init__(self, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
+        self.listener = listener
+        self.modules = modules
+        self.source = Source(listener, _failed)
+        self.identity = self.source.identity
+        self.nodes: list[Any] = []
+        self.names: dict[int, str] = {}
+        # by their node and which of its outputs they are
+        self.tensors: dict[tuple[int, int], torch.Tensor] = {}
+        self.saved: dict[Any, list[tuple[str, torch.Tensor]]] = {}  # by node: see `_saved_by`
+        for name, value in names.items():
+            if isinstance(value, torch.Tensor) and not name.startswith("_"):
+                self.names[id(value)] = name
+                self._note(value)
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        fn = grad_fn_of(tensor)
+        if fn is not None:
+            self.tensors.setdefault((id(fn), tensor.output_nr), tensor)
+
+    def tell(self, roots: Sequence[torch.Tensor]) -> list[int]:
+        """Tell of everything that leads to `roots`, and return their numbers."""
+        fns = [root.grad_fn for root in roots if root.grad_fn is not None]
+        for leaf, record in self._leaves(fns):
+            self._tell_leaf(leaf, record)
+        for root in roots:
+            if root.grad_fn is not None:
+                self._note(root)
+            elif id(root) not in self.identity.known:
+                self._tell_leaf(root, None)
+        nodes = self.identity.new_nodes(fns)
+        self.nodes = [fn for fn, _, _ in nodes]
+        for fn, _, _ in nodes:
+            self.saved[fn] = self._saved_by(fn)
+            self._note_saved(fn)
+        scopes = Scopes(self.listener, calls(self._steps(self.nodes), self.modules))
+        for step, (fn, record, nexts) in enumerate(nodes):
+            scopes.begin(step)
+            self._tell_node(fn, record, nexts)
+            scopes.end(step)
+        return [self.identity.known[id(root)].number for root in roots]
+
+    def _note_saved(self, fn: Any) -> None:
+        """Note the tensors of the graph that a node saved and that nobody has written since, and tell of the program's
+        data among them."""
+        for name, saved in self.saved[fn]:
+            if saved.grad_fn is not None:
+                self._note(saved)
+            elif id(saved) in self.names and not saved.requires_grad and id(saved) not in self.identity.known:
+                self._tell_leaf(saved, None)
+            elif name == "result" and len(fn._input_metadata) == 1:
+                self.tensors.setdefault((id(fn), 0), saved)
+
+    def _saved_by(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
+        """The tensors that a node saved, by their names there. One that hooks packed is left out, as unpacking it runs
+        the program's code; so is one that was written or freed since."""
+        found = []
+        for attribute in self.identity.saved_names(fn):
+            name = attribute.removeprefix(RAW)
+            try:
+                raw = getattr(fn, attribute)
+                parts = raw if isinstance(raw, (tuple, list)) else (raw,)
+                if all(part.unpack_hook is None for part in parts):
+                    getattr(fn, f"_saved_{name}")  # raises if it was written since
+                    found += [(name, part.data) for part in parts]
+            except (RuntimeError, AttributeError):
+                continue
+        return [(name, saved) for name, saved in found if isinstance(saved, torch.Tensor)]
+
+    def _steps(self, nodes: Sequence[Any]) -> list[Step]:
+        """What each node took."""
+        places = {fn: place for place, fn in enumerate(nodes)}
+        parameters = parameters_of(self.modules)
+        steps = []
+        for fn in nodes:
+            targets = [target for target, _ in fn.next_functions if target is not None]
+            taken = [target.variable for target in targets if hasattr(target, "variable")]
+            for name, saved in self.saved[fn]:
+                if not saved.requires_grad and not name.startswith("result"):
+                    taken.append(saved._base if saved._base is not None else saved)
+            steps.append(
+                Step(
+                    fn.name(),
+                    tuple(id(tensor) for tensor in taken if id(tensor) in parameters),
+                    tuple(places[target] for target in targets if target in places),
+                    any(tensor.dim() and id(tensor) not in parameters for tensor in taken),
+                )
+            )
+        return steps
+
+    def _leaves(self, roots: Sequence[Any]) -> list[tuple[torch.Tensor, NodeRecord]]:
+        """The leaves that nodes lead to. They are numbered first, so that `new_nodes` finds them known."""
+        found: dict[Any, None] = {}
+        stack = [*roots]
+        while stack:
+            fn = stack.pop()
+            if fn not in found:
+                found[fn] = None
+                stack += [target for target, _ in fn.next_functions if target is not None]
+        leaves = [fn for fn in found if hasattr(fn, "variable")]
+        for fn in leaves:
+            self.identity.fresh(fn.variable)
+        self.identity.new_nodes(leaves)
+        return [(fn.variable, fn.metadata[self.identity.key]) for fn in leaves]
+
+    def _tell_leaf(self, leaf: torch.Tensor, record: NodeRecord | None) -> None:
+        known = self.identity.known.get(id(leaf)) or self.identity.fresh(leaf)
+        self.listener.tensor(None, "leaf", self.identity.state(leaf, known))
+        if id(leaf) in self.names:
+            role = "parameter" if isinstance(leaf, torch.nn.Parameter) else ""
+            self.listener.named(known.number, self.names[id(leaf)], role)
+        if leaf.grad is not None and record is not None:
+            state = State(next_tensor_number(), leaf.grad)
+            self.listener.accumulated(known.number, record.number, 0, 0, state)
+
+    def _tell_node(self, fn: Any, record: NodeRecord, nexts: Any) -> None:
+        outputs, handles = [], []
+        for nr, form in enumerate(fn._input_metadata):
+            tensor = self.tensors.get((id(fn), nr))
+            number = next_tensor_number() if tensor is None else self.identity.fresh(tensor).number
+            record.tensors[nr] = number
+            outputs.append(number)
+            handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
+        edges = edges_of(self.identity.edges_of(nexts))
+        saved = self.identity.saved_by(fn, ())
+        inputs = self.identity.inputs_of(edges, saved, outputs)
+        zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
+        self.listener.op(
+            None, op_of_node(record.name), "", NO_RULE, 0, True, inputs, outputs, handles, flags, zeros, zeros
+        )
+        self.listener.node(None, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
+        for nr, number in enumerate(outputs):
+            tensor = self.tensors.get((id(fn), nr))
+            if tensor is None:
+                continue
+            if id(tensor) in self.names:
+                self.listener.named(number, self.names[id(tensor)], "")
+            if tensor.retains_grad and tensor.grad is not None:
+                grad = next_tensor_number()
+                self.listener.tensor(None, "gradient", State(grad, tensor.grad))
+                self.listener.retained(number, record.number, 0, grad)

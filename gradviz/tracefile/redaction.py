@@ -1,0 +1,273 @@
+"""A copy of a trace that may be shared: without source texts, paths, messages and elements of tensors.
+
+The copy is a new file. What is not known to give nothing away does not get into it: texts go through the filters of
+whitelist.py, and of values only statistics stay."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW, Layout, element_places
+from gradviz.events.field_types import TEXT_PARTS
+from gradviz.events.handles import Form
+from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat, packed_stats_of
+from gradviz.sets import distinct
+from gradviz.tracefile import whitelist
+from gradviz.tracefile.batch import Batch, Interned
+from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.chunk_tables import ChunkTables
+from gradviz.tracefile.file import TraceFile
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATE, STATS
+from gradviz.tracefile.sound import elements_of
+
+FEW = 16  # elements of a tensor of which not even statistics stay: they would give the elements away
+_UNKNOWN = np.frombuffer(struct.pack("<d", math.nan), "<u4")
+
+
+def redact(trace: Trace, path: Path) -> None:
+    """Write what may be shared of a trace to `path`, in place of an earlier trace there. Raises OSError where that
+    cannot be done, TraceError where the trace is damaged."""
+    if path.exists() and path.samefile(trace.path):
+        raise OSError(f"{path} is the trace itself: choose another name for the copy")
+    if trace.is_being_recorded:
+        raise OSError(f"{trace.path} is being recorded: redact it when its run has ended")
+    _read_through(trace)
+    file = TraceFile(path, whitelist.meta_of(trace.meta))
+    try:
+        cursor = file.connection.cursor()
+        cursor.execute("BEGIN EXCLUSIVE")
+        _write_tables(cursor, trace)
+        _write_chunks(cursor, trace)
+        cursor.execute("COMMIT")
+        cursor.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        _take_away(file)
+        raise OSError(f"cannot write {path}: {error}") from error
+    except BaseException:
+        _take_away(file)
+        raise
+    file.close()
+
+
+def _read_through(trace: Trace) -> None:
+    """Read all events and states, which are checked with that, before a file is made. Raises TraceError."""
+    trace.reach_all()
+    for what in (trace.events, trace.states):
+        len(what)
+
+
+def _take_away(file: TraceFile) -> None:
+    """Close a file that is not complete, and delete it."""
+    file.close()
+    for left in (file.path, Path(f"{file.path}-journal")):
+        left.unlink(missing_ok=True)
+
+
+# --- tables
+
+
+def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
+    """Write what has a row each: forms, rules, places, passes, names, errors."""
+    _insert(cursor, "forms", _forms(trace))
+    _insert(cursor, "rules", _rules(trace))
+    _insert(cursor, "sites", _sites(trace))
+    _insert(cursor, "passes", _passes(trace))
+    skipped = "number, passes, first, last, stride, thread, site"
+    _insert(cursor, "skipped", trace._rows(f"SELECT {skipped} FROM skipped"))
+    named = trace._rows("SELECT tensor, name, role FROM parameters")
+    _insert(
+        cursor, "parameters", [(t, whitelist.name(name), whitelist.role(role)) for t, name, role in named]
+    )
+    variables = trace._rows("SELECT tensor, name FROM variables")
+    _insert(cursor, "variables", [(tensor, whitelist.name(name)) for tensor, name in variables])
+    _insert(
+        cursor,
+        "errors",
+        [
+            (e.event, whitelist.name(e.type), whitelist.nothing(e.message), e.node, e.site)
+            for e in trace.errors
+        ],
+    )
+
+
+def _insert(cursor: sqlite3.Cursor, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    if rows:
+        cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+
+
+def _forms(trace: Trace) -> list[tuple[Any, ...]]:
+    return [
+        (number, json.dumps(form.shape), whitelist.dtype(form.dtype), whitelist.device(form.device))
+        for number, form in trace.forms.items()
+    ]
+
+
+def _rules(trace: Trace) -> list[tuple[Any, ...]]:
+    return [
+        (
+            number,
+            json.dumps([(whitelist.name(name), whitelist.formula(text)) for name, text in rule.inputs]),
+            rule.elementwise,
+        )
+        for number, rule in trace.rules.items()
+    ]
+
+
+def _sites(trace: Trace) -> list[tuple[Any, ...]]:
+    found = []
+    for frame in trace._frames.values():
+        place = frame.place
+        names = json.dumps([whitelist.name(name) for name in frame.names])
+        found.append(
+            (
+                frame.number, frame.parent, whitelist.path(place.file), place.line, place.col, place.end_line,
+                place.end_col, whitelist.name(place.function), names, frame.is_library,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _passes(trace: Trace) -> list[tuple[Any, ...]]:
+    rows = trace._rows("SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes")
+    return [(*row[:6], row[6] if _is_digest(row[6]) else None, row[7]) for row in rows]
+
+
+def _is_digest(text: str | None) -> bool:
+    """Whether a digest is one: of a structure, empty without nodes."""
+    return text is not None and re.fullmatch(r"([0-9a-f]{16})?", text) is not None
+
+
+# --- chunks
+
+
+def _write_chunks(cursor: sqlite3.Cursor, trace: Trace) -> None:
+    """Write events, states and values, and the texts that the events name."""
+    texts = Texts(trace)
+    dtypes = {number: whitelist.dtype(form.dtype) for number, form in trace.forms.items()}
+    is_ring = not trace._rows("SELECT chunk FROM contents LIMIT 1")
+    tables = ChunkTables(texts.new.known, dtypes, is_ring)
+    times = dict(trace._rows("SELECT id, time FROM chunks"))
+    for place, chunk in enumerate(trace.chunks.list):
+        batch = _redacted(trace, place, texts)
+        events = ByKind(batch.first, np.frombuffer(batch.rows, ROW))
+        tables.write(cursor, events, batch, times[chunk.id])
+    _insert(cursor, "strings", texts.new.take_new())
+
+
+def _redacted(trace: Trace, place: int, texts: Texts) -> Batch:
+    """What stays of a chunk."""
+    _, first, count, _ = trace.chunks.list[place]
+    rows, links = trace.events[first : first + count].copy(), trace._links_of(place).copy()
+    texts.put(rows, links)
+    states = trace.chunks.one("states", place).view(STATE).copy()
+    batch = Batch()
+    batch.payload = reduce_values(states, trace.chunks.values(place), trace.forms)
+    batch.first = first
+    batch.rows += rows.tobytes()
+    batch.links += links.tobytes()
+    batch.states += states.tobytes()
+    return batch
+
+
+class Texts:
+    """The texts that stay of a trace, with new numbers: what the filter of one field leaves of a text is not what that
+    of another does."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._text = trace.text
+        self.new = Interned()
+        self.new.number("")
+        self._known: dict[tuple[Callable[[str], str], int], int] = {}
+
+    def put(self, rows: np.ndarray, links: np.ndarray) -> None:
+        """Put the new numbers into the events of a chunk, and take out what was computed from elements."""
+        kinds = rows["head"] & 0xFF
+        ends = np.cumsum(rows["links"], dtype=np.int64)
+        for kind in map(Kind, distinct(kinds).tolist()):
+            own = np.flatnonzero(kinds == kind)
+            layout = LAYOUTS[kind]
+            for column, field in zip(COLUMNS, layout.columns, strict=False):
+                if field.stored.how == "text":
+                    rows[column][own] = self._renumbered(kind, field.name, rows[column][own])
+            counts = rows["links"][own].astype(np.int64)
+            self._put_links(layout, links, ends[own] - counts, counts)
+
+    def _put_links(self, layout: Layout, links: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> None:
+        """The same for the links of events of one kind."""
+        kind, at = layout.kind, 0
+        for field in layout.more:
+            if field.stored.how == "text":
+                links[starts + at] = self._renumbered(kind, field.name, links[starts + at])
+            elif field.stored.how == "time" and (kind, field.name) not in whitelist.REALS:
+                links[starts + at], links[starts + at + 1] = _UNKNOWN
+            at += field.width
+        if not any(TEXT_PARTS.intersection(field.stored.parts) for field in layout.lists):
+            return
+        places = element_places(starts, counts, 1)  # of all links of these events
+        stretches = layout.stretches(links[places], counts)
+        for field in layout.lists:
+            begins = places[element_places(*stretches[field.name], field.width)]
+            for part, name in enumerate(field.stored.parts):
+                if name in TEXT_PARTS:
+                    old = links[begins + part]
+                    links[begins + part] = self._renumbered(kind, f"{field.name}.{name}", old)
+
+    def _renumbered(self, kind: Kind, field: str, numbers: np.ndarray) -> np.ndarray:
+        keep = whitelist.filter_of(kind, field)
+        old = distinct(numbers)
+        new = np.array([self._number(keep, number) for number in old.tolist()], np.uint32)
+        return new[np.searchsorted(old, numbers)] if len(old) else numbers
+
+    def _number(self, keep: Callable[[str], str], old: int) -> int:
+        known = self._known.get((keep, old))
+        if known is None:
+            known = self._known[keep, old] = self.new.number(keep(self._text(old)))
+        return known
+
+
+# --- values
+
+
+def reduce_values(states: np.ndarray, values: bytes, forms: dict[int, Form]) -> list[bytes]:
+    """Reduce the values of states to statistics, and to nothing where a tensor has few elements, of which one is
+    finite. Changes the grades and lengths of the states, and returns the values that are left."""
+    grades = states["what"] >> 8
+    ends = np.cumsum(states["length"], dtype=np.int64)
+    kept: dict[int, bytes] = {}
+    for row, array in _in_full(states, grades, ends, values, forms):
+        if array.size > FEW or (array.size and not np.isfinite(array).any()):
+            kept[row] = packed_stats_of(array)
+    for row in np.flatnonzero(grades == STATS).tolist():
+        stats = values[int(ends[row] - states["length"][row]) : int(ends[row])]
+        is_large = math.prod(forms[int(states["form"][row])].shape) > FEW
+        if is_large or np.isnan(np.frombuffer(stats, "<f8")[Stat.MIN]):
+            kept[row] = stats
+    left = np.zeros(len(states), bool)
+    left[list(kept)] = True
+    states["what"] = (states["what"] & 0xFF) | np.where(left, STATS, NO_VALUE).astype(np.uint32) << 8
+    states["length"] = 0
+    states["length"][left] = [len(kept[row]) for row in sorted(kept)]
+    return [kept[row] for row in sorted(kept)]
+
+
+def _in_full(
+    states: np.ndarray, grades: np.ndarray, ends: np.ndarray, values: bytes, forms: dict[int, Form]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The states whose elements were kept, each with them as a flat array; not those of a dtype that NumPy has not."""
+    data = np.frombuffer(values, np.uint8)
+    for row in np.flatnonzero(grades == ELEMENTS).tolist():
+        own = data[int(ends[row]) - int(states["length"][row]) : int(ends[row])]
+        array = elements_of(own, forms[int(states["form"][row])].dtype)
+        if array is not None:
+            yield row, array

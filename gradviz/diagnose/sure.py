@@ -10,8 +10,9 @@ from gradviz.diagnose.finding import ERROR, WARNING, Finding, Report
 AT_ONCE = frozenset(
     (
         "nonfinite-forward", "nonfinite-gradient", "masked-nan", "singular-derivative", "inplace-modified",
-        "backward-twice", "nonscalar-backward", "no-graph", "custom-backward-signature", "stale-gradient",
-        "missing-create-graph", "gradient-leak", "broadcast-surprise", "wrong-loss-input", "wrong-custom-gradient",
+        "silent-write", "backward-twice", "nonscalar-backward", "no-graph", "custom-backward-signature",
+        "stale-gradient", "missing-create-graph", "gradient-leak", "broadcast-surprise", "wrong-loss-input",
+        "wrong-custom-gradient",
     )
 )  # fmt: skip
 _LEAST = 4  # passes before a finding of the other rules

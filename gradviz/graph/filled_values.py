@@ -11,6 +11,7 @@ from gradviz.graph import model as m
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
+from gradviz.query.silent_writes import used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
 
@@ -25,10 +26,13 @@ def fill_values(graph: Graph, query: Query, states: Mapping[str, State], run: Pa
 def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:
     trace, tensors, at = query.trace, query.tensors, graph.at
     last_version: dict[int, Node] = {}
+    used = used_otherwise(query, at)
     for node in graph.nodes.values():
         if node.kind not in (m.LEAF, m.TENSOR):
             continue
         node.value = trace.snapshot(node.number, tensors.last_event(states[node.id], at))
+        if write := used.get(states[node.id]):
+            node.value, node.used = write.before, write.after
         last_version[node.number] = node
     for tensor, node in last_version.items():
         grad = tensors.grad(tensor, at)

@@ -76,6 +76,7 @@ class Node:
     error: str = ""  # the error that was raised at this grad_fn
     finding: str = ""  # what `gradviz check` found here
     value: Snapshot | None = None
+    used: Snapshot | None = None  # what backward computed with, where that is another value
     grad: Snapshot | None = None
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root

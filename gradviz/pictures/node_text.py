@@ -47,6 +47,8 @@ def _tensor(node: Node, show: str) -> list[Line]:
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))
     lines.append(_shape_and_value(node))
+    if node.used is not None:
+        lines.append(("error", f"in backward {value_label(node.used)}"))
     if node.grad is not None:
         lines.append(_valued(".grad", node.grad, "grad"))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:

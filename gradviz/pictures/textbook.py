@@ -14,6 +14,7 @@ from gradviz.pictures.node_text import Line
 from gradviz.pictures.scene import Link, Scene, Thing, about
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.moment import Moment
+from gradviz.query.silent_writes import SilentWrite, used_otherwise
 from gradviz.words.chain import contributes, local, over, so_far
 from gradviz.words.escape import plain
 from gradviz.words.numbers import compact
@@ -66,6 +67,11 @@ class _Book:
                 f"--style textbook draws up to {MOST} operations with a grad_fn: there are {len(found):,} here"
             )
         return sorted(found, key=lambda made: made.index)
+
+    @cached_property
+    def _written(self) -> dict[int, SilentWrite]:
+        """The tensors that backward used with other values than forward."""
+        return {write.tensor: write for write in used_otherwise(self.query, self.moment.k).values()}
 
     @cached_property
     def _produced(self) -> dict[int, Produced]:
@@ -147,8 +153,12 @@ class _Book:
         return Thing(f"v{tensor}", ["on-wire", *["root"] * is_root], lines, "", "")
 
     def _value(self, tensor: int) -> str:
-        name, value = plain(self.words.called(tensor), _LONGEST), self.moment.value(tensor)
-        return name if value is None or value.stats is None else f"{name} = {plain(compact(value), _LONGEST)}"
+        name, write = plain(self.words.called(tensor), _LONGEST), self._written.get(tensor)
+        value = self.moment.value(tensor) if write is None else write.before
+        if value is None or value.stats is None:
+            return name
+        changed = "" if write is None else f" → {plain(compact(write.after), _LONGEST)} in backward"
+        return f"{name} = {plain(compact(value), _LONGEST)}{changed}"
 
     def _gradient(self, node: int, nr: int, tensor: int) -> list[Line]:
         """The gradient of a tensor, as the sum of what came along its wires."""

@@ -35,6 +35,7 @@ from gradviz.diagnose.rules import (
     restricted_backward,
     saturated_activation,
     scheduler_order,
+    silent_write,
     singular_derivative,
     stale_gradient,
     stale_graph,
@@ -57,6 +58,7 @@ RULES: tuple[Rule, ...] = tuple(
     module.RULE
     for module in (
         inplace_modified,
+        silent_write,
         backward_twice,
         nonscalar_backward,
         custom_backward_signature,

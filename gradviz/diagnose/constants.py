@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_behind, op_of
-from gradviz.query.ops import CONVERTING, LOG_PROBABILITIES, LOSSES, RESHAPING
+from gradviz.query.ops import CONVERTING, LOG_PROBABILITIES, LOSSES, REDUCTIONS, RESHAPING, SUMS
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, ranked, without
 
@@ -19,6 +19,7 @@ _PASSES = 3  # in which a graph has to grow
 _SITES = 8  # lines with passes that are looked at
 _DIRECT = 64  # nodes that lead to leaves
 _NEAR = 16  # tensors above a factor that are looked at
+_ADDING_UP = SUMS | REDUCTIONS | {"mul", "div", "neg"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +266,28 @@ def _candidates(case: Case) -> Iterator[OpRan]:
     chosen = case.trace.named(ops["op"], {*LOSSES, "sub"}) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
-        if len(op.inputs) >= 2 and all(op.inputs[:2]):
+        if len(op.inputs) >= 2 and all(op.inputs[:2]) and not _is_sum_of_terms(case, op):
             yield op
+
+
+def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
+    """Whether a difference only adds up to a root: `fit - 0.01 * entropy` compares nothing."""
+    roots = case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2]
+    for _ in range(_NEAR):
+        if (
+            op.op not in _ADDING_UP
+            or not op.outputs
+            or (op.op == "mul" and len(set(op.inputs)) < len(op.inputs))
+        ):
+            return False  # the square of a difference compares
+        (result, *_) = op.outputs
+        if contained(roots, [result]).any():
+            return True
+        readers = case.downstream.readers(result)
+        if not readers:
+            return False
+        op = case.query.tensors.op(readers[0])
+    return False
 
 
 def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:

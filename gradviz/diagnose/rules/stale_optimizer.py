@@ -1,6 +1,7 @@
 """`stale-optimizer`: an optimizer steps, or clears, without any parameter that gets gradients: those that do get them
 are in no optimizer, from the first or from some step on; or the newest parameters are in none, and as many older ones
-are not used any more. The optimizer was made before the parameters were replaced, or from others."""
+are not used any more. The optimizer was made before the parameters were replaced, or from others: two networks have
+an optimizer each, and both were made of the parameters of one."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.lack import PARAMETER
+from gradviz.query.pass_owners import PassOwners
 from gradviz.sets import contained, distinct, without
 from gradviz.words.escape import clean
 
 _LEAST = 2  # steps without a gradient
+_CURE = "make the optimizer after the last change of the model: "
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -27,22 +30,53 @@ def _search(case: Case) -> Iterator[Found]:
     if not leaves or not (len(idle) or _took_the_place(case, leaves)):
         return
     step = int(idle[0]) if len(idle) else int(stepped.events[0])
-    lacks = (
-        "holds no tensor that gets a gradient"
-        if len(idle)
-        else "holds the parameters from before a replacement"
-    )
-    made = case.query.tensors.maker(leaves[0])
     optimizer = int(stepped["optimizer"][stepped.events == step][0])
+    lacks = "holds the parameters from before a replacement"
+    if len(idle):
+        from_passes = " from the passes before its steps" * (len(_got(case, optimizer)) > 0)
+        lacks = f"holds no tensor that gets a gradient{from_passes}"
+        leaves = _of_passes(case, optimizer, leaves) or leaves
+    made = case.query.tensors.maker(leaves[0])
+    held = case.trace.table(Kind.HOLDS)
+    holding = int(held.events[held["optimizer"] == optimizer].min(initial=case.trace.count))
+    name = clean(case.training.optimizer_class(optimizer))
+    is_older = (
+        made is not None and made < holding < case.trace.count
+    )  # than the optimizer: nothing was replaced
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
-        f"make the optimizer after the last change of the model: "
-        f"{clean(case.training.optimizer_class(optimizer))}(model.parameters(), ...)",
-        (step,) if made is None else (made, step),
-        site=0 if made is None else _replacing(case, made),
+        f"{_CURE * (not is_older)}{name}({_model(case, leaves)}.parameters(), ...)",
+        (step,) if made is None else (holding, step) if is_older else (made, step),
+        site=0 if made is None or is_older else _replacing(case, made),
         tensors=(*leaves, *_left_behind(case)),
     )
+
+
+def _model(case: Case, leaves: list[int]) -> str:
+    """The variable that holds the model of some parameters."""
+    names = {case.trace.parameters.get(leaf, "").partition(".")[0] for leaf in leaves}
+    return clean(names.pop()) if len(names) == 1 and "" not in names else "model"
+
+
+def _got(case: Case, optimizer: int) -> np.ndarray:
+    """The events at which what an optimizer holds got gradients."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
+    return came.events[contained(came["tensor"], held)]
+
+
+def _of_passes(case: Case, optimizer: int, leaves: list[int]) -> list[int]:
+    """Those of some leaves that get gradients from the passes of an optimizer."""
+    came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
+    got = came["tensor"][contained(came["in_pass"], own)]
+    return [leaf for leaf in leaves if leaf in got]
+
+
+def _own_passes(case: Case, optimizer: int) -> list[int]:
+    """The passes that belong to an optimizer alone."""
+    owners = case.query.of(PassOwners).optimizers
+    return [run.number for run in case.trace.passes if owners(run.number) == {optimizer}]
 
 
 def _left_behind(case: Case) -> list[int]:
@@ -74,13 +108,25 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
     since = int(came.events[contained(came["tensor"], leaves)].min())
     found = [stepped.events[:0]]
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
-        got = came.events[contained(came["tensor"], held)]
+        got = _got(case, optimizer)
         steps = stepped.events[stepped["optimizer"] == optimizer]
         late = steps[steps > since]
         if not len(got) or (got.max() < since and len(late) >= _LEAST):
             found.append(late if len(got) else steps)
+        elif len(steps) >= _LEAST and _gives_to_others(case, optimizer, leaves, got):
+            found.append(steps)
     return np.sort(np.concatenate(found))
+
+
+def _gives_to_others(case: Case, optimizer: int, leaves: list[int], got: np.ndarray) -> bool:
+    """Whether all passes of an optimizer are its own alone, and give gradients to some of these leaves and to nothing
+    that it holds."""
+    owners = case.query.of(PassOwners).optimizers
+    came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
+    shared = any(optimizer in owners(run.number) and run.number not in own for run in case.trace.passes)
+    inside = contained(came["in_pass"], own)
+    gives = contained(came["tensor"][inside], leaves).any()
+    return bool(gives and not shared and not contained(came.events[inside], got).any())
 
 
 def _took_the_place(case: Case, leaves: list[int]) -> bool:

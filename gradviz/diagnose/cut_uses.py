@@ -10,7 +10,8 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.cuts import op_of
 from gradviz.query.lack import Lacks
 from gradviz.query.pass_owners import PassOwners
-from gradviz.query.separation import taken_by, viewed_leaf
+from gradviz.query.separation import taken_by
+from gradviz.query.uses import uses
 
 _NEAR = 256  # tensors behind a cut that are looked at
 
@@ -48,23 +49,16 @@ def cut_uses(case: Case) -> list[CutUse]:
 
 def _in_pass(case: Case, root: int, at: int, since: int, own: set[int]) -> list[CutUse]:
     """The cut uses on the way to one root; `own` are the leaves that the pass is to train."""
-    inside = set(case.query.of(Lacks).ways(root, at).reached_openly)
     readers: dict[frozenset[int], list[tuple[int, int]]] = {}
-    for tensor in inside:
-        op = op_of(case.query, tensor)
-        if op is None or not case.query.nodes.of_op(op.index):
-            continue
-        parts = {source: viewed_leaf(case.query, source, at) for source in op.inputs if source}
-        weights = frozenset(leaf for leaf in parts.values() if leaf)
-        data = [source for source, leaf in parts.items() if not leaf]
-        if weights and len(data) == 1:
-            readers.setdefault(weights, []).append((op.index, data[0]))
+    for use in uses(case.query, case.query.of(Lacks).ways(root, at)):
+        if len(use.data) == 1:
+            readers.setdefault(use.leaves, []).append((use.event, use.data[0]))
     found = []
-    for weights, uses in readers.items():
-        is_open = {event: _requires_grad(case, source, at) for event, source in uses}
+    for weights, calls in readers.items():
+        is_open = {event: _requires_grad(case, source, at) for event, source in calls}
         if not any(is_open.values()):
             continue
-        for event, source in uses:
+        for event, source in calls:
             cut = None if is_open[event] else cut_behind(case, source, since, own)
             if cut is not None and not cut[1] & weights:
                 found.append(CutUse(cut[0], root, tuple(sorted(cut[1])), event))

@@ -1,84 +1,165 @@
-"""Parts of a model that were left out when the optimizer was made. It may be meant that only the last part of a model
-is trained, or that parameters are chosen by name; but a whole part that comes after one that is trained, gets gradients
-and does not change, was forgotten."""
+"""Parts of models that were left out when the optimizer was made. It may be meant that only the last part of a model
+is trained, that parameters are chosen by name, or that a network with loaded values stays as it is. But a part was
+forgotten that gets gradients, does not change, and comes after what is trained, or stands beside it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.constants import Behind
 from gradviz.diagnose.homeless import homeless
 from gradviz.events.kinds import Kind
+from gradviz.query.lack import Lacks
+from gradviz.query.ops import PRODUCTS
+from gradviz.query.pass_owners import PassOwners
+from gradviz.query.training import BY_HAND
+from gradviz.query.uses import groups_behind, uses
+from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
-_LOOKED_AT = 64  # nodes that lead to the leaves
+_TRAINED, _LEFT_OUT = 1, 2  # bits
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A part of a model that is in no optimizer: its name, its leaves, the first pass that gave them gradients, the
-    number of the optimizer of the other parts, and the event at which that was made."""
+    """Leaves of a model that are in no optimizer, the first pass that gave them gradients, the number of the optimizer
+    of the others, and the event at which that was made. `comes_after` says that they were computed with what the
+    optimizer trains."""
 
-    part: str
     leaves: tuple[int, ...]
     number: int
     optimizer: int
     made: int
+    comes_after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where some leaves stand in a pass: whether some of them come after others, whether all of them do, whether others
+    come after them, and whether these others multiply data with weights."""
+
+    some_after: bool
+    all_after: bool
+    before: bool
+    is_layer: bool
 
 
 def forgotten(case: Case) -> list[Forgotten]:
-    """The parts of models that were forgotten."""
-    trained = _by_part(case, list(case.training.owners))
-    left_out = _by_part(case, case.of(homeless))
-    chosen_by_name = {_model(part) for part in trained.keys() & left_out.keys()}
-    found = []
-    for part, leaves in left_out.items():
-        others = {t for own, tensors in trained.items() if _model(own) == _model(part) for t in tensors}
-        if not others or _model(part) in chosen_by_name:
+    """The parts of models that were forgotten, those of one optimizer together. Use `case.of(forgotten)`."""
+    found: dict[int, Forgotten] = {}
+    for leaves in _by_model(case, case.of(homeless)).values():
+        number, optimizers = _first_pass(case, leaves)
+        others = {leaf for leaf, own in case.training.owners.items() if own & optimizers}
+        others &= case.trace.parameters.keys()
+        if not others:
             continue
-        number = _first_pass(case, leaves)
-        if _comes_after(case, leaves, others, number):
-            optimizer = min(number for leaf in others for number in case.training.owners[leaf])
-            found.append(Forgotten(part, tuple(leaves), number, optimizer, _made(case, optimizer)))
-    return found
+        for part in _parts(case, leaves, others, number):
+            place = _place(case, number, set(part), others)
+            if _is_forgotten(case, part, others, place):
+                optimizer = _nearest(case, part, others, optimizers)
+                new = Forgotten(tuple(part), number, optimizer, _made(case, optimizer), place.some_after)
+                before = found.get(optimizer)
+                found[optimizer] = new if before is None else _together(before, new)
+    return list(found.values())
 
 
-def _by_part(case: Case, leaves: list[int]) -> dict[str, list[int]]:
-    """Parameters by the part of their model: `net.head` of `net.head.weight`."""
+def _together(one: Forgotten, other: Forgotten) -> Forgotten:
+    after = one.comes_after and other.comes_after
+    return replace(one, leaves=(*one.leaves, *other.leaves), comes_after=after)
+
+
+def _nearest(case: Case, leaves: list[int], others: set[int], optimizers: set[int]) -> int:
+    """The optimizer that leaves were left out of: that of their model, if one of these trains another part of it."""
+    model = _model(case, leaves[0])
+    near = {leaf for leaf in others if _model(case, leaf) == model} or others
+    return min(number for leaf in near for number in case.training.owners[leaf] & optimizers)
+
+
+def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place) -> bool:
+    """Whether leaves were left out by mistake, as far as their place and their values say."""
+    if not place.is_layer:
+        return False
+    near = any(_model(case, leaf) == _model(case, leaves[0]) for leaf in others)
+    is_part = _parts_of(case, leaves).isdisjoint(_parts_of(case, others))
+    if near and place.some_after and (is_part or not place.before):
+        return True
+    beside = not place.before and (place.all_after or not place.some_after)
+    apart = _layers(case, leaves).isdisjoint(_layers(case, others))
+    return beside and apart and not any(map(case.query.of(Writes).has_loaded_values, leaves))
+
+
+def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iterator[list[int]]:
+    """The leaves of a model as one; by parts, where others of the same model come after some of them."""
+    if not _place(case, number, set(leaves), others).before:
+        yield leaves
+        return
+    by_part: dict[str, list[int]] = {}
+    for leaf in leaves:
+        by_part.setdefault(_part(case, leaf), []).append(leaf)
+    yield from by_part.values()
+
+
+def _by_model(case: Case, leaves: Iterable[int]) -> dict[str, list[int]]:
+    """Parameters by the variable that holds their model."""
     found: dict[str, list[int]] = {}
     for leaf in leaves:
-        name = case.trace.parameters.get(leaf, "")
-        if "." in name:
-            found.setdefault(".".join(name.split(".")[:2]), []).append(leaf)
+        if leaf in case.trace.parameters:
+            found.setdefault(_model(case, leaf), []).append(leaf)
     return found
 
 
-def _model(part: str) -> str:
-    return part.partition(".")[0]
+def _model(case: Case, leaf: int) -> str:
+    return case.trace.parameters[leaf].partition(".")[0]
 
 
-def _first_pass(case: Case, leaves: list[int]) -> int:
+def _part(case: Case, leaf: int) -> str:
+    """The part of its model that a parameter belongs to: `net.head` of `net.head.weight`."""
+    return ".".join(case.trace.parameters[leaf].split(".")[:2])
+
+
+def _parts_of(case: Case, leaves: Iterable[int]) -> set[str]:
+    return {_part(case, leaf) for leaf in leaves}
+
+
+def _layers(case: Case, leaves: Iterable[int]) -> set[str]:
+    """The layers that hold these parameters themselves."""
+    return {case.trace.parameters[leaf].rpartition(".")[0] for leaf in leaves}
+
+
+def _first_pass(case: Case, leaves: list[int]) -> tuple[int, set[int]]:
+    """The first pass that gave some leaves gradients and that belongs to an optimizer, and these optimizers; the first
+    pass, if none does."""
     came = case.trace.table(Kind.ACCUMULATED)
-    return int(came["in_pass"][contained(came["tensor"], leaves)][0])
+    numbers = came["in_pass"][contained(came["tensor"], leaves)].tolist()
+    owners = case.query.of(PassOwners).optimizers
+    own = next((number for number in numbers if owners(number) - {BY_HAND}), numbers[0])
+    return own, owners(own) - {BY_HAND}
 
 
-def _comes_after(case: Case, leaves: list[int], others: set[int], number: int) -> bool:
-    """Whether one of these leaves meets, in a pass, what was computed from other leaves."""
-    received = case.trace.table(Kind.RECEIVED)
-    behind = Behind(case)
-    direct = [
-        node
-        for node in received["node"][received["in_pass"] == number].tolist()
-        if any(edge.tensor in leaves for edge in case.query.nodes.edges(node))
-    ]
-    return any(behind.leaves(node) & others for node in direct[:_LOOKED_AT])
+def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Place:
+    """Where leaves stand in a pass with respect to others."""
+    began = case.query.passes.began(number)
+    root = next((root.tensor for root in began.roots if root.tensor), 0)
+    ways = case.query.of(Lacks).ways(root, began.index)
+    bits = dict.fromkeys(others, _TRAINED) | dict.fromkeys(leaves, _LEFT_OUT)
+    behind = groups_behind(case.query, ways, bits)
+    after: list[bool] = []
+    before = is_layer = False
+    for use in uses(case.query, ways):
+        above = 0
+        for tensor in use.data:
+            above |= behind.get(tensor, 0)
+        if use.leaves & leaves:
+            after.append(bool(above & _TRAINED))
+        if use.leaves & others:
+            before |= bool(above & _LEFT_OUT)
+            is_layer |= case.query.tensors.op(use.event).op in PRODUCTS
+    return _Place(any(after), bool(after) and all(after), before, is_layer)
 
 
 def _made(case: Case, optimizer: int) -> int:
     """The event at which an optimizer was made."""
     held = case.trace.table(Kind.HOLDS)
-    rows = np.flatnonzero(held["optimizer"] == optimizer)
-    return int(held.events[rows[0]]) if len(rows) else int(case.training.stepped.events[0])
+    events = held.events[held["optimizer"] == optimizer]
+    return int(events[0]) if len(events) else int(case.training.stepped.events[0])

@@ -42,6 +42,13 @@ CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max", "clip")
 
+# Products of data with weights: what a layer does that learns.
+PRODUCTS = frozenset({
+    "addmm", "mm", "matmul", "linear", "bmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "bilinear", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "lstm", "gru",
+    "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+})  # fmt: skip
+
 # Arithmetic and reductions.
 SUMS = _and_in_place("add", "sub", "rsub", "subtract")
 MEANS = frozenset({"mean", "nanmean"})

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.copies import original
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
@@ -59,6 +60,15 @@ class Writes:
         """The event from which on a write to a leaf is no initialisation: its first gradient; of a leaf without one
         the beginning of the first pass."""
         return self._first_gradients.get(leaf, self._first_pass)
+
+    def has_loaded_values(self, leaf: int) -> bool:
+        """Whether the program gave a leaf the values of another tensor before its first gradient: a checkpoint, a copy
+        of another network."""
+        events = self.events[self.leaves == leaf]
+        early = events[events < self.started(leaf)].tolist()
+        return any(self.query.tensors.writer(event) in _LOADING for event in early) or original(
+            self.query, leaf
+        ) not in (0, leaf)
 
     @cached_property
     def changed(self) -> np.ndarray:

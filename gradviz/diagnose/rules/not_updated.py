@@ -1,7 +1,7 @@
 """`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if the
 program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps, if they were
-frozen when the optimizer was made, or if a whole part of a model is in no optimizer that comes after one that is
-trained. If others are trained it may be meant (only the head is trained), so it is a note."""
+frozen when the optimizer was made, or if they are left out of the optimizer though they come after what it trains. If
+others are trained it may be meant (only the head is trained, parameters chosen by name), so it is a note."""
 
 from __future__ import annotations
 
@@ -74,17 +74,29 @@ def _without_step(case: Case) -> Iterator[Found]:
 
 
 def _forgotten(case: Case) -> Iterator[Found]:
-    for part in forgotten(case):
+    for part in case.of(forgotten):
+        name = clean(case.training.optimizer_class(part.optimizer))
+        one = len(part.leaves) == 1
+        beside = "comes" if one else "come"
         yield Found(
-            f"{part.part} is in no optimizer, though it gets gradients and comes after what the optimizer trains: "
-            f"{case.called(part.leaves)} never change{'s' * (len(part.leaves) == 1)}",
-            f"{clean(case.training.optimizer_class(part.optimizer))}([..., *{part.part}.parameters()])  "
-            "# or requires_grad_(False) if it is not to be trained",
+            f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients"
+            f"{f' and {beside} after what {name} trains' * part.comes_after}, and no step ever changes "
+            f"{'it' if one else 'them'}",
+            f"{name}({_given(case, part.leaves)})  # or requires_grad_(False) if it is not to be trained",
             (part.made, case.query.passes.by_number[part.number].first),
             number=part.number,
             tensors=part.leaves,
             severity=WARNING,
         )
+
+
+def _given(case: Case, leaves: tuple[int, ...]) -> str:
+    """The parameters to give to an optimizer: its own and those of a module, or all of the model."""
+    name = case.trace.parameters[leaves[0]]
+    (path, _), *more = case.query.modules.whole(leaves)
+    if more:
+        return f"{clean(name.partition('.')[0])}.parameters(), ..."
+    return f"[..., {clean(path)}]" if path == name else f"[..., *{clean(path)}.parameters()]"
 
 
 def _thawed(case: Case) -> Iterator[Found]:
@@ -107,5 +119,11 @@ RULE = Rule(
     "leaves that get gradients and are never changed",
     _search,
     needs=(Need.PASSES,),
-    follows=("unregistered-parameter", "stale-optimizer", "recreated-parameter", "late-clip"),
+    follows=(
+        "unregistered-parameter",
+        "stale-optimizer",
+        "recreated-parameter",
+        "late-clip",
+        "missing-detach",
+    ),
 )

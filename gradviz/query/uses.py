@@ -1,0 +1,54 @@
+"""The uses of parameters on the way to the root of a pass: the ops with a node that read them, themselves or by views
+such as `weight.t()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.query.cuts import op_of
+from gradviz.query.query import Query
+from gradviz.query.separation import Ways, viewed_leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An op, the leaves that require grad among its inputs, and the inputs that are none, its data."""
+
+    event: int
+    leaves: frozenset[int]
+    data: tuple[int, ...]
+
+
+def uses(query: Query, ways: Ways) -> list[Use]:
+    """The uses in the forward computation on the ways on which gradients flow to a root, in order; a view of a leaf
+    alone is none."""
+    found = []
+    for event in _events(query, ways):
+        parts = {t: viewed_leaf(query, t, ways.at) for t in query.tensors.op(event).inputs if t}
+        leaves = frozenset(leaf for leaf in parts.values() if leaf)
+        if leaves and len(parts) > 1:
+            found.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
+    return found
+
+
+def _events(query: Query, ways: Ways) -> list[int]:
+    """The ops with a node that computed what leads openly to a root, in order, without those that a pass ran."""
+    ops = (op_of(query, tensor) for tensor in ways.reached_openly)
+    events = np.array(sorted({op.index for op in ops if op is not None and query.nodes.of_op(op.index)}), int)
+    return events[~query.passes.contains(events)].tolist()
+
+
+def groups_behind(query: Query, ways: Ways, groups: dict[int, int]) -> dict[int, int]:
+    """For each tensor that leads openly to a root, the groups of the leaves that it was computed from, as bits;
+    `groups` has the bit of each leaf."""
+    found = dict(groups)
+    for event in _events(query, ways):
+        op = query.tensors.op(event)
+        bits = 0
+        for source in op.inputs:
+            bits |= found.get(source, 0)
+        for output in op.outputs:
+            found[output] = found.get(output, 0) | bits
+    return found

@@ -187,7 +187,8 @@ def _with_parameters(
 
 def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
     """The page of a trace, to search, fold and replay: a notebook shows it in a frame. It opens at pass number
-    `passes`; by default at the first with a NaN, an error or a cut, else at the first."""
+    `passes`; by default at the first with a NaN or an error; else in a small run at the last, in others at the first
+    with a cut, else at the first."""
     with _opened(trace) as recorded:
         query = Query(recorded)
         return Page(html(recorded, lambda number: build(query, number), passes))

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import (  # noqa: E402
+    Accumulated,
     Event,
     GradsCleared,
     Hooked,
@@ -207,3 +208,40 @@ def test_every_optimizer_is_told_with_the_values_it_left(record: Record, name: s
     assert written.how == name
     assert trace.snapshot(written.tensor, written.index).array.tolist() == left[0]
     assert [event.op for event in of(trace, OpRan)] == ["mul", "sum"]
+
+
+def test_a_grad_made_with_create_graph_has_its_own_node_and_a_second_pass_begins_there(
+    record: Record,
+) -> None:
+    def program() -> None:
+        x = torch.tensor(5.0, requires_grad=True)
+        (x**3).backward(create_graph=True)
+        grad = x.grad
+        x.grad = None
+        grad.backward()
+
+    trace = record(program)
+    query = Query(trace)
+    first, second = [event for event in trace if isinstance(event, Accumulated)]
+    assert first.grad != first.gradient
+    assert query.nodes.name(query.nodes.grad_fn(first.grad, first.index)) == "CopyBackwards"
+    assert trace.snapshot(first.grad, first.index).array == 75
+    (root,) = query.passes.began(2).roots
+    assert (query.nodes.name(root.node), root.tensor) == ("CopyBackwards", first.grad)
+    assert trace.snapshot(second.grad, second.index).array == 30
+
+
+def test_a_second_pass_with_create_graph_adds_with_a_node(record: Record) -> None:
+    def program() -> None:
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        y = (x**3).sum()
+        y.backward(create_graph=True)
+        y.backward(create_graph=True)
+
+    trace = record(program)
+    query = Query(trace)
+    first, second = [event for event in trace if isinstance(event, Accumulated)]
+    (added,) = [event for event in of(trace, OpRan) if event.op == "add"]
+    assert added.inputs == (first.grad, second.gradient)
+    assert trace.snapshot(second.grad, second.index).array.tolist() == [6, 24]
+    assert query.nodes.name(query.nodes.grad_fn(second.grad, second.index)) == "AddBackward0"

@@ -400,6 +400,30 @@ def test_a_nan_is_found_before_the_infinities_of_a_mask(session: Sessions) -> No
     assert "NaN in p first appears here: no input has one, but s contains infinities" in said(masked, "why")
 
 
+def test_an_infinity_that_is_computed_comes_before_the_nan_that_follows(session: Sessions) -> None:
+    here = session(
+        "x = torch.tensor([0.0, 1.0], requires_grad=True)\ny = torch.log(x)\nz = y * 0.0\nz.sum().backward()\n"
+    )
+    assert re.match(r"the first of \d+ events with a NaN or an infinity:", said(here, "nan"))
+    assert here.stop.event.op == "log"
+    assert "infinity in y first appears here" in said(here, "why")
+
+
+def test_a_written_mask_is_passed_by_where_an_infinity_is_computed(session: Sessions) -> None:
+    here = session(
+        "x = torch.tensor([0.0, 1.0], requires_grad=True)\n"
+        "s = x.masked_fill(torch.tensor([False, True]), float('-inf')) + torch.tensor([0.0, float('-inf')])\n"
+        "(torch.softmax(s, -1) / x).sum().backward()\n"
+    )
+    obey(here, "nan")
+    assert here.stop.event.op == "div"
+
+
+def test_written_infinities_are_gone_to_where_there_is_nothing_else(session: Sessions) -> None:
+    here = session("x = torch.zeros(2)\ns = x.masked_fill(torch.tensor([True, False]), float('-inf'))\n")
+    assert said(here, "nan").startswith("the first of 1 event with an infinity")
+
+
 def test_info_tells_changes_of_a_gradient_apart(session: Sessions) -> None:
     here = session(
         "w = torch.ones(2, requires_grad=True)\nfor _ in range(3):\n    (w * 2).sum().backward()\n"

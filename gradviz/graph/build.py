@@ -14,7 +14,7 @@ from gradviz.graph import select
 from gradviz.graph.edges import Edges
 from gradviz.graph.filled_values import fill_values, name_gradients
 from gradviz.graph.ids import Ids
-from gradviz.graph.interest import pass_of_interest
+from gradviz.graph.interest import pass_of_interest, pass_with_fault
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node, Scope
 from gradviz.graph.select import Part
@@ -43,8 +43,9 @@ def build(
     of: Sequence[int] = (),
 ) -> Graph:
     """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: the first
-    with a NaN, an error or a cut, else the first. A run without passes is shown whole. With the numbers `of` tensors it
-    is what leads to these: the last pass that began there, or without one the graph as it was made.
+    with a NaN or an error; else of a small run the last, of others the first with a cut, else the first. A run without
+    passes is shown whole. With the numbers `of` tensors it is what leads to these: the last pass that began there, or
+    without one the graph as it was made.
 
     For many graphs of one trace, give its Query, which keeps what it has looked up.
 
@@ -72,7 +73,11 @@ def _last_pass_from(query: Query, tensors: Sequence[int]) -> PassInfo | None:
 def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | None, str]:
     """The pass to show, and why it is this one, if the user did not say."""
     if number is None:
-        if whole or not query.trace.pass_numbers or _is_lesson(query):
+        is_lesson = _is_lesson(query)
+        faulty = pass_with_fault(query.trace) if is_lesson and not whole else None
+        if faulty is not None:
+            return faulty
+        if whole or is_lesson or not query.trace.pass_numbers:
             query.trace.reach_all()
             passes = query.trace.passes
             return (passes[-1], "") if passes else (None, "")

@@ -21,16 +21,25 @@ def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[
     numbers = trace.pass_numbers
     if len(numbers) < 2:
         return _first(trace), ""
-    events = {"with the first NaN": trace.first_nan, "with the error": _first_error(trace)}
-    for what, event in events.items():
-        found = None if event is None else trace.pass_ending_from(event)
-        if found is not None:
-            return found, what
+    faulty = pass_with_fault(trace)
+    if faulty is not None:
+        return faulty
     cut = _with_cut(trace, build)
     if cut is not None:
         return cut, "with the first cut"
     first = _first(trace)
     return first, "the first" if first.number == numbers[0] else "the first recorded in detail"
+
+
+def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
+    """Of several passes that of the first NaN, else of the first error, and which of these it is."""
+    if len(trace.pass_numbers) < 2:
+        return None
+    for what, event in (("with the first NaN", trace.first_nan), ("with the error", _first_error(trace))):
+        found = None if event is None else trace.pass_ending_from(event)
+        if found is not None:
+            return found, what
+    return None
 
 
 def _first(trace: Trace) -> PassInfo:

@@ -6,10 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph
+from gradviz.query.bad_numbers import bad_numbers
 from gradviz.query.predicate_fields import TraceFields
 from gradviz.query.zeros import is_zero
 from gradviz.words import Stop, Words
@@ -21,14 +20,12 @@ _LONGEST = 400
 
 
 def firsts(words: Words) -> dict[str, int]:
-    """The first event with a NaN, else with an infinity, and the first of an error; those that there are."""
-    fields = TraceFields(words.query)
+    """The first event with a NaN or an infinity, and the first of an error; those that there are."""
     found: dict[str, int] = {}
-    for name in ("nan", "inf"):
-        events = np.flatnonzero(fields.column(name).values)
-        if len(events):
-            found[name] = int(events[0])
-            break
+    events = words.query.of(bad_numbers).events
+    if len(events):
+        has_nan = TraceFields(words.query).column("nan").values[events[0]]
+        found["nan" if has_nan else "inf"] = int(events[0])
     errors = words.trace.indices(Kind.ERROR)
     if len(errors):
         found["error"] = int(errors[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.query.bad_numbers import bad_numbers
 from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_fields import TraceFields
 from gradviz.sets import distinct
@@ -116,11 +117,7 @@ class Session:
 
     @cached_property
     def _odd(self) -> np.ndarray:
-        return distinct(np.concatenate([self.events_with("nan"), self.events_with("inf")]))
-
-    def events_with(self, what: str) -> np.ndarray:
-        """The events with a NaN (`nan`) or an infinity (`inf`), in order."""
-        return np.flatnonzero(self.columns.column(what).values)
+        return self.query.of(bad_numbers).events
 
     @property
     def has_values(self) -> bool:

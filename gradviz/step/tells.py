@@ -8,6 +8,7 @@ import numpy as np
 from rich.cells import set_cell_size
 
 from gradviz.events.kinds import Kind
+from gradviz.query.bad_numbers import bad_numbers
 from gradviz.query.predicate import Predicate
 from gradviz.query.why_none import accumulations
 from gradviz.step.command_error import NO_VALUES, CommandError
@@ -154,12 +155,19 @@ def compare(session: Session, argument: str) -> None:
     session.page = modes_compared(session.stop)
 
 
+_BAD = {
+    (True, True): "a NaN or an infinity",
+    (True, False): "a NaN",
+    (False, True): "an infinity",
+    (False, False): "",
+}
+
+
 def first_bad(session: Session, argument: str) -> None:
-    """Go to the first event with a NaN; from there, to the next one. Without a NaN, the same for infinities, which
-    a mask may contain on purpose. If there is neither, go to the first error."""
-    what, events = "a NaN", session.events_with("nan")
-    if not len(events):
-        what, events = "an infinity", session.events_with("inf")
+    """Go to the first event with a NaN or an infinity; from there, to the next one. An infinity that the program wrote
+    down, as in a mask, counts only where there is nothing else. If there is neither, go to the first error."""
+    bad = session.query.of(bad_numbers)
+    what, events = _BAD[bad.nan, bad.inf], bad.events
     if session.live and (not len(events) or session.position == events[-1]):
         session.go_on(Resume(predicate=Predicate("nan or inf")))
         return

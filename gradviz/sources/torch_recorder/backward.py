@@ -332,11 +332,14 @@ class Pass:
             self.ran.add(record.number)
             tensor = leaf()
             grad = None if tensor is None else tensor.grad  # None if a hook has used it up already
-            is_told = numbers[0] and values[0] is None and grad is not None
+            is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
+            is_told = numbers[0] and values[0] is None and grad is not None and not is_computed
             if not is_told:
                 self.listener.received(record.number, record.name, self.number, numbers, values)
             if grad is None or not numbers[0]:
                 return
+            if is_computed:  # a copy, or the sum with the `.grad` before, with a node of its own
+                self.flowing.tell_derivative(self.where, [grad], received)
             known = self.identity.known.get(id(grad))
             if known is None:
                 known = self.identity.fresh(grad)

@@ -12,6 +12,7 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State, Where, edges_of
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, name_of_hook, version_of
+from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen
 
@@ -114,7 +115,8 @@ class Gradients:
                 where, op_of_node(record.name), "", NO_RULE, self.in_pass, True, inputs, outputs, values, flags,
                 zeros, zeros,
             )  # fmt: skip
-            listener.node(where, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
+            rule = rule_of_node(record.name, len(edges))
+            listener.node(where, record.number, record.name, -1, rule, outputs, edges, saved)
 
 
 def _hooks_of(identity: Identity, tensor: int) -> str:

@@ -1,0 +1,77 @@
+"""The events at which a NaN or an infinity appears. An infinity that the program wrote down, as the −inf of a mask, is
+no fault: it does not count, nor does what only hands it on, unless there is nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.values import Stat
+from gradviz.query.predicate_fields import TraceFields
+from gradviz.query.query import Query
+from gradviz.sets import distinct
+
+
+@dataclass(frozen=True, slots=True)
+class BadNumbers:
+    """The events, in order, and whether they have NaN and infinities."""
+
+    events: np.ndarray
+    nan: bool
+    inf: bool
+
+
+def bad_numbers(query: Query) -> BadNumbers:
+    """The events with a NaN or with an infinity that was not written down; without any the written infinities. Use
+    `query.of(bad_numbers)`."""
+    fields = TraceFields(query)
+    with_nan, with_inf = (np.flatnonzero(fields.column(name).values) for name in ("nan", "inf"))
+    written = _Written(query).events(with_inf)
+    computed = np.setdiff1d(with_inf, written)
+    found = distinct(np.concatenate([with_nan, computed]))
+    if not len(found):
+        return BadNumbers(with_inf, nan=False, inf=bool(len(with_inf)))
+    only_inf = np.setdiff1d(computed, with_nan)
+    return BadNumbers(found, nan=bool(len(with_nan)), inf=bool(len(only_inf)))
+
+
+class _Written:
+    """Follows the infinities of a run from where they were written down."""
+
+    def __init__(self, query: Query) -> None:
+        self.query, self.trace = query, query.trace
+        self.tensors: set[int] = set()
+
+    def events(self, with_inf: np.ndarray) -> list[int]:
+        """Those of some events, in order, whose infinities were written down."""
+        return [event for event in with_inf.tolist() if self._is_written(event)]
+
+    def _is_written(self, event: int) -> bool:
+        kind, made = int(self.trace.kinds[event]), self.trace.event(event)
+        if kind == Kind.OP:
+            op = self.query.tensors.op(event)
+            given = [tensor for tensor in op.inputs if tensor and self._has_infinity(tensor, event - 1)]
+            written = "inf" in op.args if not given else self.tensors.issuperset(given)
+            tensors = [tensor for tensor in op.outputs if tensor]
+        elif kind == Kind.TENSOR:
+            tensor = int(getattr(made, "tensor", 0))
+            written = not self.query.tensors.flags(tensor, event) & REQUIRES_GRAD
+            written = written and getattr(made, "how", "") != "gradient"
+            tensors = [tensor]
+        elif kind == Kind.MUTATED:
+            mutated = self.query.tensors.mutation(event)
+            written, tensors = mutated.source in self.tensors, [mutated.tensor]
+        else:
+            return False
+        if written:
+            self.tensors.update(tensors)
+        else:
+            self.tensors.difference_update(tensors)
+        return written
+
+    def _has_infinity(self, tensor: int, at: int) -> bool:
+        states = self.trace.states
+        row = states.valued(tensor, at)
+        return row >= 0 and bool(states.stats[row, Stat.INF] > 0)

@@ -255,18 +255,18 @@ def test_what_was_replaced_is_put_back_where_the_rest_cannot_be(
 # What consists of calls that cannot fail: it hands the program's own calls on.
 HAND_ON = {
     "forward.Forward.__torch_function__", "kernels.Kernels.__torch_dispatch__", "kernels.Kernels._should_skip_dynamo",
-    "kernels.Kernels.on", "recorder.TorchRecorder._as_before", "recorder.TorchRecorder._as_one_op",
-    "recorder.TorchRecorder.opaque", "replaced.Replaced.put_back_for_now", "source.Source.gave_up",
-    "source.Source.quiet", "source.Source.recover", "source.safely", "watching.Watching.on",
-    "watching.Watching.paused", "engine._begun", "backward._in_hook", "source.Source.is_off",
-    "source.Source.is_silent", "source.Source.is_detailed",
+    "kernels.Kernels.on", "recording.TorchRecorder._as_before", "recording.TorchRecorder._as_one_op",
+    "recording.TorchRecorder.opaque", "replaced.Replaced.put_back_for_now", "shared.Source.gave_up",
+    "shared.Source.quiet", "shared.Source.recover", "shared.safely", "watching.Watching.on",
+    "watching.Watching.paused", "engine._begun", "backward._in_hook", "shared.Source.is_off",
+    "shared.Source.is_silent", "shared.Source.is_detailed",
 }  # fmt: skip
 # What switches off: where it fails, something of the recorder stays, and is silent.
 SWITCH_OFF = {
-    "kernels.Kernels.leave", "places.Places.end", "recorder.TorchRecorder.end", "replaced.Replaced.put_back",
-    "training.Training.end", "watching.Watching.take_out", "watching.Watching._take_out_safely",
+    "kernels.Kernels.leave", "program_lines.Places.end", "recording.TorchRecorder.end", "replaced.Replaced.put_back",
+    "optimizers.Training.end", "watching.Watching.take_out", "watching.Watching._take_out_safely",
 }  # fmt: skip
-SHOWN = {"places.Places.without_ours"}  # without it, tracebacks have frames of gradviz's
+SHOWN = {"program_lines.Places.without_ours"}  # without it, tracebacks have frames of gradviz's
 
 
 def functions_of(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
@@ -351,14 +351,19 @@ def test_the_program_does_not_notice_a_listener_that_fails(
 
 @pytest.mark.parametrize(
     "fails",
-    ["forward.Forward._tell", "recorder.prepare_dynamo", "backward.Pass._watch", "modules.Scopes._name_all"],
+    [
+        "forward.Forward._tell",
+        "recording.prepare_dynamo",
+        "backward.Pass._watch",
+        "module_scopes.Scopes._name_all",
+    ],
 )
 def test_a_script_whose_recorder_fails_ends_as_without(
     fails: str, tmp_path: Path, gradviz: Callable[..., Any]
 ) -> None:
     program = f"""
 import sys, torch
-from gradviz.sources.torch_recorder import backward, forward, modules, recorder
+from gradviz.sources.torch_recorder import backward, forward, module_scopes, recording
 
 def fault(*_):
     raise LookupError("a fault")

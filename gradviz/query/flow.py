@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cache, cached_property
+from operator import attrgetter
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, PassBegan
+from gradviz.events.kinds import Kind, PassBegan, Produced
+from gradviz.query.nodes import Nodes
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.tracefile.columns import Table
 
@@ -24,9 +28,12 @@ class Delivery:
 class Flow:
     """The gradients that moved from node to node in one pass."""
 
-    def __init__(self, trace: Trace, run: PassInfo) -> None:
+    def __init__(self, trace: Trace, nodes: Nodes, run: PassInfo) -> None:
         self.trace = trace
+        self.nodes = nodes
         self.run = run
+        self._arrived = cache(self._all_arrived)
+        self._arrived_by_output = cache(self._all_by_output)
         received = trace.table(Kind.RECEIVED)
         own = self._own(received)
         self.received = received["node"][own], received.events[own]
@@ -75,8 +82,42 @@ class Flow:
 
     def arrivals(self, node: int, k: int) -> list[Delivery]:
         """The gradients that have arrived at a node up to event k, whether or not it has received them."""
-        rows = np.flatnonzero(self.real & (self.targets == node) & (self.events <= k))
-        return [self._delivery(row) for row in rows.tolist()]
+        return self._up_to(self._arrived(node), k)
+
+    def arrivals_at(self, node: int, nr: int, k: int) -> list[Delivery]:
+        """Those that are for one output of a node, by its number."""
+        if len(self.nodes.outputs(node)) < 2:
+            return self.arrivals(node, k)
+        return self._up_to(self._arrived_by_output(node).get(nr, []), k)
+
+    def _up_to(self, arrived: list[Delivery], k: int) -> list[Delivery]:
+        return arrived[: bisect_right(arrived, k, key=attrgetter("event"))]
+
+    def _all_arrived(self, node: int) -> list[Delivery]:
+        order, targets = self._by_target
+        start, end = np.searchsorted(targets, [node, node + 1])
+        return [self._delivery(row) for row in order[start:end].tolist()]
+
+    def _all_by_output(self, node: int) -> dict[int, list[Delivery]]:
+        found: dict[int, list[Delivery]] = {}
+        for delivery in self._arrived(node):
+            found.setdefault(self._output_of(delivery), []).append(delivery)
+        return found
+
+    @cached_property
+    def _by_target(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of what was delivered, by the node to which it went, and these nodes."""
+        real = np.flatnonzero(self.real)
+        order = real[np.argsort(self.targets[real], kind="stable")]
+        return order, self.targets[order]
+
+    def _output_of(self, delivery: Delivery) -> int:
+        """The output of a node that a gradient is for."""
+        event = self.trace.event(delivery.event)
+        if isinstance(event, PassBegan):
+            return event.roots[delivery.position].nr
+        edges = self.nodes.edges(event.node) if isinstance(event, Produced) else ()
+        return edges[delivery.position].nr if delivery.position < len(edges) else 0
 
     def receipt(self, node: int, k: int) -> int | None:
         """The event up to k at which a node received its gradients; None if it has not."""

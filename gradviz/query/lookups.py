@@ -73,4 +73,4 @@ class Lookups:
         """How gradients moved from node to node in a pass."""
         run = self.trace.find_pass(number)
         assert run is not None
-        return Flow(self.trace, run)
+        return Flow(self.trace, self.nodes, run)

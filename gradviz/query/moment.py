@@ -5,12 +5,13 @@ A moment depends only on the trace and k. It is computed with a few binary searc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, PassBegan, Produced, Received, ScopeEntered
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Received, ScopeEntered
 from gradviz.query.flow import Delivery, Flow
 from gradviz.query.lookups import Lookups
 from gradviz.sets import contained, without
@@ -34,14 +35,29 @@ class TensorState:
     grad_value: Snapshot | None
 
 
-@dataclass(frozen=True, slots=True)
+MOST_ADDED = 500  # gradients whose sum is worked out
+
+
+@dataclass(frozen=True)
 class Meeting:
-    """The gradients that have arrived at one output of a node, `of` how many in the whole pass, and their sum so far
-    (None if elements were not kept)."""
+    """The gradients that have arrived at one output of a node, `of` how many in the whole pass, and what `values` they
+    have."""
 
     arrivals: list[Delivery]
     of: int
-    total: Snapshot | None
+    value: Callable[[int], Snapshot | None]
+
+    @cached_property
+    def total(self) -> Snapshot | None:
+        """The sum of the gradients so far; None if there are too many, or if elements of one were not kept."""
+        if len(self.arrivals) > MOST_ADDED:
+            return None
+        values = [self.value(delivery.gradient) for delivery in self.arrivals]
+        arrays = [value.array for value in values if value is not None and value.array is not None]
+        if len(arrays) < len(values) or len({array.shape for array in arrays}) != 1 or values[0] is None:
+            return None
+        with np.errstate(all="ignore"):
+            return replace(values[0], array=np.asarray(sum(arrays[1:], arrays[0])), told=None)
 
     @property
     def complete(self) -> bool:
@@ -231,36 +247,13 @@ class Moment:
         number of all."""
         run = self.pass_info
         if self._flow is None or run is None:
-            return Meeting([], 0, None)
-        came = self._to_output(self.arrivals(node), node, nr)
+            return Meeting([], 0, self.value)
+        came = self._flow.arrivals_at(node, nr, self.k)
         if self.query.passes.is_done(run):
-            of = len(self._to_output(self._flow.arrivals(node, self.trace.count), node, nr))
+            of = len(self._flow.arrivals_at(node, nr, self.trace.count))
         else:
             of = max(self.query.passes.led_to(run.number)[node, nr], len(came))
-        return Meeting(came, of, self._sum([one.gradient for one in came]))
-
-    def _to_output(self, deliveries: list[Delivery], node: int, nr: int) -> list[Delivery]:
-        """Those of the gradients that arrive at a node which are for one of its outputs."""
-        if len(self.query.nodes.outputs(node)) < 2:
-            return deliveries
-        return [one for one in deliveries if self._output_of(one) == nr]
-
-    def _output_of(self, delivery: Delivery) -> int:
-        """The output of a node that a gradient is for."""
-        event = self.trace.event(delivery.event)
-        if isinstance(event, PassBegan):
-            return event.roots[delivery.position].nr
-        edges = self.query.nodes.edges(event.node) if isinstance(event, Produced) else ()
-        return edges[delivery.position].nr if delivery.position < len(edges) else 0
-
-    def _sum(self, gradients: list[int]) -> Snapshot | None:
-        """The sum of gradients; None if elements of one were not kept."""
-        values = [self.value(gradient) for gradient in gradients]
-        arrays = [value.array for value in values if value is not None and value.array is not None]
-        if len(arrays) < len(values) or len({array.shape for array in arrays}) != 1 or values[0] is None:
-            return None
-        with np.errstate(all="ignore"):
-            return replace(values[0], array=np.asarray(sum(arrays[1:], arrays[0])), told=None)
+        return Meeting(came, of, self.value)
 
     def received(self, node: int) -> Received | None:
         """The event at which a node received its gradients in the present pass; None if it has not yet."""

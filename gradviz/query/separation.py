@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class Ways:
 
     def __init__(self, query: Query, root: int, at: int) -> None:
         self.query, self.root, self.at = query, root, at
+        self._has_parameters = cache(self._reads_parameters)
         self._learning = self._open_ways()
         self._onwards: dict[int, tuple[int, Hop]] = {}
         self._ranks: dict[int, Rank] = {}
@@ -160,14 +162,14 @@ class Ways:
 
     def _of_op(self, event: int, tensor: int, is_write: bool) -> Iterator[Hop]:
         blocks = not self.query.nodes.of_op(event)
-        for source in self.query.tensors.op(event).inputs:
+        for source in dict.fromkeys(self.query.tensors.op(event).inputs):
             if source and source != tensor:
                 yield Hop(source, event, blocks, blocks and is_write)
 
-    def _has_parameters(self, event: int) -> bool:
+    def _reads_parameters(self, event: int) -> bool:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""
         tensors = self.query.tensors
-        sources = filter(None, tensors.op(event).inputs) if tensors.is_op(event) else ()
+        sources = set(tensors.op(event).inputs) - {0} if tensors.is_op(event) else ()
         return any(viewed_leaf(self.query, source, self.at) not in (0, self.root) for source in sources)
 
 

@@ -343,7 +343,8 @@ def who(session: Session, argument: str) -> None:
     if found is not None:
         session.go(found)
         earlier = int(np.searchsorted(events, found))
-        before = ", {count} earlier change" + "s" * (earlier != 1) if earlier else ", its first change"
+        several = ", {count} earlier change" if earlier == 1 else ", {count} earlier changes"
+        before = several if earlier else ", its first change"
         changed = session.say("{name} changed here", name=about)
         session.message = changed + session.say(before, count=earlier)
     elif here:

@@ -22,6 +22,7 @@ from gradviz.events.kinds import (
 from gradviz.words.chain import so_far
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
+from gradviz.words.words import MOST_LISTED
 
 DONE, HERE, AHEAD = "done", "here", "ahead"
 _BEFORE, _AFTER = 3, 3  # number of edges to follow
@@ -134,7 +135,7 @@ class _Backward:
         return list(dict.fromkeys(edge.node for edge in self.stop.query.nodes.edges(node) if edge.node))
 
     def _givers(self, node: int) -> Iterator[int]:
-        for delivery in self.stop.moment.arrivals(node):
+        for delivery in self.stop.moment.arrivals(node)[:MOST_LISTED]:
             event = self.stop.trace.event(delivery.event)
             if isinstance(event, Produced):
                 yield event.node
@@ -176,7 +177,7 @@ class _Backward:
             }
         elif isinstance(event, (Received, Accumulated)):
             found = {}
-            for delivery in stop.moment.arrivals(event.node):
+            for delivery in stop.moment.arrivals(event.node)[:MOST_LISTED]:
                 giver = stop.trace.event(delivery.event)
                 if isinstance(giver, Produced):
                     found[giver.node, event.node] = stop.brief(delivery.gradient)

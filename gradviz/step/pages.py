@@ -32,8 +32,7 @@ def page_lines(
     if count == 1 and goes_on:
         end = "Space goes on, any other key leaves."
     elif count > 1:
-        more = "Space for the next" if goes_on or scrolled < count - 1 else "b for the previous"
-        end = "Part {part} of {count}: " + more + ", any other key to leave."
+        end = _NEXT_PART if goes_on or scrolled < count - 1 else _LAST_PART
     last = "  " + said(language, end, part=scrolled + 1, count=count)
     return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(last, style="dim")][:height]
 
@@ -57,6 +56,8 @@ def wrapped(lines: list[str], width: int) -> list[Text]:
 
 
 _ANY_KEY = "Press any key to continue."
+_NEXT_PART = "Part {part} of {count}: Space for the next, any other key to leave."
+_LAST_PART = "Part {part} of {count}: b for the previous, any other key to leave."
 _SIGNS = "  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place"
 
 
@@ -77,8 +78,13 @@ def _size(stop: Stop) -> str:
     begun = "{count} backward pass" if passes == 1 else "{count} backward passes"
     told = f"{events}, {said(language, begun, count=passes)}"
     if errors:
-        more = ", {errors} error" + "s" * (errors != 1) + ", the last at event {last}"
-        told += said(language, more, errors=errors, last=trace.errors[-1].event + 1)
+        one, several = (
+            ", {errors} error, the last at event {last}",
+            ", {errors} errors, the last at event {last}",
+        )
+        told += said(
+            language, one if errors == 1 else several, errors=errors, last=trace.errors[-1].event + 1
+        )
     return told
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from gradviz.query.chain_step import ChainStep, is_number
+from gradviz.query.flow import Delivery
 from gradviz.query.moment import Moment
 from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import SHOWN, brief, compact, scalar
-from gradviz.words.words import Words
+from gradviz.words.words import MOST_LISTED, Words
 
 _LONGEST = 24  # characters of a formula that is quoted in a sentence
 
@@ -61,14 +63,21 @@ def downstream(words: Words, step: ChainStep, moment: Moment) -> str:
 def so_far(words: Words, moment: Moment, node: int, nr: int = 0) -> str:
     """The gradients that have arrived at an output of a node, as a sum; and how many are still missing."""
     meeting = moment.meeting(node, nr)
-    values = [compact(moment.value(one.gradient)) for one in meeting.arrivals]
-    told = " + ".join(values)
-    if len(values) > 1 and meeting.total is not None:
+    told, count = addition(words, moment, meeting.arrivals), len(meeting.arrivals)
+    if count > 1 and meeting.total is not None:
         told += f" = {compact(meeting.total)}"
     if meeting.complete:
         return told
-    missing = {"sum": told, "count": len(values), "of": meeting.of}
+    missing = {"sum": told, "count": count, "of": meeting.of}
     return words.say("{sum} so far, {count} of {of} paths", **missing)
+
+
+def addition(words: Words, moment: Moment, arrivals: Sequence[Delivery]) -> str:
+    """Gradients as terms: `1 + 0.6`; of many only the first."""
+    told = " + ".join(compact(moment.value(one.gradient)) for one in arrivals[:MOST_LISTED])
+    if more := len(arrivals[MOST_LISTED:]):
+        told += " + " + words.say("{count} more", count=f"{more:,}")
+    return told
 
 
 def local(words: Words, step: ChainStep) -> str:

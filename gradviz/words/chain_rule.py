@@ -37,6 +37,7 @@ from gradviz.words.rows import added, needed_by, origin
 from gradviz.words.sentences import sentence
 from gradviz.words.source import title
 from gradviz.words.stop import Stop
+from gradviz.words.words import MOST_LISTED
 
 _MOST = 12  # leaves
 _MANY = 1000  # accumulations
@@ -93,15 +94,16 @@ def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> 
     came = stop.moment.arrivals(event.node)
     gradients = [gradient for gradient in (received.gradients if received is not None else ()) if gradient]
     if len(came) > 1 and gradients:
-        told = [f"{stop.compact(delivery.gradient)}" for delivery in came]
         yield stop.say(
             "  it arrived along {count} paths; the gradients of all paths are added:", count=len(came)
         )
-        for delivery, words in zip(came, told, strict=True):
-            giver = stop.trace.event(delivery.event)
+        for delivery in came[:MOST_LISTED]:
+            giver, words = stop.trace.event(delivery.event), stop.compact(delivery.gradient)
             if isinstance(giver, Produced):
                 node, of = stop.words.node_name(giver.node), _made_by(stop, giver.node)
                 yield stop.say("    {value}  from {node}{of}", value=words, node=node, of=of)
+        if more := len(came[MOST_LISTED:]):
+            yield stop.say("    {count} more", count=f"{more:,}")
         yield f"  {so_far(stop.words, stop.moment, event.node)}"
         if not stop.moment.meeting(event.node).adds_up_to(stop.moment.value(gradients[0])):
             yield stop.say("  it receives {value} instead", value=stop.compact(gradients[0]))

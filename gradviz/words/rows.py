@@ -29,7 +29,7 @@ from gradviz.events.kinds import (
 from gradviz.query.savers import needing
 from gradviz.query.trend import Trend
 from gradviz.words.bars import bars
-from gradviz.words.chain import contributes, downstream, local, so_far, summed, whole_op
+from gradviz.words.chain import addition, contributes, downstream, local, so_far, summed, whole_op
 from gradviz.words.compare import beside
 from gradviz.words.escape import clean
 from gradviz.words.jvp import terms
@@ -97,13 +97,17 @@ def origin(stop: Stop, node: int, nr: int) -> str:
     """The nodes that gave a node its gradient for an output, and the parts of the sum if there are several."""
     meeting, received = stop.moment.meeting(node, nr), stop.moment.received(node)
     arrivals = meeting.arrivals
-    given = [event for event in (stop.trace.event(d.event) for d in arrivals) if isinstance(event, Produced)]
+    first = (stop.trace.event(delivery.event) for delivery in arrivals[:MOST_LISTED])
+    given = [event for event in first if isinstance(event, Produced)]
     if not given:
         return ""
-    parts = " + ".join(stop.compact(delivery.gradient) for delivery in arrivals)
+    parts = addition(stop.words, stop.moment, arrivals)
     told = stop.moment.value(received.gradients[nr]) if received is not None else None
     total = f" = {parts}" if len(arrivals) > 1 and meeting.adds_up_to(told) else ""
-    return f"{total}  ← {stop.listed(_givers(stop, given))}"
+    givers = _givers(stop, given)
+    if more := len(arrivals[MOST_LISTED:]):
+        givers.append(stop.say("{count} more", count=f"{more:,}"))
+    return f"{total}  ← {stop.listed(givers)}"
 
 
 def _givers(stop: Stop, given: list[Produced]) -> list[str]:

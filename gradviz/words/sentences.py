@@ -56,6 +56,7 @@ from gradviz.words.parts import (
     tensor_of_edge,
 )
 from gradviz.words.stop import Stop
+from gradviz.words.words import MOST_LISTED
 
 
 def sentence(stop: Stop) -> str:
@@ -282,8 +283,8 @@ def _sum(stop: Stop, event: Received) -> str:
         return ""
     if not stop.moment.meeting(event.node).adds_up_to(stop.moment.value(event.gradients[0])):
         return ""
-    values = [stop.brief(delivery.gradient) for delivery in arrivals]
-    if sum(map(len, values)) > 40:
+    values = [stop.brief(delivery.gradient) for delivery in arrivals[:MOST_LISTED]]
+    if len(arrivals) > MOST_LISTED or sum(map(len, values)) > 40:
         return stop.say(", the sum over {count} edges", count=len(arrivals))
     return stop.say(": {sum}", sum=" + ".join(values))
 

@@ -93,6 +93,17 @@ loss = loss + F.binary_cross_entropy(x, torch.ones(2, 2)) + F.max_pool2d(x[None,
 loss.backward()
 """
 
+CAUGHT = """\
+import torch
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+y_2 = x * 2
+try:
+    y_2.backward()
+except RuntimeError:
+    pass
+y_2.sum().backward()
+"""
+REFUSED = "backward on y_2 was refused: grad can be implicitly created only for scalar outputs"
 Answer = Callable[[str, str], str]
 
 
@@ -129,6 +140,29 @@ def answer(traced: Callable[[str], Path]) -> Answer:
 def test_a_leaf_that_is_updated_without_grad_mode_requires_grad_and_is_one(answer: Answer) -> None:
     assert "w.grad is 0: it was set to 0 at event" in answer(BY_HAND, "why w.grad")
     assert answer(BY_HAND, "leaves").count("\n  w ") == 1
+
+
+@pytest.mark.parametrize("command", ["nan", "until error"])
+def test_a_backward_that_was_refused_is_an_event(traced: Callable[[str], Path], command: str) -> None:
+    with open_trace(traced(CAUGHT)) as trace:
+        session = Session(trace)
+        obey(session, command)
+        assert sentence(session.stop) == REFUSED
+        assert len(trace.errors) == 1
+
+
+def test_a_refused_backward_that_ends_the_script_is_told_once(traced: Callable[[str], Path]) -> None:
+    uncaught = CAUGHT.replace("try:\n    ", "").replace("except RuntimeError:\n    pass\n", "")
+    with open_trace(traced(uncaught)) as trace:
+        session = Session(trace)
+        obey(session, "nan")
+        assert sentence(session.stop) == f"{REFUSED} (it ends the script)"
+        assert len(trace.errors) == 1
+
+
+def test_a_refused_backward_is_no_reason_to_draw_the_pass_after_it(traced: Callable[[str], Path]) -> None:
+    with open_trace(traced(CAUGHT + "x.grad = None\n(x * 3).exp().sum().backward()\n")) as trace:
+        assert build(trace).pass_number == 2
 
 
 def test_a_change_of_the_gradient_is_none_of_the_leaf(answer: Answer) -> None:

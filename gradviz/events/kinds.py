@@ -407,9 +407,9 @@ class Scheduled(Event):
 
 @declared(Kind.ERROR)
 class ErrorRaised(Event):
-    """An exception left a backward pass, or ended the program."""
+    """An exception left a backward pass, refused one before it began, or ended the program."""
 
     type: Text = told("the exception's class")
     message: Text = told("its message")
-    node: NodeNumber = told("the node at fault, 0 for none")
-    in_pass: PassNumber = told("the pass that it left, 0 where it ended the program")
+    node: NodeNumber = told("the node at fault, or of the root that was refused, 0 for none")
+    in_pass: PassNumber = told("the pass that it left, 0 where none had begun or it ended the program")

@@ -322,7 +322,8 @@ class Listener:
         self.tell(Kind.SCHEDULED, where, (optimizer, type, steps, rates))
 
     def error(self, where: Where, type: str, message: str, node: int = 0, in_pass: int = 0) -> None:
-        """An exception left pass `in_pass` at `node`; or (0) it ended the program."""
+        """An exception left pass `in_pass` at `node`; or (0) it refused a pass before it began, or ended the
+        program."""
         self.tell(Kind.ERROR, where, (type, message, node, in_pass))
 
 

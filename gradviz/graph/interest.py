@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradviz.events.kinds import Kind
 from gradviz.graph.model import Graph
 from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
@@ -51,7 +52,10 @@ def _first(trace: Trace) -> PassInfo:
 
 
 def _first_error(trace: Trace) -> int | None:
-    return next((error.event for error in trace.errors if error.node), None)
+    """The first error that left a pass."""
+    table = trace.table(Kind.ERROR)
+    events = table.events[table["in_pass"] > 0]
+    return int(events[0]) if len(events) else None
 
 
 def _with_cut(trace: Trace, build: Callable[[PassInfo], Graph]) -> PassInfo | None:

@@ -26,6 +26,7 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
+from gradviz.query.refused import is_refusal
 from gradviz.query.savers import needing
 from gradviz.query.trend import Trend
 from gradviz.words.bars import bars
@@ -300,7 +301,8 @@ def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:
 
 
 def _error(stop: Stop, event: ErrorRaised) -> Iterator[Row]:
-    for line in event.message.strip().splitlines():
+    message = f"{event.type}: {event.message}" if is_refusal(event) else event.message
+    for line in message.strip().splitlines():
         yield Row("error", clean(line), "red")
 
 

@@ -39,6 +39,7 @@ from gradviz.events.kinds import (
 )
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.optimizer_settings import rates_of, settings_of
+from gradviz.query.refused import is_refusal, refused_root
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers
 from gradviz.words.numbers import listed, number, plural
@@ -360,8 +361,14 @@ def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:
 
 def _error(stop: Stop, event: ErrorRaised) -> str:
     where = stop.say(" at {node}", node=stop.words.node_name(event.node)) if event.node else ""
-    ends = "" if event.in_pass else stop.say(" (it ends the script)")
-    told, first = "{type}{where}: {message}", first_sentence(event.message)
+    is_refused, first = is_refusal(event), first_sentence(event.message)
+    is_last = event.message in stop.trace.meta.get("error", "") if is_refused else not event.in_pass
+    ends = stop.say(" (it ends the script)") if is_last else ""
+    if is_refused:
+        root = refused_root(stop.query, event)
+        told = "backward on {name} was refused: {message}" if root else "backward was refused: {message}"
+        return stop.say(told, name=stop.called(root) if root else "", message=first) + ends
+    told = "{type}{where}: {message}"
     return stop.say(told, type=clean(event.type), where=where, message=first) + ends
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from gradviz.engine.basics import errors
 from gradviz.engine.core.edges import as_sequence, as_tensors
 from gradviz.engine.core.leaves import accumulate
-from gradviz.engine.core.node import AccumulateGrad, Output
+from gradviz.engine.core.node import AccumulateGrad, Output, edge_numbers
 from gradviz.engine.core.state import state
 from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, new_tensor
 from gradviz.engine.core.watched import WatchedPass
@@ -62,7 +62,7 @@ backward_from.__name__, backward_from.__qualname__ = "backward", "Tensor.backwar
 def _differentiate(
     roots: Sequence[Tensor], given: Sequence[Any], retain_graph: bool | None, create_graph: bool, inputs: Any
 ) -> None:
-    gradients = initial_gradients(roots, given)
+    gradients = _told_gradients(roots, given)
     wanted = () if inputs is None else as_tensors(as_sequence(inputs))
     if inputs is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward` cannot be empty.")
@@ -95,7 +95,7 @@ def grad(
             )
     given = as_gradients(grad_outputs, len(roots))
     roots = as_tensors(roots, given)
-    gradients = initial_gradients(roots, given)
+    gradients = _told_gradients(roots, given)
     retain = create_graph if retain_graph is None else retain_graph
     results = WatchedPass("grad", roots, gradients, wanted, retain, create_graph).run()
     for i, result in enumerate(results):
@@ -116,6 +116,18 @@ def as_gradients(gradients: Any, n: int) -> list[Any]:
     if len(gradients) != n:
         raise RuntimeError(f"got {n} tensors and {len(gradients)} gradients")
     return gradients
+
+
+def _told_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Tensor]:
+    """The gradient that each root starts with; where the pass is refused, the listener receives the error."""
+    try:
+        return initial_gradients(roots, given)
+    except RuntimeError as error:
+        if state.listener is not None:
+            edges = [root._edge for root in roots if root._edge is not None]
+            node = edge_numbers(edges[0])[0] if edges else 0
+            state.listener.error(error.__traceback__, type(error).__name__, str(error), node)
+        raise
 
 
 def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Tensor]:

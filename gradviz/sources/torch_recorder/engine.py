@@ -13,6 +13,7 @@ import torch
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
+from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs
 
 # The functions of PyTorch's by which a pass is asked for, and ours.
@@ -27,7 +28,8 @@ def watched(
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         current = None if source.is_off else _begun(source, t_outputs, args, kwargs)
         if current is None:
-            return engine(t_outputs, *args, **kwargs)
+            with Refusals(source).seen():
+                return engine(t_outputs, *args, **kwargs)
         try:
             with push():
                 result = engine(t_outputs, *args, **kwargs)

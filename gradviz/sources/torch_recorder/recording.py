@@ -33,6 +33,7 @@ from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
 from gradviz.sources.torch_recorder.program_lines import Places
+from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.replaced import Replaced
 from gradviz.sources.torch_recorder.rerun_call import Calls
 from gradviz.sources.torch_recorder.shared import Source, safely
@@ -124,6 +125,10 @@ class TorchRecorder:
         seen = watched(self.source, engine, self.watching.on, self.collectives)
         self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
         self.replaced.put(torch.autograd, "_engine_run_backward", seen)
+        if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:
+            self.replaced.put(
+                torch.autograd, "_make_grads", Refusals(self.source).making_gradients(make_gradients)
+            )
         self.replaced.put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         self.replaced.put(type(torch.nn.Parameter), "__call__", self._making_parameters())
         self.replaced.put(torch, "from_numpy", self._taking(torch.from_numpy))

@@ -14,8 +14,10 @@ from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
+from gradviz.diagnose.rule_page import page_of
+from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.diagnose.text import report_text
+from gradviz.diagnose.text import page_text, report_text
 from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
 from gradviz.words.escape import json_text
@@ -27,6 +29,13 @@ _SQLITE = b"SQLite format 3\0"
 def _rule_ids(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
     """The ids of rules that an option has, with commas between them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _explain(context: click.Context, option: click.Parameter, name: str | None) -> None:
+    """Print the page of a rule, and leave."""
+    if name is not None:
+        Console(highlight=False).print(page_text(page_of(rule_called(name))), crop=False)
+        context.exit()
 
 
 class _Check(click.Command):
@@ -63,6 +72,7 @@ Examples:
   gradviz check train.py --epochs 3
   gradviz check train.gradviz --format json
   gradviz check --select stale-gradient,late-clip train.py
+  gradviz check --explain stale-gradient
 """,
 )
 @runs_a_script
@@ -81,6 +91,14 @@ Examples:
     "--fail-on",
     type=click.Choice(["error", "warning"]),
     help="Exit with status 1 if there is a finding of this severity or a higher one [default: warning].",
+)
+@click.option(
+    "--explain",
+    metavar="RULE",
+    is_eager=True,
+    expose_value=False,
+    callback=_explain,
+    help="Say what a rule finds, why it is bad, with an example and the cure, and leave.",
 )
 def check(
     module: str | None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
+from gradviz.diagnose.rule import Rule
+from gradviz.diagnose.rule_page import markdown, page_of
 from gradviz.diagnose.rules import BY_ID
 from gradviz.system.paths import uri
 from gradviz.tracefile import Site
@@ -50,6 +52,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
                             {
                                 "id": rule,
                                 "shortDescription": {"text": BY_ID[rule].looks_for},
+                                "help": _help(BY_ID[rule]),
                                 "defaultConfiguration": {"level": _LEVELS[BY_ID[rule].severity]},
                             }
                             for rule in report.checked
@@ -73,6 +76,11 @@ def as_sarif(report: Report) -> dict[str, Any]:
             }
         ],
     }
+
+
+def _help(rule: Rule) -> dict[str, str]:
+    page = page_of(rule)
+    return {"text": f"{page.finds} {page.why} Cure: {page.cure}", "markdown": markdown(page)}
 
 
 def _result(finding: Finding) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError
+from gradviz.nearest import nearest
 from gradviz.tracefile import Site, Trace, open_trace
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, shortened
 
 _UNNAMED = re.compile(r"\bt(\d+)\b")
 
@@ -42,10 +43,18 @@ def check(
         return _check(Case(opened, settings), chosen, selected)
 
 
+def rule_called(name: str) -> Rule:
+    """The rule of an id. Raises UnknownRule if there is none."""
+    if name not in BY_ID:
+        near = nearest(name, BY_ID)
+        meant = f"did you mean {near}?" if near else f"the rules are {', '.join(sorted(BY_ID))}"
+        raise UnknownRule(f"there is no rule {shortened(clean(name), 40)!r}: {meant}")
+    return BY_ID[name]
+
+
 def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
     for wanted in (*select, *ignore):
-        if wanted not in BY_ID:
-            raise UnknownRule(f"there is no rule {wanted!r}; the rules are {', '.join(sorted(BY_ID))}")
+        rule_called(wanted)
     return [rule for rule in RULES if (not select or rule.id in select) and rule.id not in ignore]
 
 

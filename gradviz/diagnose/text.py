@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import indent
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
 from gradviz.diagnose.place import place_of
+from gradviz.diagnose.rule_page import RulePage
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
@@ -78,3 +80,20 @@ def _coverage(report: Report) -> Iterator[Text]:
         reasons.setdefault(reason, []).append(rule)
     for reason, rules in reasons.items():
         yield Text.assemble(("not checked  ", "dim"), f"{', '.join(rules)}: {reason}")
+
+
+def page_text(page: RulePage) -> Group:
+    """The page of a rule."""
+    heading = Text.assemble(
+        (page.rule.id, "bold"),
+        "  ",
+        (page.rule.severity, _STYLES[page.rule.severity]),
+        f"  {page.rule.looks_for}",
+    )
+    code = Text(indent(page.example, "   "), no_wrap=True, overflow="ignore")
+    parts = {
+        "why it is bad": _indented(Text(page.why)), "example": code, "cure": _indented(Text(page.cure, "green")),
+        "not reported": _indented(Text(page.spared)),
+    }  # fmt: skip
+    told = [part for title, text in parts.items() for part in (Text(), Text(title, "dim"), text)]
+    return Group(heading, Text(), _indented(Text(page.finds)), *told)

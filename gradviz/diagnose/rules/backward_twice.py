@@ -1,4 +1,20 @@
-"""`backward-twice`: a pass reached a node whose saved tensors an earlier pass had freed."""
+"""`backward-twice`: a pass reached a node whose saved tensors an earlier pass had freed.
+
+Why it is bad: a pass frees what the nodes saved, to save memory. A second pass through them has nothing to
+multiply with, and PyTorch raises.
+
+Example:
+
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x ** 3
+    y.backward()
+    y.backward()  # <- backward-twice
+
+Cure: compute the forward again for each pass, add the losses and call backward() once, or pass
+`retain_graph=True` to all but the last call.
+
+Not reported: a second pass that was allowed by `retain_graph=True`, and nodes that saved nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,23 @@
 """`broadcast-surprise`: a prediction of shape (N, 1) meets a target of shape (N,), or the other way round, and
-broadcasting makes (N, N) of them on the way to a scalar root. Accused only where one side requires grad and the other
-does not, and no op has put the 1 there on purpose. A function that compares each element of a prediction with one of a
-target is accused of any two shapes that broadcasting makes larger than both."""
+broadcasting makes (N, N) of them on the way to a scalar root. A function that compares each element of a
+prediction with one of a target is accused of any two shapes that broadcasting makes larger than both.
+
+Why it is bad: each prediction is compared with each target, so that the model learns to predict the mean of
+all, and nothing raises.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, 1, requires_grad=True)
+    x, y = torch.randn(8, 3), torch.randn(8)
+    loss = ((x @ w - y) ** 2).mean()  # <- broadcast-surprise
+    loss.backward()
+
+Cure: give both the same shape: `prediction.squeeze(1)` or `target.unsqueeze(1)`.
+
+Not reported: two sides that both require grad, or neither, and a 1 that an op has put there on purpose
+(`unsqueeze`, `keepdim=True`), as for all pairs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,32 @@
-"""`broken-tie`: a parameter was made as a copy of another parameter of the same network (`nn.Parameter(w.clone())`,
-`out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with the first step. Copies of whole
-layers, as in a stack of equal ones, are no ties; nor are values to begin with, which the program changes before it
-trains."""
+"""`broken-tie`: a parameter was made as a copy of another parameter of the same network
+(`nn.Parameter(w.clone())`, `out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with
+the first step.
+
+Why it is bad: the tie that was meant holds for no step: there are twice as many parameters, and they learn
+apart.
+
+Example:
+
+    torch.manual_seed(0)
+    class Auto(torch.nn.Module):
+        def __init__(self, n, k):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(k, n) * 0.1)
+            self.w_back = torch.nn.Parameter(self.w.detach().t().clone())  # <- broken-tie
+        def forward(self, x):
+            return torch.tanh(x @ self.w.t()) @ self.w_back.t()
+    auto = Auto(6, 3)
+    opt = torch.optim.SGD(auto.parameters(), lr=0.1)
+    for x in torch.randn(4, 10, 6):
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(auto(x), x).backward()
+        opt.step()
+
+Cure: use the same Parameter in both places: `self.out.weight = self.embed.weight`.
+
+Not reported: copies of whole layers, as in a stack of equal ones, and values to begin with, which the program
+changes before it trains.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,28 @@
 """`clip-before-unscale`: gradients are clipped while they still carry the scale of the loss: only afterwards a
-gradient scaler, or a division by the same number, takes it away, before the step."""
+gradient scaler, or a division by the same number, takes it away, before the step.
+
+Why it is bad: the limit is compared with gradients that are thousands of times too large: nearly each step is
+clipped to nearly nothing.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scale = 1024.0
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 3)).pow(2).mean()
+        (loss * scale).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # <- clip-before-unscale
+        for parameter in model.parameters():
+            parameter.grad.div_(scale)
+        optimizer.step()
+
+Cure: call `scaler.unscale_(optimizer)` before `clip_grad_norm_`, or divide the gradients by the scale first.
+
+Not reported: clipping without a scale, or after it was taken away.
+"""
 
 from __future__ import annotations
 

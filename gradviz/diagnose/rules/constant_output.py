@@ -1,6 +1,26 @@
 """`constant-output`: an op gives the same numbers for every input, so that no gradient passes: softmax over one
-entry, normalisation of one element, cross_entropy of one class. All calls of its line do so, though their inputs
-differ."""
+entry, normalisation of one element, cross_entropy of one class. All calls of its line do so, though their
+inputs differ.
+
+Why it is bad: the derivative is 0 everywhere: what comes before the op learns nothing.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(3):
+        p = torch.softmax(model(torch.randn(6, 4)), dim=1)  # <- constant-output
+        p = p.squeeze(1).clamp(1e-6, 1 - 1e-6)
+        loss = -(torch.log(p) + torch.log(1 - p)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: use the op for that many classes (`sigmoid` for one), or give it the axis that was meant.
+
+Not reported: an op whose inputs were equal too.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,29 @@
-"""`custom-backward-signature`: the backward of a custom Function returned the wrong number or shape of gradients. The
-line is the one where it returned them, or that of the call where its source was not kept."""
+"""`custom-backward-signature`: the backward of a custom Function returned the wrong number or shape of
+gradients. The line is the one where it returned them, or that of the call where its source was not kept.
+
+Why it is bad: PyTorch takes what backward returns as the gradients of the inputs, in order. With another
+number or shape it raises.
+
+Example:
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.factor = factor
+            return x * factor
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.factor  # <- custom-backward-signature
+
+    x = torch.ones(3, requires_grad=True)
+    y = Scale.apply(x, 2.0)
+    y.sum().backward()
+
+Cure: return one value for each argument of forward, `None` for those that need none, each with the shape of
+its input.
+
+Not reported: gradients that are left out at the end, as `None`.
+"""
 
 from __future__ import annotations
 

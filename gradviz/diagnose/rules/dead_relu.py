@@ -1,6 +1,27 @@
-"""`dead-relu`: a rectifier gives (almost) only zeros for every batch in the last half of the run, so that no gradient
-passes it. Half of the units being zero is healthy, and so is a term of the loss that is 0, as a hinge is whose margins
-are kept."""
+"""`dead-relu`: a rectifier gives (almost) only zeros for every batch in the last half of the run, so that no
+gradient passes it.
+
+Why it is bad: its derivative at 0 is 0: the units get no gradient, and do not come back.
+
+Example:
+
+    torch.manual_seed(0)
+    layer, head = torch.nn.Linear(3, 8), torch.nn.Linear(8, 1)
+    with torch.no_grad():
+        layer.bias.fill_(-50.0)
+    optimizer = torch.optim.SGD([*layer.parameters(), *head.parameters()], lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        hidden = torch.relu(layer(torch.randn(8, 3)))  # <- dead-relu
+        loss = (head(hidden) - 1.0).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+
+Cure: a smaller learning rate, biases that begin at 0 or above, normalised inputs, or `leaky_relu`.
+
+Not reported: half of the units being zero, and a term of the loss that is 0, as a hinge is whose margins are
+kept.
+"""
 
 from __future__ import annotations
 

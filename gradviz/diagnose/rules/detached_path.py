@@ -1,5 +1,23 @@
-"""`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the root
-blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between."""
+"""`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the
+root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in
+between.
+
+Why it is bad: no gradient comes back through the cut. The leaf keeps the value that it began with, while the
+loss may still fall by what others learn.
+
+Example:
+
+    x = torch.tensor(2.0, requires_grad=True)
+    y = (x ** 2).detach()  # <- detached-path
+    z = y * 3
+    z.backward()
+
+Cure: take the gradient-blocking call out of the way from the leaf to the loss: no `.detach()`, `.data`,
+`.item()`, `torch.no_grad()` there; an op without a derivative is replaced by one that has one.
+
+Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
+discriminator), a target network, an evaluation, a frozen copy, a number that is only logged.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,24 @@
-"""`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them. Passes that also
-compute the gradient of a leaf that nobody trains (an input, say) are left out, and so are those that are not finite,
-which a gradient scaler skips, those that the step of an optimizer runs or clears itself, those from a line that runs
-only where no steps are (before training, say), and those of whose gradients the program computes something as large
-(their squares, as Fisher information) and reads it afterwards."""
+"""`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them.
+
+Why it is bad: the pass costs its time and changes nothing, and the step that follows has nothing to go on.
+
+Example:
+
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    for step in range(3):
+        loss = (w ** 2).sum()
+        loss.backward()
+        optimizer.zero_grad()  # <- discarded-gradient
+        optimizer.step()
+
+Cure: the order is `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()`.
+
+Not reported: passes that also compute the gradient of a leaf that nobody trains (an input, say), those that
+are not finite, which a gradient scaler skips, those that the step of an optimizer runs or clears itself,
+those from a line that runs only where no steps are (before training, say), and those of whose gradients the
+program computes something as large (their squares, as Fisher information) and reads it afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,22 @@
-"""`exploding-gradient`: the norm of the gradients of a pass is above 10,000 in half of the passes or more, or the
-gradients overflow, and a line whose nodes ran several times made them at least 1000 times larger."""
+"""`exploding-gradient`: the norm of the gradients of a pass is above 10,000 in half of the passes or more, or
+the gradients overflow, and a line whose nodes ran several times made them at least 1000 times larger.
+
+Why it is bad: one step throws the weights far away, and the loss becomes NaN or jumps.
+
+Example:
+
+    torch.manual_seed(0)
+    w = (3.0 * torch.eye(4)).requires_grad_()
+    h = torch.ones(1, 4)
+    for t in range(12):
+        h = h @ w  # <- exploding-gradient
+    loss = h.mean()
+    loss.backward()
+
+Cure: clip the gradients (`clip_grad_norm_`), begin with smaller weights, or use gated cells.
+
+Not reported: one large gradient in an otherwise quiet run.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,23 @@
-"""`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
-parameter group of an optimizer, for good. Freezing some of the parameters of a group is no fault."""
+"""`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a
+whole parameter group of an optimizer, for good.
+
+Why it is bad: what is frozen never learns. If nothing is left that requires grad, backward() raises; if it is
+a group, its learning rate is without effect.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    for parameter in model.parameters():
+        parameter.requires_grad = False  # <- frozen-parameter
+    loss = model(torch.randn(5, 3)).pow(2).mean()
+    loss.backward()
+
+Cure: leave out the line, freeze only the part that is meant, or switch it on again with
+`requires_grad_(True)` before the forward.
+
+Not reported: freezing some of the parameters of a group, as in fine-tuning.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,30 @@
-"""`gradient-leak`: a pass that was made for one optimizer leaves gradients in the parameters of another one, which
-adds those of its own pass and steps with the sum."""
+"""`gradient-leak`: a pass that was made for one optimizer leaves gradients in the parameters of another one,
+which adds those of its own pass and steps with the sum.
+
+Why it is bad: each optimizer steps with a sum of two losses, of which one is the opposite of what it is to
+learn.
+
+Example:
+
+    torch.manual_seed(0)
+    G, D = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    g_optimizer = torch.optim.SGD(G.parameters(), lr=0.01)
+    d_optimizer = torch.optim.SGD(D.parameters(), lr=0.01)
+    for step in range(3):
+        d_loss = D(G(torch.randn(4, 2)).detach()).mean() - D(torch.randn(4, 2)).mean()
+        d_loss.backward()
+        d_optimizer.step()
+        d_optimizer.zero_grad()
+        g_loss = -D(G(torch.randn(4, 2))).mean()
+        g_loss.backward()  # <- gradient-leak
+        g_optimizer.step()
+        g_optimizer.zero_grad()
+
+Cure: call `zero_grad()` of an optimizer just before the backward() of its own loss.
+
+Not reported: gradients that are cleared before the other optimizer steps, and two optimizers that share a
+loss.
+"""
 
 from __future__ import annotations
 

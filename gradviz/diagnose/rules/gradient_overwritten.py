@@ -1,6 +1,27 @@
-"""`gradient-overwritten`: a gradient that no step has used is replaced, by an assignment to `.grad` or by `copy_`,
-with something that was not computed from gradients (scaled, clipped, averaged gradients are). Gradients of the terms of
-the same loss, put together in another way, take its place on purpose."""
+"""`gradient-overwritten`: a gradient that no step has used is replaced, by an assignment to `.grad` or by
+`copy_`, with something that was not computed from gradients.
+
+Why it is bad: the step follows the replacement, and what backward computed is lost.
+
+Example:
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    def add_noise(parameters, sigma):
+        for p in parameters:
+            p.grad = sigma * torch.randn_like(p)  # <- gradient-overwritten
+    for x in torch.randn(4, 8, 3):
+        opt.zero_grad()
+        net(x).pow(2).mean().backward()
+        add_noise(net.parameters(), 0.01)
+        opt.step()
+
+Cure: add to the gradient (`p.grad = p.grad + noise`), or leave out the backward whose result is not used.
+
+Not reported: gradients that are scaled, clipped or averaged, and those of the terms of one loss that are put
+together in another way.
+"""
 
 from __future__ import annotations
 

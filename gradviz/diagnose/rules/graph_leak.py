@@ -1,5 +1,25 @@
-"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that its
-line runs, it leads to the nodes of one more pass, and no pass ever goes through it."""
+"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that
+its line runs, it leads to the nodes of one more pass, and no pass ever goes through it.
+
+Why it is bad: memory grows with each pass until the program is out of it, and nothing else shows.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0.0
+    for step in range(5):
+        loss = model(torch.randn(4, 3)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss  # <- graph-leak
+
+Cure: keep numbers, not tensors with a graph: `total += loss.item()`, `losses.append(loss.detach())`.
+
+Not reported: graphs of inner steps that wait for the outer one.
+"""
 
 from __future__ import annotations
 

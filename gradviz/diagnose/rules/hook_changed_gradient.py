@@ -1,5 +1,25 @@
 """`hook-changed-gradient`: a hook of the program wipes out the gradient of a tensor in every pass: it is given
-something other than 0 and returns only zeros, or it returns NaN. A hook that masks, scales or clips is healthy."""
+something other than 0 and returns only zeros, or it returns NaN.
+
+Why it is bad: all that lies behind the tensor gets a gradient of 0, or NaN, and learns nothing.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        out = model(torch.randn(5, 4))
+        out.register_hook(lambda grad: grad * 0)  # <- hook-changed-gradient
+        loss = out.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: return the gradient that is meant (scaled, clipped, masked in part), or leave the hook out.
+
+Not reported: a hook that masks, scales or clips.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,19 @@
 """`inplace-modified`: a tensor that a node had saved was changed in place before the node ran, or a leaf that
-requires grad was changed in place with grad mode on."""
+requires grad was changed in place with grad mode on.
+
+Why it is bad: backward would compute with values that forward never used. PyTorch notices by the version of
+the tensor, and raises.
+
+Example:
+
+    w = torch.zeros(3, requires_grad=True)
+    w += 1.0  # <- inplace-modified
+
+Cure: write the op out of place (`x = x + 1`), or change the tensor before it is used or after the pass. A
+leaf is changed under `torch.no_grad()`.
+
+Not reported: a change of a tensor that no node saved, and a change after the last pass that needs it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,24 @@
 """`late-clip`: a gradient is changed in place (clipped, scaled) after the step that used it, and is cleared, or
-the run ends, before another step uses it; or it is clipped before backward() has computed it."""
+the run ends, before another step uses it; or it is clipped before backward() has computed it.
+
+Why it is bad: the limit has no effect: the step has used the whole gradient already, or there is none yet.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        loss = model(torch.randn(8, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # <- late-clip
+        loss.backward()
+        optimizer.step()
+
+Cure: clip between `loss.backward()` and `optimizer.step()`.
+
+Not reported: gradients that are changed for a step that follows.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,24 @@
-"""`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the change is
-smaller than the spacing of its dtype, and is rounded away. In float32 that has to be so for half of the parameters."""
+"""`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the
+change is smaller than the spacing of its dtype, and is rounded away. In float32 that has to be so for half of
+the parameters.
+
+Why it is bad: the optimizer steps, the loss stays, and nothing raises.
+
+Example:
+
+    w = torch.tensor([10000.0, 20000.0], requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=1e-4)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = (w * torch.tensor([0.1, 0.2])).sum()
+        loss.backward()
+        optimizer.step()  # <- lost-update
+
+Cure: keep the weights in float32 (autocast, or a copy of the weights in float32), scale the problem, or raise
+the rate.
+
+Not reported: a rate or a gradient of 0, and float32 parameters of which less than half are so.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,22 @@
-"""`lr-too-large`: the updates overshoot. The root and the norm of the gradients grow from step to step by a factor of
-1000 or more in all, or until a parameter is no longer finite."""
+"""`lr-too-large`: the updates overshoot. The root and the norm of the gradients grow from step to step by a
+factor of 1000 or more in all, or until a parameter is no longer finite.
+
+Why it is bad: each step lands farther from the minimum than it began, until the numbers overflow.
+
+Example:
+
+    w = torch.tensor(1.0, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=1.5)
+    for step in range(20):
+        loss = (w - 3.0) ** 2
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # <- lr-too-large
+
+Cure: divide the learning rate by 10 until the loss falls, or clip the gradients.
+
+Not reported: a range test, which raises the rate on purpose.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,21 @@
 """`masked-nan`: a gradient of 0 meets an infinite local derivative, and 0 × inf is NaN. That is what a mask does
-(where, masked_fill, a product with 0) when the value that it hides was computed at a singular point. A NaN that was
-hidden in forward is named where it was computed."""
+(where, masked_fill, a product with 0) when the value that it hides was computed at a singular point. A NaN
+that was hidden in forward is named where it was computed.
+
+Why it is bad: the value is hidden in forward, but not in backward: the gradient of each leaf behind it is
+NaN.
+
+Example:
+
+    x = torch.tensor([0.0, 1.0, 4.0], requires_grad=True)
+    y = torch.where(x > 0, torch.sqrt(x), 0.0)  # <- masked-nan
+    y.sum().backward()
+
+Cure: give the op a harmless input where its result is hidden: `safe = torch.where(x > 0, x, 1.0)` before the
+op.
+
+Not reported: a mask over values that were finite and had finite derivatives.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,22 @@
-"""`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a loss,
-and no gradient flows back through it: reduced to a scalar, as a penalty; or element by element, as a derivative in a
-residual, beside what was computed from the same parameters."""
+"""`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a
+loss, and no gradient flows back through it: reduced to a scalar, as a penalty; or element by element, as a
+derivative in a residual, beside what was computed from the same parameters.
+
+Why it is bad: without a graph of its own the gradient is a constant: the penalty is counted in the loss, and
+does not change what is learned.
+
+Example:
+
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x ** 3
+    (first,) = torch.autograd.grad(y, x)  # <- missing-create-graph
+    second = first * 2
+    second.backward()
+
+Cure: pass `create_graph=True` to the `autograd.grad` that computes it.
+
+Not reported: a gradient that is only printed, logged or used to scale a step.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,28 @@
-"""`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from round
-to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes on into
-another one, where its gradients are always thrown away; the target of a loss, the weight of a log-probability, or
-what a copy that follows the trained network gives has a graph."""
+"""`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from
+round to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes
+on into another one, where its gradients are always thrown away; the target of a loss, the weight of a
+log-probability, or what a copy that follows the trained network gives has a graph.
+
+Why it is bad: each pass becomes longer than the one before, or one network pays for what another one has to
+learn, or a target moves with its prediction.
+
+Example:
+
+    torch.manual_seed(0)
+    w, u = torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    hidden = torch.zeros(4)
+    for step in range(5):
+        hidden = hidden * 0.5 + w.sum(0) * 0.1  # <- missing-detach
+        loss = (hidden * u).sum() ** 2
+        loss.backward(retain_graph=True)
+        w.grad = u.grad = None
+
+Cure: detach what is meant to be constant: `hidden = hidden.detach()` at the round's begin, `target.detach()`,
+`with torch.no_grad():` around the target.
+
+Not reported: gradients of an input that are looked at and cleared, without a step, and a graph over several
+rounds that one pass goes through (truncated backpropagation).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,19 @@
-"""`no-graph`: backward() was called on a tensor that does not require grad, because nothing that it was computed from
-does."""
+"""`no-graph`: backward() was called on a tensor that does not require grad, because nothing that it was computed
+from does.
+
+Why it is bad: there is no graph, so there is nothing to differentiate, and backward() raises.
+
+Example:
+
+    x = torch.tensor([1.0, 2.0])
+    y = (x ** 2).sum()
+    y.backward()  # <- no-graph
+
+Cure: make the leaf with `requires_grad=True`, or compute the loss from the parameters of the model.
+
+Not reported: a root that was cut off from leaves that do require grad: that is `detached-path` or
+`frozen-parameter`.
+"""
 
 from __future__ import annotations
 

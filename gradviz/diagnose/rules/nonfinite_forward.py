@@ -1,5 +1,20 @@
-"""`nonfinite-forward`: the root of a pass is NaN or infinite, and an op of the forward computation made it so from
-finite inputs, or the data had it. An infinity that was written down (a mask of -inf) is finite for this rule."""
+"""`nonfinite-forward`: the root of a pass is NaN or infinite, and an op of the forward computation made it so
+from finite inputs, or the data had it.
+
+Why it is bad: each gradient of this pass becomes NaN, and with the next step each parameter.
+
+Example:
+
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    p = torch.relu(w - 1.0)
+    loss = -torch.log(p).sum()  # <- nonfinite-forward
+    loss.backward()
+
+Cure: keep the input inside of the op's domain: `log(p + eps)`, `clamp`, `log_softmax` in place of
+`log(softmax)`, a check of the data.
+
+Not reported: an infinity that was written down, such as a mask of -inf, and a NaN that does not reach a root.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,28 @@
-"""`nonfinite-gradient`: the backward of a custom Function turned finite gradients into NaN or infinities, and they
-reached a leaf. Those of other nodes are `masked-nan` or `singular-derivative`."""
+"""`nonfinite-gradient`: the backward of a custom Function turned finite gradients into NaN or infinities, and
+they reached a leaf.
+
+Why it is bad: with the next step the parameters are NaN, though the forward computation is sound.
+
+Example:
+
+    class Norm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.abs()
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return grad * x / x.abs()
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    y = Norm.apply(x)  # <- nonfinite-gradient
+    (y + 1.0).log().sum().backward()
+
+Cure: guard the division or the logarithm in backward, as at 0, or use the formula of a derivative that is
+finite there.
+
+Not reported: what other nodes do: that is `masked-nan` or `singular-derivative`.
+"""
 
 from __future__ import annotations
 

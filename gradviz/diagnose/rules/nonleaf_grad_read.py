@@ -1,7 +1,22 @@
 """`nonleaf-grad-read`: `.grad` of a non-leaf that retains none is read, though passes go through it: it is None.
 Often an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf out of the leaf that is meant.
 
-It is a note in a short program that trains nothing: a lesson reads such a `.grad` to show that it is None."""
+Why it is bad: the program computes with None, or takes it for 'no gradient'.
+
+Example:
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 3
+    z = (y ** 2).sum()
+    z.backward()
+    print(y.grad)  # <- nonleaf-grad-read
+
+Cure: call `y.retain_grad()` before backward(), read `.grad` of the leaf, or make the leaf itself where it is
+to be (`device=`, `dtype=`).
+
+Not reported: a read in a short program that trains nothing is a note only: a lesson reads such a `.grad` to
+show that it is None.
+"""
 
 from __future__ import annotations
 

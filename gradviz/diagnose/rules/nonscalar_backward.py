@@ -1,4 +1,19 @@
-"""`nonscalar-backward`: backward() was called without a gradient on a tensor of more than one element."""
+"""`nonscalar-backward`: backward() was called without a gradient on a tensor of more than one element.
+
+Why it is bad: a pass begins with the gradient of its root. For a scalar that is 1; for several elements
+nobody can know it.
+
+Example:
+
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = x * 2
+    y.backward()  # <- nonscalar-backward
+
+Cure: reduce the tensor first (`.sum()`, `.mean()`), or pass a gradient of its shape:
+`y.backward(torch.ones_like(y))`.
+
+Not reported: a tensor of one element, whatever its shape.
+"""
 
 from __future__ import annotations
 

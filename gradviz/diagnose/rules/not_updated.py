@@ -1,7 +1,28 @@
-"""`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if the
-program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never steps, if they were
-frozen when the optimizer was made, or if they are left out of the optimizer though they come after what it trains. If
-others are trained it may be meant (only the head is trained, parameters chosen by name), so it is a note."""
+"""`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if
+the program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never
+steps, if they were frozen when the optimizer was made, or if they are left out of the optimizer though they
+come after what it trains.
+
+Why it is bad: backward computes a gradient in each pass, and nobody uses it: the leaf stays as it was made.
+
+Example:
+
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 2), torch.randn(12)
+    w = torch.zeros(2, requires_grad=True)
+    for step in range(4):
+        loss = (x @ w - y).pow(2).mean()
+        loss.backward()
+        with torch.no_grad():
+            w.sub(0.1 * w.grad)  # <- not-updated
+        w.grad = None
+
+Cure: hand the parameters to the optimizer, call its `step()`, or change the leaf in place: `p -= lr * p.grad`
+under `torch.no_grad()`.
+
+Not reported: if others are trained it may be meant (only the head is trained, parameters chosen by name), so
+it is a note.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,26 @@
-"""`off-loss-path`: a leaf that should learn is used, but nothing that is computed from it reaches a root. What the last
-of several equal blocks makes for a next one is only noted."""
+"""`off-loss-path`: a leaf that should learn is used, but nothing that is computed from it reaches a root.
+
+Why it is bad: what is computed from it has no effect on what is learned, and the leaf gets no gradient.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, requires_grad=True)
+    scale = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([w, scale], lr=0.1)
+    x, y = torch.randn(8, 3), torch.randn(8)
+    for step in range(3):
+        penalty = (scale ** 2).sum()  # <- off-loss-path
+        loss = ((x @ w - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: add the term to the loss, or return and use the result of the branch.
+
+Not reported: what the last of several equal blocks makes for a next one, which is a note, and results that
+are only logged.
+"""
 
 from __future__ import annotations
 

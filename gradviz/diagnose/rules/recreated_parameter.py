@@ -1,5 +1,26 @@
-"""`recreated-parameter`: the same line makes a parameter anew for each pass, inside of a module's forward, so that
-what it learns is thrown away: it gets a gradient in one pass only."""
+"""`recreated-parameter`: the same line makes a parameter anew for each pass, inside of a module's forward, so
+that what it learns is thrown away: it gets a gradient in one pass only.
+
+Why it is bad: each pass begins with the values of the first again, so that nothing is ever learned there.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, requires_grad=True)
+    optimizer = torch.optim.Adam([w], lr=0.1)
+    def scaled(x):
+        scale = torch.nn.Parameter(torch.ones(3))  # <- recreated-parameter
+        return x * scale
+    for step in range(3):
+        loss = (scaled(torch.randn(4, 3)) @ w - 1.0).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: make the parameter once, in `__init__`, and use it in `forward`.
+
+Not reported: several networks that one line makes, each with passes of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,23 @@
 """`restricted-backward`: `backward(inputs=...)` or `autograd.grad` leaves out parameters behind its root that an
-optimizer holds, and no other pass gives them a gradient."""
+optimizer holds, and no other pass gives them a gradient.
+
+Why it is bad: what is left out gets no gradient and stays as it is, though an optimizer steps on it.
+
+Example:
+
+    torch.manual_seed(0)
+    body, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for step in range(3):
+        loss = head(torch.relu(body(torch.randn(6, 4)))).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward(inputs=list(head.parameters()))  # <- restricted-backward
+        optimizer.step()
+
+Cure: leave out `inputs=`, or name the other parameters too.
+
+Not reported: parameters that get their gradient from another pass, or that no optimizer holds.
+"""
 
 from __future__ import annotations
 

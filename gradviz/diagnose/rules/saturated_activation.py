@@ -1,6 +1,26 @@
-"""`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its line
-to the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root mean
-square of its result. The last op before a loss is left out: a network that is sure of itself is healthy."""
+"""`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its
+line to the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root
+mean square of its result.
+
+Why it is bad: the derivative at the ends is nearly 0: the layers before it get next to nothing.
+
+Example:
+
+    torch.manual_seed(0)
+    fc1, fc2 = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD([*fc1.parameters(), *fc2.parameters()], lr=0.01)
+    for step in range(5):
+        x = torch.randn(32, 8) * 500 + 1000
+        hidden = torch.tanh(fc1(x))  # <- saturated-activation
+        loss = (fc2(hidden) - 1.0).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: normalise the inputs, begin with smaller weights, or put a normalisation before it.
+
+Not reported: the last op before a loss: a network that is sure of itself is healthy.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,25 @@
-"""`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time, so
-that the first value of its schedule is never used; or more often than its schedule was made for."""
+"""`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time,
+so that the first value of its schedule is never used; or more often than its schedule was made for.
+
+Why it is bad: the first rate of the schedule is skipped, or it ends long before the training does.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    for epoch in range(4):
+        scheduler.step()  # <- scheduler-order
+        optimizer.zero_grad()
+        loss = (w ** 2).sum()
+        loss.backward()
+        optimizer.step()
+
+Cure: call `scheduler.step()` after `optimizer.step()`, once an epoch or once a batch, as its length says.
+
+Not reported: a scheduler that is stepped once more at the end.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,23 @@
-"""`silent-write`: a tensor that a node saved is changed between forward and backward in a way that autograd does not
-see, so that the gradient is wrong and nothing raises.
+"""`silent-write`: a tensor that a node saved is changed between forward and backward in a way that autograd does
+not see, so that the gradient is wrong and nothing raises.
 
-    loss = (w * w).sum()
-    w.data[0] = 100.0        # backward multiplies with 100, forward did not
-    loss.backward()
+Why it is bad: a write through `.data` counts no version, so PyTorch cannot notice it: backward multiplies
+with other numbers than forward did.
 
-Cured: the change comes before the forward or after the backward.
+Example:
 
-A write under `torch.no_grad()` counts a version, and backward raises (`inplace-modified`). A change behind backward, by
-an optimizer or by hand, is an update. A change that is taken back before backward, as where weights are sharded or
-perturbed for a moment, is no fault: the values are compared."""
+    w = torch.tensor([1.0, 5.0], requires_grad=True)
+    y = w.exp()
+    y.data.mul_(2)  # <- silent-write
+    y.sum().backward()
+
+Cure: make the change before the forward or after the backward; under `torch.no_grad()` PyTorch at least
+notices it.
+
+Not reported: a write under `torch.no_grad()`, which counts a version, so that backward raises
+(`inplace-modified`); a change after backward, by an optimizer or by hand, which is an update; and one that is
+taken back before backward, as where weights are sharded or perturbed for a moment: the values are compared.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,22 @@
 """`stale-gradient`: a step uses a gradient that an earlier step has used already: it was never cleared in
-between, and a later pass added to it."""
+between, and a later pass added to it.
+
+Why it is bad: backward() adds to `.grad`. Without clearing, each step follows the sum of all gradients since
+the first, as a wrong kind of momentum.
+
+Example:
+
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.01)
+    for step in range(4):
+        loss = (w ** 2).sum()
+        loss.backward()  # <- stale-gradient
+        optimizer.step()
+
+Cure: call `optimizer.zero_grad()` before each backward(), or `p.grad = None` after each step by hand.
+
+Not reported: accumulation on purpose: several passes, then one step, then the clearing.
+"""
 
 from __future__ import annotations
 

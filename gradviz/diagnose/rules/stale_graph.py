@@ -1,6 +1,28 @@
 """`stale-graph`: a pass goes through nodes that were made before a step changed the leaves that they lead to: a
-part of the forward computation ran once, and is used again after its parameters have moved. A graph that grows from
-pass to pass because a tensor is carried along is `missing-detach`."""
+part of the forward computation ran once, and is used again after its parameters have moved. A graph that
+grows from pass to pass because a tensor is carried along is `missing-detach`.
+
+Why it is bad: the graph belongs to the old values of the parameters: its gradients point where these would
+have to go, not where they are now.
+
+Example:
+
+    torch.manual_seed(0)
+    encoder, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.05)
+    x, y = torch.randn(10, 4), torch.randn(10, 1)
+    features = encoder(x)  # <- stale-graph
+    for step in range(4):
+        loss = (head(features.tanh()) - y).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+
+Cure: compute the part anew in each step, inside of the loop.
+
+Not reported: a graph that grows from pass to pass because a tensor is carried along: that is
+`missing-detach`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,31 @@
-"""`stale-model`: the model that is evaluated is not the one that is trained. It and the trained one are copies of
-one another, nothing ever changes it, and it is called again and again without gradients, for results that reach no
-root. Or a state_dict that was kept without a copy is loaded after steps: it has changed with the model."""
+"""`stale-model`: the model that is evaluated is not the one that is trained. It and the trained one are copies
+of one another, nothing ever changes it, and it is called again and again without gradients, for results that
+reach no root. Or a state_dict that was kept without a copy is loaded after steps: it has changed with the
+model.
+
+Why it is bad: the numbers of the evaluation say nothing about the training: they do not change, whatever is
+learned.
+
+Example:
+
+    import copy
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    trained = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    x, y = torch.randn(20, 4), torch.randn(20, 1)
+    for epoch in range(4):
+        optimizer.zero_grad()
+        (trained(x) - y).pow(2).mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            error = (model(x) - y).pow(2).mean().item()  # <- stale-model
+
+Cure: evaluate the model that is trained; keep a state_dict with `copy.deepcopy(model.state_dict())`.
+
+Not reported: an average of the weights that follows the trained model, and a baseline that is evaluated
+beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,28 @@
-"""`stale-optimizer`: an optimizer steps, or clears, without any parameter that gets gradients: those that do get them
-are in no optimizer, from the first or from some step on; or the newest parameters are in none, and as many older ones
-are not used any more. The optimizer was made before the parameters were replaced, or from others: two networks have
-an optimizer each, and both were made of the parameters of one."""
+"""`stale-optimizer`: an optimizer steps, or clears, without any parameter that gets gradients: those that do get
+them are in no optimizer, from the first or from some step on; or the newest parameters are in none, and as
+many older ones are not used any more. The optimizer was made before the parameters were replaced, or from
+others: two networks have an optimizer each, and both were made of the parameters of one.
+
+Why it is bad: the optimizer moves tensors that nothing computes with. The loss stays where it is, or only
+another part learns.
+
+Example:
+
+    torch.manual_seed(0)
+    def make():
+        return torch.nn.Linear(3, 1)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = make()  # <- stale-optimizer
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).pow(2).mean().backward()
+        optimizer.step()
+
+Cure: make the optimizer after the parameters, from those of the model that is trained.
+
+Not reported: an optimizer that waits for its turn, and one whose parameters are frozen for a while.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,24 @@
-"""`uninitialised-parameter`: a parameter, or a leaf that requires grad, comes from `torch.empty` and is read by an op
-before anything was written to it: it has whatever was in memory."""
+"""`uninitialised-parameter`: a parameter, or a leaf that requires grad, comes from `torch.empty` and is read by
+an op before anything was written to it: it has whatever was in memory.
+
+Why it is bad: `torch.empty` gives whatever was in memory: zeros today, huge numbers or NaN tomorrow. Runs
+differ without a reason.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.nn.Parameter(torch.empty(3, 2))  # <- uninitialised-parameter
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        (torch.randn(5, 3) @ w.clamp(-1, 1)).pow(2).mean().backward()
+        optimizer.step()
+
+Cure: fill it after it was made, as `torch.nn.init.normal_(w, std=0.1)` does, or make it with `torch.randn` or
+`torch.zeros`.
+
+Not reported: what is filled, loaded or copied into before it is read, and tensors without elements.
+"""
 
 from __future__ import annotations
 

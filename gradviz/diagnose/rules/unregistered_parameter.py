@@ -1,6 +1,32 @@
-"""`unregistered-parameter`: a leaf that requires grad takes part in the forward of a module whose other parameters
-are trained, gets gradients, and is not among the module's parameters(), so that no step changes it: it is in a
-plain list or dict, or was made by an op on a Parameter."""
+"""`unregistered-parameter`: a leaf that requires grad takes part in the forward of a module whose other
+parameters are trained, gets gradients, and is not among the module's parameters(), so that no step changes
+it: it is in a plain list or dict, or was made by an op on a Parameter.
+
+Why it is bad: `parameters()` does not list it, so no optimizer holds it, `state_dict()` does not save it and
+`.to()` does not move it.
+
+Example:
+
+    torch.manual_seed(0)
+    class Scaled(torch.nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.fc = torch.nn.Linear(size, 1)
+            self.gain = torch.nn.Parameter(torch.rand(size)) * torch.full((size,), 0.5)  # <- unregistered-parameter
+        def forward(self, x):
+            return self.fc(x * self.gain)
+    net = Scaled(3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(5, 3)).pow(2).mean().backward()
+        optimizer.step()
+
+Cure: assign it as `nn.Parameter` to an attribute of the module, and put lists and dicts into
+`nn.ParameterList`, `nn.ModuleList` or `nn.ModuleDict`.
+
+Not reported: a tensor that is handed to the module from outside, and one that another optimizer holds.
+"""
 
 from __future__ import annotations
 

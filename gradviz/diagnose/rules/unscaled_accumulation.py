@@ -1,6 +1,27 @@
-"""`unscaled-accumulation`: the mean losses of several micro-batches are summed in the gradients, by passes from one
-line on graphs of the same structure, and nothing divides them by how many they are: neither the loss nor the
-gradients."""
+"""`unscaled-accumulation`: the mean losses of several micro-batches are summed in the gradients, by passes from
+one line on graphs of the same structure, and nothing divides them by how many they are: neither the loss nor
+the gradients.
+
+Why it is bad: the step is as many times as large as there are micro-batches: a learning rate that nobody
+chose.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for i in range(8):
+        x, y = torch.randn(6, 4), torch.randn(6, 1)
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()  # <- unscaled-accumulation
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+Cure: divide each loss by the number of micro-batches: `(loss / n).backward()`.
+
+Not reported: losses that are sums, and gradients that are divided before the step.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,26 @@
-"""`unused-parameter`: a leaf that should learn never gets a gradient, because no op reads it. Leaves of one kind of
-which others are used (experts, embeddings of a mixture, a part of the last of several blocks) are only noted."""
+"""`unused-parameter`: a leaf that should learn never gets a gradient, because no op reads it.
+
+Why it is bad: it takes memory and place in the optimizer, and a part of the model that was meant to be there
+is not.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, requires_grad=True)
+    b = torch.zeros(1, requires_grad=True)  # <- unused-parameter
+    optimizer = torch.optim.SGD([w, b], lr=0.1)
+    x, y = torch.randn(8, 3), torch.randn(8)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = ((x @ w - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+
+Cure: use it in `forward`, or take it out of the model.
+
+Not reported: leaves of one kind of which others are used (experts, embeddings of a mixture, a part of the
+last of several blocks), which are a note.
+"""
 
 from __future__ import annotations
 

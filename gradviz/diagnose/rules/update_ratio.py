@@ -1,7 +1,25 @@
-"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
-ten-millionth of it. Vectors (biases, scales) are left out, and matrices that begin at 0. The change is known
-exactly where a tensor is recorded in full; else it is at least the change of its root mean square, and for plain
-SGD and Adam at most the rate times what they allow."""
+"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than
+a ten-millionth of it. The change is known exactly where a tensor is recorded in full; else it is at least the
+change of its root mean square, and for plain SGD and Adam at most the rate times what they allow.
+
+Why it is bad: a step that is larger than the weight forgets what was learned; one of next to nothing learns
+nothing.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-10)
+    for step in range(5):
+        loss = (model(torch.randn(16, 8)) - 1.0).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()  # <- update-ratio
+
+Cure: a learning rate that changes weights by about a thousandth in each step.
+
+Not reported: vectors (biases, scales), matrices that begin at 0, and a range test of rates.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,26 @@
-"""`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of the highest one
-before it, while there still are gradients. A schedule that only ends near 0 is healthy."""
+"""`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of the highest
+one before it, while there still are gradients.
+
+Why it is bad: the steps change nothing any more, though the run goes on.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    def decay(optimizer, step):
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * 0.1 ** step
+    for step in range(10):
+        optimizer.zero_grad()
+        (w - 1.0).pow(2).sum().backward()
+        optimizer.step()  # <- vanished-lr
+        decay(optimizer, step)
+
+Cure: decay more slowly, or once an epoch instead of once a batch.
+
+Not reported: a schedule that only ends near 0, and a warm-up.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,28 @@
-"""`vanishing-gradient`: in the first pass and in half of all or more, the gradient of some weights has a root mean
-square below 1e-7, while that of others in the same pass is at least 10,000 times as large; and at a line whose nodes
-ran several times it gets smaller."""
+"""`vanishing-gradient`: in the first pass and in half of all or more, the gradient of some weights has a root
+mean square below 1e-7, while that of others in the same pass is at least 10,000 times as large; and at a line
+whose nodes ran several times it gets smaller.
+
+Why it is bad: the first layers learn ten thousand times more slowly than the last, that is, not at all.
+
+Example:
+
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(20)])
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    for step in range(2):
+        h = torch.randn(6, 4)
+        for layer in layers:
+            h = torch.sigmoid(layer(h))  # <- vanishing-gradient
+        loss = h.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: shorter ways for the gradient (residual connections), activations that do not shrink it, normalisation,
+a better initialisation.
+
+Not reported: small gradients of all weights alike, as at the end of training.
+"""
 
 from __future__ import annotations
 

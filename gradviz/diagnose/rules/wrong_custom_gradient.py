@@ -1,8 +1,31 @@
-"""`wrong-custom-gradient`: the backward of a custom Function does not return the derivative of its forward. Opt-in:
-straight-through estimators and gradient reversal deviate on purpose.
+"""`wrong-custom-gradient`: the backward of a custom Function does not return the derivative of its forward.
 
-With `--check-functions` the run itself has compared each Function with finite differences, and the trace says how. Of
-one that it has not compared, what was recorded is looked at: see `function_curves.py`."""
+With `--check-functions` the run itself has compared each Function with finite differences, and the trace says
+how. Of one that it has not compared, what was recorded is looked at: see `function_curves.py`.
+
+Why it is bad: training goes into a direction that is not that of the loss, slowly or not at all, and nothing
+raises.
+
+Example:
+
+    torch.manual_seed(0)
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return grad * x  # <- wrong-custom-gradient
+    x = torch.linspace(-2, 2, 40, requires_grad=True)
+    Square.apply(x).sum().backward()
+
+Cure: derive the formula again, and compare it with `torch.autograd.gradcheck` in float64.
+
+Not reported: nothing unless it is asked for, by `--check-functions` or `--select wrong-custom-gradient`:
+straight-through estimators and gradient reversal deviate on purpose.
+"""
 
 from __future__ import annotations
 

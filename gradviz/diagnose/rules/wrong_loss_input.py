@@ -1,5 +1,23 @@
-"""`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that is
-no logarithm of a probability where it expects one (it does not normalise at all)."""
+"""`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that
+is no logarithm of a probability where it expects one (it does not normalise at all).
+
+Why it is bad: the loss normalises a second time, so that its gradients are small and its minimum is somewhere
+else; or it does not normalise at all, and has none.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(3, 4, requires_grad=True)
+    p = torch.softmax(torch.randn(5, 3) @ w, dim=1)
+    loss = torch.nn.functional.cross_entropy(p, torch.tensor([0, 1, 2, 3, 0]))  # <- wrong-loss-input
+    loss.backward()
+
+Cure: hand the logits to `cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to
+`nll_loss` and `kl_div`, probabilities to `binary_cross_entropy`.
+
+Not reported: a loss that is computed from probabilities on purpose and is no term of a root, and labels that
+are smoothed.
+"""
 
 from __future__ import annotations
 

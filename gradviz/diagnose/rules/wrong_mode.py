@@ -1,9 +1,31 @@
-"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or goes on training in evaluation
-mode after it was evaluated; or dropout is applied in evaluation mode.
+"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or goes on training in
+evaluation mode after it was evaluated; or dropout is applied in evaluation mode.
 
-Accused is only what has more than the sign itself. Evaluation: without gradients, between passes of the same model,
-with results that are used and reach no root, on another input each time (Monte Carlo dropout repeats one).
-Training: modules that were in training mode in earlier passes and whose parameters are stepped on."""
+Accused is only what has more than the sign itself. Evaluation: without gradients, between passes of the same
+model, with results that are used and reach no root, on another input each time. Training: modules that were
+in training mode in earlier passes and whose parameters are stepped on.
+
+Why it is bad: results change from call to call, depend on the other rows of the batch, and the statistics of
+batch norm take in the test data; or dropout is off for the rest of the training.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        x, y = torch.randn(8, 4), torch.randint(0, 2, (8,))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            x, y = torch.randn(8, 4), torch.randint(0, 2, (8,))
+            loss = torch.nn.functional.cross_entropy(model(x), y)  # <- wrong-mode
+
+Cure: call `model.eval()` before the evaluation and `model.train()` after it.
+
+Not reported: Monte Carlo dropout, which repeats one input, and statistics that are frozen from the first on.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,25 @@
 """`zero-gradient`: parameters get nothing but zeros in every pass, because a line gives only zeros for the
-gradients that it receives: `round`, `sign`, a product with 0, `clamp` outside of its range. A loss of 0 that sends
-none is healthy."""
+gradients that it receives: `round`, `sign`, a product with 0, `clamp` outside of its range.
+
+Why it is bad: the parameters have a gradient, and it never moves them.
+
+Example:
+
+    torch.manual_seed(0)
+    w = torch.randn(6, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    target = torch.tensor([1.0, 2.0, -1.0, 0.0, 3.0, 1.0])
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = (torch.round(w * 4) - target).pow(2).mean()  # <- zero-gradient
+        loss.backward()
+        optimizer.step()
+
+Cure: take the op out of the way to the loss, or use a straight-through estimate: `x + (x.round() -
+x).detach()`.
+
+Not reported: a loss of 0 that sends no gradient.
+"""
 
 from __future__ import annotations
 

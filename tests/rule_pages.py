@@ -1,0 +1,50 @@
+"""Writes docs/rules from the headers of the rules: `python -m tests.rule_pages`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradviz.diagnose import RULES
+from gradviz.diagnose.rule import Rule
+from gradviz.diagnose.rule_page import RulePage, markdown, page_of
+from tests.zoo_programs import ALL, Program
+
+FOLDER = Path(__file__).parent.parent / "docs/rules"
+
+
+def zoo_program(page: RulePage) -> Program | None:
+    """The program of the zoo that the example of a rule is; None if it is none."""
+    return next((one for one in ALL if one.rule == page.rule.id and _text(one) == page.example), None)
+
+
+def _text(program: Program) -> str:
+    return program.text.removeprefix("import torch\n").strip("\n")
+
+
+def cured(page: RulePage) -> str:
+    """The example of a rule as its cured twin in the zoo."""
+    broken = zoo_program(page)
+    assert broken is not None, page.rule.id
+    return next(_text(one) for one in ALL if one.name == broken.name and one.state == "cured")
+
+
+def pages() -> dict[str, str]:
+    """The text of each file of docs/rules, by its name."""
+    found = {f"{rule.id}.md": _page(rule) for rule in RULES}
+    rows = "\n".join(f"- [{rule.id}]({rule.id}.md) ({rule.severity}): {rule.looks_for}" for rule in RULES)
+    found["README.md"] = (
+        "# The rules of check\n\nA page for each, made from the header of its file "
+        "(`python -m tests.rule_pages`). `gradviz check --explain RULE` prints the same.\n\n" + rows + "\n"
+    )
+    return found
+
+
+def _page(rule: Rule) -> str:
+    page = page_of(rule)
+    return markdown(page, cured(page))
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

@@ -26,6 +26,16 @@ print("trained", *sys.argv[1:])
 """
 LINE = 6
 SOUND = STALE.replace("    loss.backward()", "    optimizer.zero_grad()\n    loss.backward()")
+CLEARED_BEFORE_CLIPPING = """\
+import torch
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    net(torch.ones(2, 3)).pow(2).mean().backward()
+    optimizer.zero_grad()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+"""
 
 
 @pytest.fixture
@@ -261,6 +271,15 @@ def test_the_guide_lists_every_rule_with_an_example_and_the_cure() -> None:
     rows = [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in table.splitlines()]
     assert [row[:3] for row in rows] == [[f"`{rule.id}`", rule.severity, rule.looks_for] for rule in RULES]
     assert all(len(row) == 5 and all(row) for row in rows)
+
+
+def test_a_clipping_after_gradients_were_cleared_is_not_said_to_be_early(
+    gradviz_here: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "cleared.py").write_text(CLEARED_BEFORE_CLIPPING, encoding="utf-8")
+    gradviz_here("trace", "cleared.py")
+    rules = [finding.rule for finding in check(tmp_path / "cleared.gradviz")]
+    assert rules == ["discarded-gradient"]
 
 
 def test_a_running_sum_of_losses_is_one_leak(gradviz_here: Command, tmp_path: Path) -> None:

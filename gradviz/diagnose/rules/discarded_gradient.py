@@ -14,10 +14,11 @@ Example:
 
 Cure: the order is `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()`.
 
-Not reported: passes that also compute the gradient of a leaf that nobody trains (an input, say), those that
-are not finite, which a gradient scaler skips, those that the step of an optimizer runs or clears itself,
-those from a line that runs only where no steps are (before training, say), and those of whose gradients the
-program computes something as large (their squares, as Fisher information) and reads it afterwards.
+Not reported: passes that also compute the gradient of a leaf that nobody trains (an input, say), if another
+pass comes before the next step, those that are not finite, which a gradient scaler skips, those that the step
+of an optimizer runs or clears itself, those from a line that runs only where no steps are (before training,
+say), and those of whose gradients the program computes something as large (their squares, as Fisher
+information) and reads it afterwards.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ def _search(case: Case) -> Iterator[Found]:
     came = lives.whats == ACCUMULATED
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     passes = distinct(lives.numbers[came])
-    kept = distinct(lives.numbers[came & ~lost])
-    discarded = without(passes, [*kept, *case.training.inside_steps])
+    kept = distinct(lives.numbers[came & trained & ~lost])
+    aside = distinct(lives.numbers[came & ~trained])
+    looked_at = [number for number in aside.tolist() if not _steps_next(case, number)]
+    discarded = without(passes, [*kept, *looked_at, *case.training.inside_steps])
     by_number = case.query.passes.by_number
     cut = _cut_sites(case) if len(discarded) else set()
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
@@ -72,6 +75,16 @@ def _search(case: Case) -> Iterator[Found]:
             number=first,
             tensors=leaves,
         )
+
+
+def _steps_next(case: Case, number: int) -> bool:
+    """Whether a step follows a pass before another pass begins: its gradients are meant for the step."""
+    run = case.query.passes.by_number[number]
+    steps = np.concatenate([case.training.stepped.events, case.training.by_hand[0]])
+    begun = case.trace.table(Kind.PASS_BEGAN).events
+    following = steps[steps > run.first]
+    later = begun[begun > case.query.passes.last(run)]
+    return bool(len(following)) and following.min() < later.min(initial=case.trace.count)
 
 
 def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:

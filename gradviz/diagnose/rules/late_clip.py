@@ -68,8 +68,19 @@ def _without_gradients(case: Case) -> Iterator[Found]:
     for site, events in case.by_site(clipped.events).items():
         own = contained(clipped.events, events)
         often = len(events) >= _LEAST and len(case.trace.passes) > 0
-        if not counts[own].any() and (often or _failed_at(case, site)):
+        if (
+            not counts[own].any()
+            and (often or _failed_at(case, site))
+            and not _came_before(case, int(events[0]))
+        ):
             yield replace(_before(case, int(events[0]), ()), tensors=tuple(case.training.holders))
+
+
+def _came_before(case: Case, event: int) -> bool:
+    """Whether gradients came between the last step before an event and the event: backward() was not too late."""
+    came, steps = case.trace.table(Kind.ACCUMULATED).events, case.training.stepped.events
+    since = int(steps[steps < event].max(initial=-1))
+    return bool(((came > since) & (came < event)).any())
 
 
 def _failed_at(case: Case, site: int) -> bool:

@@ -9,8 +9,9 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.failures import Failure
 from gradviz.query.lack import FROM_OUTSIDE
+from gradviz.query.pass_owners import PassOwners
 from gradviz.query.refused import refused
-from gradviz.query.upstream import Upstream
+from gradviz.query.upstream import Upstream, leaves_behind
 from gradviz.sets import contained
 
 
@@ -30,6 +31,38 @@ def rootless(case: Case) -> list[Rootless]:
     return [_explained(case, failure, root) for failure, root in refused(case.query)]
 
 
+@dataclass(frozen=True, slots=True)
+class RootOfNumbers:
+    """A root that was made from plain numbers, as a leaf that nobody trains: its passes give a gradient to nothing but
+    itself. `made` is the event that made it, `number` that of the first pass from its line, `source` the tensor that
+    had its value before; 0 if there is none."""
+
+    made: int
+    root: int
+    number: int
+    source: int
+
+
+def roots_of_numbers(case: Case) -> list[RootOfNumbers]:
+    """The roots of plain numbers of passes that a step follows, one for each line:
+    `torch.tensor(total / n, requires_grad=True).backward()`. Use `case.of(roots_of_numbers)`."""
+    found: dict[int, RootOfNumbers] = {}
+    owners = case.query.of(PassOwners).optimizers
+    for run in case.trace.passes:
+        if not owners(run.number):
+            continue
+        roots = case.query.passes.began(run.number).roots
+        made = case.query.tensors.made(roots[0].tensor) if len(roots) == 1 and roots[0].tensor else None
+        if not isinstance(made, TensorMade) or made.how not in FROM_OUTSIDE:
+            continue
+        if made.tensor not in case.training.trained and made.tensor not in case.training.holders:
+            source = copied_from(case.query, made)
+            found.setdefault(
+                case.site(made.index), RootOfNumbers(made.index, made.tensor, run.number, source)
+            )
+    return list(found.values())
+
+
 def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     if not root:
         return Rootless(failure, 0, None, ())
@@ -37,8 +70,28 @@ def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     frozen = _frozen(case, _before_any_cut(case, up))
     if frozen:
         return Rootless(failure, root, None, frozen)
-    cut = up.nearest_cut or _copy(case, up)
+    cut = _best_cut(case, up)
     return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up.leaves))
+
+
+def _best_cut(case: Case, up: Upstream) -> OpRan | TensorMade | None:
+    """The cut on the way that was to bring gradients: one with leaves behind it that an optimizer holds, and with grad
+    mode on, if there are several, as there are where a target is computed under no_grad; of equal ones the nearest."""
+    cuts, copy = up.cuts, _copy(case, up)
+    if not cuts:
+        return copy
+    ranked = [(_rank(case, up, cut), at, cut) for at, cut in enumerate(cuts)]
+    if copy is not None:
+        ranked.append((_rank(case, up, copy), len(cuts), copy))
+    return min(ranked, key=lambda found: found[:2])[2]
+
+
+def _rank(case: Case, up: Upstream, cut: OpRan | TensorMade) -> tuple[bool, bool]:
+    taken = {*up.taken_by(cut), copied_from(case.query, cut) if isinstance(cut, TensorMade) else 0} - {0}
+    nodes = [node for tensor in taken for node in case.query.nodes.of_tensors.of(tensor)[1].tolist()]
+    behind = {*leaves_behind(case.query, nodes), *taken}
+    is_off = isinstance(cut, OpRan) and not cut.grad_enabled
+    return behind.isdisjoint(case.training.holders), is_off
 
 
 def _before_any_cut(case: Case, up: Upstream) -> list[int]:

@@ -3,11 +3,14 @@ pass."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
-from gradviz.events.kinds import ErrorRaised, Kind, OpRan, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, ErrorRaised, Kind, OpRan, TensorMade
 from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query
+from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
 
 _MESSAGE = "does not require grad and does not have a grad_fn"
@@ -24,7 +27,7 @@ def refused_root(query: Query, error: ErrorRaised) -> int:
     """The tensor that a refused backward() was called on: by its node, or by its name in the source; 0 if neither is
     known."""
     tensors = query.nodes.tensors(error.node) if error.node else []
-    return tensors[0] if tensors else _named(query, error.index, query.places.site(error.site))
+    return tensors[0] if tensors else next(_named(query, error.index, query.places.site(error.site)), 0)
 
 
 def refused(query: Query) -> list[tuple[Failure, int]]:
@@ -34,10 +37,11 @@ def refused(query: Query) -> list[tuple[Failure, int]]:
 
 
 def _root(query: Query, failure: Failure) -> int:
-    """The tensor that backward() was called on: by its name in the source, else the last one made."""
-    named = _named(query, failure.event, failure.site)
-    if named:
-        return named
+    """The tensor that backward() was called on, which does not require grad: by its name in the source, else the last
+    one made."""
+    for named in _named(query, failure.event, failure.site):
+        if not query.tensors.flags(named, failure.event) & REQUIRES_GRAD:
+            return named
     made = query.trace.indices(Kind.OP, Kind.TENSOR)
     made = made[made <= failure.event]
     event = query.trace.event(int(made[-1])) if len(made) else None
@@ -46,9 +50,30 @@ def _root(query: Query, failure: Failure) -> int:
     return event.tensor if isinstance(event, TensorMade) else 0
 
 
-def _named(query: Query, event: int, site: Site | None) -> int:
-    """The tensor that a line calls backward() on, or grad() with, by its name there; 0 if there is none."""
+def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
+    """The tensors that a line may call backward() on, or grad() with, by the name there: of that name, or, where it is
+    the parameter of a function, of the names that calls give to it."""
     lines = query.trace.source(site.place.file) if site is not None else []
     line = lines[site.place.line - 1] if site is not None and 0 < site.place.line <= len(lines) else ""
     call = _CALL.match(line)
-    return query.names.tensor_called(call[1] or call[2], event) if call is not None else 0
+    if site is None or call is None:
+        return
+    name = call[1] or call[2]
+    for other in (name, *_arguments(query.of(trees).get(site.place.file), site.place.line, name)):
+        tensor = query.names.tensor_called(other, event)
+        if tensor:
+            yield tensor
+
+
+def _arguments(tree: ast.Module | None, line: int, name: str) -> Iterator[str]:
+    """What the calls of the function around a line give to its parameter of a name."""
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
+    around = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]
+    parameters = [parameter.arg for parameter in around[-1].args.args] if around else []
+    if name not in parameters:
+        return
+    at = parameters.index(name)
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == around[-1].name and at < len(node.args):
+            yield ast.unparse(node.args[at])

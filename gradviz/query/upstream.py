@@ -42,14 +42,13 @@ class Upstream:
         return None
 
     @cached_property
-    def nearest_cut(self) -> OpRan | TensorMade | None:
-        """The first event above the root that blocks gradients of something that requires grad; None if there
-        is none. The search is by distance from the root."""
-        for tensor in self.came:
-            maker = self._blocking(tensor)
+    def cuts(self) -> list[OpRan | TensorMade]:
+        """The events above the root that block gradients of something that requires grad, by distance from the root."""
+        found: list[OpRan | TensorMade] = []
+        for maker in map(self._blocking, self.came):
             if maker is not None and any(map(self._requires_grad, self.taken_by(maker))):
-                return maker
-        return None
+                found.append(maker)
+        return found
 
     @cached_property
     def leaves(self) -> list[int]:

@@ -3,12 +3,14 @@ once with what gradients flow back from, once with what was cut off from leaves 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, OpRan, TensorMade
+from gradviz.query.copies import copied_from
 from gradviz.query.cuts import op_of
-from gradviz.query.lack import Lacks
+from gradviz.query.lack import FROM_OUTSIDE, Lacks
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.separation import taken_by
 from gradviz.query.uses import uses
@@ -26,9 +28,19 @@ class CutUse:
     reader: int
 
 
-def cut_uses(case: Case) -> list[CutUse]:
-    """The uses that are cut in the first pass of each line that begins passes. Use `case.of(cut_uses)`."""
-    found: dict[int, CutUse] = {}
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """The first pass from a line: its root, the event where it begins, the last event of the passes before, and the
+    leaves that it is to train."""
+
+    root: int
+    at: int
+    since: int
+    own: set[int]
+
+
+def first_passes(case: Case) -> Iterator[FirstPass]:
+    """The first pass of each line that begins passes, if its root is known."""
     seen: set[int] = set()
     ends = [case.query.passes.last(run) for run in case.trace.passes]
     for run in case.trace.passes:
@@ -36,13 +48,17 @@ def cut_uses(case: Case) -> list[CutUse]:
         if run.site in seen or not roots or not roots[0].tensor:
             continue
         seen.add(run.site)
-        own = {
-            leaf
-            for leaf, owners in case.training.owners.items()
-            if owners & case.query.of(PassOwners).optimizers(run.number)
-        }
+        optimizers = case.query.of(PassOwners).optimizers(run.number)
+        own = {leaf for leaf, owners in case.training.owners.items() if owners & optimizers}
         since = max((end for end in ends if end < run.first), default=-1)
-        for use in _in_pass(case, roots[0].tensor, run.first, since, own):
+        yield FirstPass(roots[0].tensor, run.first, since, own)
+
+
+def cut_uses(case: Case) -> list[CutUse]:
+    """The uses that are cut in the first pass of each line that begins passes. Use `case.of(cut_uses)`."""
+    found: dict[int, CutUse] = {}
+    for first in first_passes(case):
+        for use in _in_pass(case, first.root, first.at, first.since, first.own):
             found.setdefault(case.site(use.event), use)
     return list(found.values())
 
@@ -65,6 +81,14 @@ def _in_pass(case: Case, root: int, at: int, since: int, own: set[int]) -> list[
     return found
 
 
+def sources_of(case: Case, made: OpRan | TensorMade) -> list[int]:
+    """The tensors that a tensor was made from; of one from outside, that whose values it has."""
+    taken = [source for source in taken_by(case.query, made) if source]
+    if not taken and isinstance(made, TensorMade) and made.how in FROM_OUTSIDE:
+        taken = [source for source in (copied_from(case.query, made),) if source]
+    return taken
+
+
 def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int, set[int]] | None:
     """The event behind a tensor that cuts off what requires grad and was computed after `since`, and the leaves behind
     it that are to be trained; None if there is none."""
@@ -74,7 +98,7 @@ def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int,
         made = case.query.tensors.made(waiting.pop())
         if made is None or made.index <= since:
             continue
-        taken = [source for source in taken_by(case.query, made) if source]
+        taken = sources_of(case, made)
         blocks = isinstance(made, TensorMade) or not case.query.nodes.of_op(made.index)
         if blocks and any(_requires_grad(case, source, made.index) for source in taken):
             cut = made.index if cut < 0 else min(cut, made.index)

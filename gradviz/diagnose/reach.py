@@ -12,6 +12,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.cut_places import place_of_cut, switched_off
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.lack import PARAMETER, Lack, Lacking, Lacks
+from gradviz.query.ops import DISCRETE, DRAWN
 from gradviz.query.writes import Writes
 from gradviz.sets import distinct, distinct_pairs
 from gradviz.words.absence import NO_NODE
@@ -22,7 +23,7 @@ _LEAVES = 256  # the most leaves that are explained
 _CHECKPOINT = "CheckpointFunction"
 _NOT_REENTRANT = "checkpoint(..., use_reentrant=False); or an input that requires grad: x.requires_grad_()"
 _DEEPCOPY = "deepcopy"
-_DETACH = ".detach()"
+_DETACH, _SAMPLE = ".detach()", ".sample("
 _COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
@@ -145,12 +146,16 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
         if maker.op == "data":
             return ".data is outside of the graph", "use the tensor itself, without .data"
         reason = why_no_node(case.query, maker)
+        if reason is Reason.GRAD_MODE_OFF and maker.op not in DISCRETE and _is_sample(case, event):
+            return _with_a_graph(case, event)
         if reason is Reason.NOTHING_REQUIRES_GRAD and maker.op == _CHECKPOINT:
             return f"{NO_NODE[reason]}, and a reentrant checkpoint sees no other tensors", _NOT_REENTRANT
         if reason is Reason.DETACHED:
             return NO_NODE[reason], _without_detach(case, event)
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
+    if maker.how in DRAWN and _is_sample(case, event):
+        return _with_a_graph(case, event)
     if case.query.trace.states.base(maker.tensor):
         return (
             f".{clean(maker.how)} is outside of the graph",
@@ -159,10 +164,27 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
     return f"{clean(maker.how)} makes a new leaf of the plain numbers", _COPY
 
 
+def _is_sample(case: Case, event: int) -> bool:
+    """Whether a cut is the `sample()` of a distribution."""
+    return _SAMPLE in _text_of_cut(case, event)
+
+
+def _with_a_graph(case: Case, event: int) -> tuple[str, str]:
+    """Why no gradient passes the `sample()` of a distribution, and the cure."""
+    drawn = _text_of_cut(case, event).replace(_SAMPLE, ".rsample(")
+    return "sample() draws without a graph", f"{clean(drawn)}  # which keeps the graph"
+
+
+def _text_of_cut(case: Case, event: int) -> str:
+    """The expression at the place of a cut."""
+    place = place_of_cut(case.query, event)
+    return case.query.places.expression(place.number) if place is not None else ""
+
+
 def _without_detach(case: Case, event: int) -> str:
     """The expression of a `detach()` without it."""
     place = place_of_cut(case.query, event)
-    text = case.query.places.expression(place.number) if place is not None else ""
+    text = _text_of_cut(case, event)
     if text.endswith(_DETACH):
         return f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}"
     line = case.query.places.line_text(place.number) if place is not None else ""

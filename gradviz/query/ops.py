@@ -67,4 +67,8 @@ NORMALISING = SHARES | {
 # How tensors come to be.
 ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 UNFILLED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"})
+DRAWN = frozenset({"normal"})  # how `sample()` of a distribution draws, apart from what it took
+DISCRETE = _and_in_place(
+    "bernoulli", "poisson", "multinomial"
+)  # random numbers that no gradient flows through
 DROPOUTS = frozenset({"dropout", "dropout_", "feature_dropout"})

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.cuts import MOST
-from gradviz.query.ops import COPYING, SHARING
+from gradviz.query.ops import COPYING, DRAWN, SHARING
 from gradviz.query.query import Query
 
 _VIEWS = 3  # ops between a leaf and the op that uses it, such as `weight.t()`
@@ -190,5 +190,21 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
     """The tensors that the event took that made a tensor."""
     if maker is None or isinstance(maker, OpRan):
         return () if maker is None else maker.inputs
+    if maker.how in DRAWN:
+        return _drawn_from(query, maker)
     base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
     return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)
+
+
+def _drawn_from(query: Query, maker: TensorMade) -> tuple[int, ...]:
+    """What a distribution took to draw a tensor: the inputs of the ops without grad mode in the same expression, right
+    before, that give `torch.normal` its arguments."""
+    sites, found = query.trace.events["site"], list[int]()
+    for event in range(maker.index - 1, max(maker.index - 1 - _VIEWS, -1), -1):
+        if not query.tensors.is_op(event) or sites[event] != sites[maker.index]:
+            break
+        op = query.tensors.op(event)
+        if op.grad_enabled:
+            break
+        found += filter(None, op.inputs)
+    return tuple(found)

@@ -24,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_inputs import cut_inputs
 from gradviz.diagnose.cut_terms import cut_terms
 from gradviz.diagnose.cut_uses import cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, how_cut, lacking
-from gradviz.diagnose.rootless import rootless
+from gradviz.diagnose.rootless import rootless, roots_of_numbers
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.lack import Lack, Lacks
@@ -47,9 +48,11 @@ def _search(case: Case) -> Iterator[Found]:
                 site=place_of_cut(case.query, event),
                 severity=case.severity_of(failed.failure),
             )
+    yield from _numbers(case)
+    roots = {found.made for found in case.of(roots_of_numbers)}
     cuts: dict[Site | None, list[Wanting]] = {}
     for lack in case.of(lacking):
-        if lack.lack in (Lack.CUT, Lack.COPIED):
+        if lack.lack in (Lack.CUT, Lack.COPIED) and lack.event not in roots:
             cuts.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
     for site, own in cuts.items():
         leaves = tuple(lack.leaf for lack in own)
@@ -67,6 +70,40 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _as_numbers(case)
     yield from _terms(case)
     yield from _uses(case)
+    yield from _inputs(case)
+
+
+def _inputs(case: Case) -> Iterator[Found]:
+    """Parts that only get what was cut off, though other terms bring the leaves behind it a gradient."""
+    without = {lack.leaf for lack in case.of(lacking)}
+    for one in case.of(cut_inputs):
+        if without.isdisjoint(one.leaves):
+            why, cure = how_cut(case, one.event)
+            yield Found(
+                f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here, {why}: "
+                f"{case.called(one.leaves)} get{'s' * (len(one.leaves) == 1)} no gradient through it",
+                cure,
+                (one.event,),
+                site=place_of_cut(case.query, one.event),
+                tensors=one.leaves,
+                severity=WARNING,
+            )
+
+
+def _numbers(case: Case) -> Iterator[Found]:
+    """Roots that were made from plain numbers."""
+    for found in case.of(roots_of_numbers):
+        name = case.words.called(found.root)
+        behind = [lack.leaf for lack in case.of(lacking) if lack.event == found.made]
+        source = case.words.called(found.source) if found.source else "loss"
+        lost = f": {case.called(behind)} never get{'s' * (len(behind) == 1)} a gradient" if behind else ""
+        yield Found(
+            f"{name} is a new leaf of plain numbers: pass {found.number} ends at it and trains nothing{lost}",
+            f"{source}.backward()  # of the tensor that was computed, without torch.tensor(...)",
+            (found.made, case.query.passes.by_number[found.number].first),
+            number=found.number,
+            tensors=(found.root, *behind),
+        )
 
 
 def _uses(case: Case) -> Iterator[Found]:

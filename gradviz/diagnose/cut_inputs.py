@@ -1,0 +1,101 @@
+"""Parts that only ever get what was cut off from the graph, though it was computed from several results that the loss
+uses: the decoder behind `z = (mu + noise * std).detach()` or `z = q.sample()`, beside a divergence of mu and std.
+
+A probe on `h.detach()` looks alike and is healthy: it reads a result that others use openly, as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes, sources_of
+from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.query.lack import Lacks
+from gradviz.query.separation import Ways
+from gradviz.query.uses import Use, groups_behind, uses
+
+_SEVERAL = 2  # results that are cut together
+_NEAR = 256  # tensors behind an input that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class CutInput:
+    """An event that cuts the only input of a part off, the leaves behind it, those of the part, and the root."""
+
+    event: int
+    leaves: tuple[int, ...]
+    part: tuple[int, ...]
+    root: int
+
+
+def cut_inputs(case: Case) -> list[CutInput]:
+    """The inputs that are cut in the first pass of each line that begins passes. Use `case.of(cut_inputs)`."""
+    found: dict[int, CutInput] = {}
+    for first in first_passes(case):
+        for one in _in_pass(case, first):
+            found.setdefault(case.site(one.event), one)
+    return list(found.values())
+
+
+def _in_pass(case: Case, first: FirstPass) -> Iterator[CutInput]:
+    ways = case.query.of(Lacks).ways(first.root, first.at)
+    own_uses = uses(case.query, ways)
+    for use in own_uses:
+        if len(use.data) != 1 or not use.leaves & first.own or _requires_grad(case, use.data[0], first.at):
+            continue
+        cut = cut_behind(case, use.data[0], first.since, first.own)
+        if cut is None or cut[1] & use.leaves:
+            continue
+        event, leaves = cut
+        way = _way(case, ways, use.data[0], first)
+        if len(way.joined) >= _SEVERAL and not _learns_elsewhere(case, ways, own_uses, way, leaves):
+            yield CutInput(event, tuple(sorted(leaves)), tuple(sorted(use.leaves)), first.root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The tensors from a cut one back to those results that the loss uses openly, and these results: none if leaves are
+    between."""
+
+    tensors: set[int]
+    joined: set[int]
+
+
+def _way(case: Case, ways: Ways, tensor: int, first: FirstPass) -> _Way:
+    openly = set(ways.reached_openly)
+    waiting, seen, joined = [tensor], {tensor}, set[int]()
+    while waiting and len(seen) < _NEAR:
+        made = case.query.tensors.made(waiting.pop())
+        for source in sources_of(case, made) if made is not None and made.index > first.since else ():
+            if case.query.tensors.is_leaf_that_requires_grad(source, first.at):
+                return _Way(seen, set())
+            if source in openly and _requires_grad(case, source, first.at):
+                joined.add(source)
+            elif source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return _Way(seen, joined)
+
+
+def _learns_elsewhere(case: Case, ways: Ways, own_uses: list[Use], way: _Way, leaves: set[int]) -> bool:
+    """Whether other parts learn from what these leaves compute, openly, or what was cut is compared with it, as a
+    sample is by its log-probability."""
+    behind = groups_behind(case.query, ways, dict.fromkeys(leaves, 1))
+    if any(any(behind.get(t) for t in use.data) and not use.leaves <= leaves for use in own_uses):
+        return True
+    for tensor in way.tensors - behind.keys():
+        for event in case.downstream.readers(tensor):
+            op = case.query.tensors.op(event)
+            is_on_way = way.tensors.issuperset(op.outputs)
+            if (
+                op.grad_enabled
+                and not is_on_way
+                and any(behind.get(source) for source in op.inputs if source != tensor)
+            ):
+                return True
+    return False
+
+
+def _requires_grad(case: Case, tensor: int, at: int) -> bool:
+    return bool(case.query.tensors.flags(tensor, at) & REQUIRES_GRAD)

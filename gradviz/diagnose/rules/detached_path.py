@@ -1,6 +1,7 @@
 """`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the
 root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in
-between.
+between. So does one of several ways: a term of a loss, a use of a layer, or all that a part gets
+(`decoder(q.sample())`), and a root that was made of numbers.
 
 Why it is bad: no gradient comes back through the cut. The leaf keeps the value that it began with, while the
 loss may still fall by what others learn.
@@ -16,7 +17,8 @@ Cure: take the gradient-blocking call out of the way from the leaf to the loss: 
 `.item()`, `torch.no_grad()` there; an op without a derivative is replaced by one that has one.
 
 Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
-discriminator), a target network, an evaluation, a frozen copy, a number that is only logged.
+discriminator), a target network, an evaluation, a frozen copy, a number that is only logged, a probe on
+detached features, a sampled action beside its log-probability.
 """
 
 from __future__ import annotations

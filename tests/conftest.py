@@ -22,6 +22,8 @@ from hypothesis import settings  # noqa: E402
 
 from gradviz.cli.main import main  # noqa: E402
 
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="gradviz-data-")  # scores of lessons
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is seen, not told in one line
 
 # How long an example takes depends on what else the machine does; that is for benchmarks to say.

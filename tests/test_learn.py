@@ -17,7 +17,8 @@ from gradviz import words
 from gradviz.cli.learn import _opened
 from gradviz.errors import GradvizError
 from gradviz.learn.exercise import _expected
-from gradviz.learn.lesson import Lesson, is_right, is_word, lesson_called, lessons
+from gradviz.learn.lesson import is_right, is_word, lesson_called, lessons
+from gradviz.learn.lesson_file import Lesson
 from gradviz.step import pages, screen
 from gradviz.step.command_error import CommandError
 from gradviz.step.plain_stop import describe

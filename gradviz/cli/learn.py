@@ -16,7 +16,9 @@ from rich.table import Table
 from gradviz.cli.common import show_all_on_stdout
 from gradviz.cli.export_moment import export_moment
 from gradviz.learn.exercise import Exercise
-from gradviz.learn.lesson import Lesson, lesson_called, lessons
+from gradviz.learn.lesson import lesson_called, lessons
+from gradviz.learn.lesson_file import Lesson
+from gradviz.learn.progress import Score, keep, scores
 from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
@@ -30,10 +32,11 @@ Examples:
   gradviz learn                              the lessons
   gradviz learn accumulation
   gradviz learn accumulation --lang ko
+  gradviz learn my_lesson.toml               one that you wrote: docs/lessons/write-your-own.md
   gradviz learn leaves --commands "question; answer no; question; answer [1, 2]"
 """
 )
-@click.argument("name", required=False, metavar="[LESSON]")
+@click.argument("name", required=False, metavar="[LESSON|FILE.toml]")
 @click.option(
     "--lang",
     type=click.Choice(LANGUAGES),
@@ -58,26 +61,49 @@ def learn(name: str | None, lang: str, text: str | None) -> None:
     if name is None:
         _list(lang)
         return
-    with _opened(lesson_called(name), lang) as session:
+    lesson = lesson_called(name)
+    with _opened(lesson, lang) as session:
         if text is not None:
             _print(told(session))
             _print(script(session, commands(text)))
-        elif not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return
+        is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        if not is_interactive:
             _by_lines(session)
         else:
             from gradviz.step.terminal import interact
 
             interact(session)
+        if session.exercise.score.answered:
+            keep(_kept_as(name), session.exercise.score)
+            if is_interactive or not session.exercise.score.is_done:
+                click.echo(f"\n{session.exercise.told()}")
+
+
+def _kept_as(name: str) -> str:
+    """What a score is kept as: the name of a lesson of ours, the place of a file."""
+    return str(Path(name).resolve()) if name.endswith(".toml") else name
 
 
 def _list(lang: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("lesson", "", "questions"):
+    known = scores()
+    for title in ("lesson", "", "questions", *["right"] * bool(known)):
         table.add_column(said(lang, title))
     for lesson in lessons().values():
-        table.add_row(lesson.name, lesson.title[lang], str(len(lesson.questions)))
+        row = (lesson.name, lesson.title[lang], str(len(lesson.questions)))
+        table.add_row(*row, *[_score(known.get(lesson.name), lang)] * bool(known))
     Console(highlight=False).print(table)
     click.echo("\ngradviz learn LESSON" + (f" --lang {lang}" if lang != "en" else ""))
+
+
+def _score(score: Score | None, lang: str) -> str:
+    """A score in the list of lessons: `3 of 4`, or how many questions were answered."""
+    if score is None:
+        return ""
+    if score.is_done:
+        return said(lang, "{right} of {count}", right=score.right, count=score.count)
+    return said(lang, "{answered} of {count} answered", answered=score.answered, count=score.count)
 
 
 @contextmanager

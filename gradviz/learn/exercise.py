@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.events.kinds import Produced, Received, TangentPushed
-from gradviz.learn.lesson import Lesson, Question, can_be_read, is_right, is_word
+from gradviz.learn.lesson import can_be_read, is_right, is_word
+from gradviz.learn.lesson_file import Lesson, Question
+from gradviz.learn.progress import Score
 from gradviz.step.breakpoints import predicate
 from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
@@ -27,6 +29,8 @@ _SAID = {
     "wrong": "✗ Not quite: it is {answer}",
     "shown": "It is {answer}",
     "next": "Space (or question): question {number} of {count}.",
+    "left": "{name}: {answered} of {count} questions answered, {right} rightly.",
+    "finished": "{name}: {right} of {count} right.",
     "done": "That was the last question: {right} of {count} right. Go on stepping, or q to leave.",
 }
 
@@ -49,6 +53,16 @@ class Exercise:
     def question(self) -> Question | None:
         """The open question; None after the last one."""
         return self.lesson.questions[self.index] if self.index < len(self.places) else None
+
+    @property
+    def score(self) -> Score:
+        """The score so far."""
+        return Score(self.index, self.right, len(self.places))
+
+    def told(self) -> str:
+        """The score in one line."""
+        what = "finished" if self.score.is_done else "left"
+        return self.say(what, name=self.lesson.name, answered=self.index)
 
     def held(self, position: int) -> int:
         """Where a session may go that wants to go to `position`."""

@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from io import StringIO
-from tokenize import COMMENT, generate_tokens
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
+from gradviz.learn.lesson_file import Lesson, lesson_of, lesson_of_file
 from gradviz.nearest import nearest
 from gradviz.step.command_error import CommandError
 from gradviz.words.escape import clean, shortened
-
-Text = Mapping[str, str]  # by language
 
 _TOLERANCE = 1e-2  # relative: people round
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?:\s*/\s*(\d+\.?\d*))?", re.IGNORECASE)
@@ -30,50 +25,12 @@ _ALIKE = (
 )  # answers that mean the same
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked at the first event where `stop` is true, and shown at the first one after it where `shown` is. The
-    answer is the `value` of a tensor there (`x.grad`), the `gradient` that comes to one (in forward mode its tangent),
-    or one of the words `expect`, in the order of LANGUAGES. `hint` is shown after a first wrong answer."""
-
-    stop: str
-    shown: str
-    ask: Text
-    because: Text
-    value: str = ""
-    gradient: str = ""
-    expect: tuple[str, ...] = ()
-    hint: Text | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """A lesson: its program and its questions."""
-
-    name: str
-    order: int
-    title: Text
-    about: Text
-    program: str
-    questions: tuple[Question, ...]
-
-    @property
-    def without_comments(self) -> str:
-        """The program without its comments, which tell the answers; each line stays where it is."""
-        lines = self.program.splitlines()
-        for token in generate_tokens(StringIO(self.program).readline):
-            if token.type == COMMENT:
-                row, column = token.start
-                lines[row - 1] = lines[row - 1][:column].rstrip()
-        return "\n".join(lines) + "\n"
-
-
 @cache
 def lessons() -> dict[str, Lesson]:
     """All lessons by name, in their order."""
     folder = files("gradviz.learn").joinpath("lessons")
     found = [
-        _lesson(file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8")))
+        lesson_of(file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8")))
         for file in folder.iterdir()
         if file.name.endswith(".toml")
     ]
@@ -81,21 +38,15 @@ def lessons() -> dict[str, Lesson]:
 
 
 def lesson_called(name: str) -> Lesson:
-    """The lesson of a name. Raises CommandError if there is none."""
+    """The lesson of a name, or in a file whose name ends with `.toml`. Raises CommandError if there is none."""
+    if name.endswith(".toml"):
+        return lesson_of_file(Path(name))
     known = lessons()
     if name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near}?" if near else f"the lessons are {', '.join(known)}"
         raise CommandError(f"there is no lesson {shortened(clean(name), 40)!r}: {hint}")
     return known[name]
-
-
-def _lesson(name: str, told: Mapping[str, Any]) -> Lesson:
-    questions = tuple(
-        Question(**{**question, "expect": tuple(question.get("expect", ()))})
-        for question in told["questions"]
-    )
-    return Lesson(name, told["order"], told["title"], told["about"], told["program"].lstrip("\n"), questions)
 
 
 def is_right(text: str, expected: np.ndarray | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 
 def pure_path(path: str) -> PurePath:
@@ -34,3 +34,14 @@ def absolute(path: str) -> str:
         return os.path.join(os.getcwd(), path)  # what is in it stays as it is
     except OSError:  # this directory is gone
         return path
+
+
+def data_folder() -> Path:
+    """Where gradviz keeps a user's data. `XDG_DATA_HOME` is respected on every system."""
+    if xdg := os.environ.get("XDG_DATA_HOME"):
+        return Path(xdg, "gradviz")
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local", "gradviz")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "gradviz"
+    return Path.home() / ".local" / "share" / "gradviz"

@@ -155,13 +155,18 @@ def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
     count = len(event.tensors)
     caller = f"{clean(event.how)}.zero_grad()"
     if not count:
-        return f"{caller} finds no gradient to clear"
-    now = "None" if event.to_none else "zero"
+        return stop.say("{caller} finds no gradient to clear", caller=caller)
+    now = "None" if event.to_none else stop.say("zero")
     if count > 4:
-        return f"{caller} sets {count:,} gradients to {now}"
-    return (
-        f"{caller} sets the gradient{'s' * (count > 1)} of {listed(map(stop.called, event.tensors))} to {now}"
+        return stop.say(
+            "{caller} sets {count} gradients to {now}", caller=caller, count=f"{count:,}", now=now
+        )
+    names = stop.listed(map(stop.called, event.tensors))
+    one, several = (
+        "{caller} sets the gradient of {names} to {now}",
+        "{caller} sets the gradients of {names} to {now}",
     )
+    return stop.say(one if count == 1 else several, caller=caller, names=names, now=now)
 
 
 def _kernel(stop: Stop, event: KernelRan) -> str:
@@ -170,7 +175,8 @@ def _kernel(stop: Stop, event: KernelRan) -> str:
 
 
 def _named(stop: Stop, event: Named) -> str:
-    return f"a {clean(event.role) or 'tensor'} is named {clean(event.name)}: {stop.brief(event.tensor)}"
+    told, role = "a {role} is named {name}: {value}", clean(event.role) or "tensor"
+    return stop.say(told, role=role, name=clean(event.name), value=stop.brief(event.tensor))
 
 
 _SCOPES = {"module": "module {name}", "function": "the forward of {name}"}
@@ -206,13 +212,17 @@ def _tangent(stop: Stop, event: TangentPushed) -> str:
 def _stepped(stop: Stop, event: Stepped) -> str:
     told = [settings_told(group.settings) for group in event.groups if group.size]
     how = f" ({'; '.join(dict.fromkeys(told))})" if told else ""
-    return f"{clean(event.type)} steps: {plural(len(event.parameters), 'parameter')} will change{how}"
+    count = len(event.parameters)
+    one, several = "{type} steps: 1 parameter will change", "{type} steps: {count} parameters will change"
+    return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
 
 
 def _holds(stop: Stop, event: OptimizerHolds) -> str:
     told = [settings_told(group.settings) for group in event.groups]
     how = f" ({'; '.join(dict.fromkeys(told))})" if told else ""
-    return f"{clean(event.type)} holds {plural(len(event.parameters), 'parameter')}{how}"
+    count = len(event.parameters)
+    one, several = "{type} holds 1 parameter", "{type} holds {count} parameters"
+    return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
 
 
 def _clipped(stop: Stop, event: GradsClipped) -> str:

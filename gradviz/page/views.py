@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,26 @@ class Shared:
     def __init__(self, words: Words, explained: Collection[int] = ()) -> None:
         self.words, self.explained = words, explained
         self.sources, self.states, self.trees = Sources(words.trace), States(words.query), Trees()
+        self.step = cache(self._step)  # an event of a pass within a pass is one of both
+
+    def _step(self, k: int) -> dict[str, Any]:
+        """An event, as plain data."""
+        stop = Stop(self.words, k)
+        site, place = stop.place
+        step: dict[str, Any] = {
+            "k": k,
+            "kind": Kind(stop.event_kind).name.lower(),
+            "text": sentence(stop),
+            "phase": phase(stop),
+            "site": self.sources.site(0 if site is None else site.number),
+            "why": place,
+            "lit": list(_lit(stop.event)),
+        }
+        if told := [(row.label, row.text) for row in rows(stop, MOST_WAITING)]:
+            step["rows"] = told
+        if k in self.explained:
+            step["told"] = [plain(line, 400) for line in why(stop)[1:]]
+        return step
 
 
 def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
@@ -100,7 +121,7 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
         "trees": shared.trees.of(graph),
         "tensors": states.of(tensors, first, last) if trace.count else {},
         "flows": states.along(graph, first if run is None else run.first, last),
-        "steps": [_step(k, words, sources, k in shared.explained) for k in steps],
+        "steps": [shared.step(k) for k in steps],
         "why": reasons(graph, words, last) if trace.count else {},
         "ran": _ran(graph, events, trace),
     }
@@ -201,25 +222,6 @@ def _formula(rule: Rule) -> str:
 
 
 # --- steps
-
-
-def _step(k: int, words: Words, sources: Sources, explained: bool) -> dict[str, Any]:
-    stop = Stop(words, k)
-    site, place = stop.place
-    step: dict[str, Any] = {
-        "k": k,
-        "kind": Kind(stop.event_kind).name.lower(),
-        "text": sentence(stop),
-        "phase": phase(stop),
-        "site": sources.site(0 if site is None else site.number),
-        "why": place,
-        "lit": list(_lit(stop.event)),
-    }
-    if told := [(row.label, row.text) for row in rows(stop, MOST_WAITING)]:
-        step["rows"] = told
-    if explained:
-        step["told"] = [plain(line, 400) for line in why(stop)[1:]]
-    return step
 
 
 def _tensors(*numbers: int) -> list[str]:

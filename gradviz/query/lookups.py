@@ -22,7 +22,7 @@ class Lookups:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.flow = lru_cache(maxsize=8)(self._flow)
+        self.flow = lru_cache(maxsize=16)(self._flow)
 
     @cached_property
     def tensors(self) -> Tensors:

@@ -263,6 +263,15 @@ def test_texts_are_alike_that_differ_in_the_last_digits_alone() -> None:
     assert not alike("w = 0.5", "w = 0.5, 0.5")
 
 
+def test_the_moving_picture_of_the_stepper_can_be_made_again(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    from tests.stepper_gif import LINES, frames
+
+    screens = dict(frames(tmp_path))
+    assert screens.keys() == set(LINES)
+    assert "the&#160;chain&#160;rule" in screens["why"]
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         furnished(Path(name))

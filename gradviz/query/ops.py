@@ -42,8 +42,9 @@ CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max", "clip")
 
-# Products of data with weights: what a layer does that learns.
+# Products of data with weights: what a layer does that learns. An embedding is one, of rows that are 0 but for a 1.
 PRODUCTS = frozenset({
+    "embedding",
     "addmm", "mm", "matmul", "linear", "bmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "bilinear", "conv1d",
     "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "lstm", "gru",
     "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",

@@ -11,6 +11,7 @@ import pytest
 
 import gradviz as package
 from gradviz.diagnose import RULES, UnknownRule, check
+from gradviz.sources.script import Target, run
 
 Command = Callable[..., CompletedProcess[str]]
 
@@ -161,6 +162,34 @@ def test_a_lesson_that_reads_a_grad_on_purpose_gets_a_note_and_a_clean_picture(
     assert {one["severity"] for one in found if one["rule"] == "nonleaf-grad-read"} == {"note"}
     gradviz_here("graph", "lesson.gradviz", "-o", "lesson.svg")
     assert "finding" not in (tmp_path / "lesson.svg").read_text()
+
+
+@pytest.mark.parametrize("flat", ["torch.round(x)", "x.clamp(max=1.0)"])
+def test_a_gradient_of_0_in_the_only_pass_of_a_lesson_is_a_note(flat: str, tmp_path: Path) -> None:
+    assert _severities(tmp_path, f"({flat} - 4).pow(2).sum().backward()") == {"zero-gradient": "note"}
+
+
+def test_a_gradient_of_0_in_the_only_pass_of_a_training_is_a_warning(tmp_path: Path) -> None:
+    lines = (
+        "optimizer = torch.optim.SGD([x], lr=0.1)\ntorch.round(x).pow(2).sum().backward()\noptimizer.step()"
+    )
+    assert _severities(tmp_path, lines) == {"zero-gradient": "warning"}
+
+
+def test_a_saturated_layer_and_a_dead_rectifier_of_a_single_pass_are_notes(tmp_path: Path) -> None:
+    assert _severities(tmp_path, "torch.tanh(1000 * x.repeat(8)).mul(2).sum().backward()") == {
+        "saturated-activation": "note"
+    }
+    dead = "(torch.relu(-x.repeat(8)) + x.sum()).sum().backward()"
+    assert _severities(tmp_path, dead) == {"dead-relu": "note"}
+
+
+def _severities(folder: Path, lines: str) -> dict[str, str]:
+    """The rules that find something in these lines about `x`, each with its severity."""
+    text = f"import torch\nx = torch.tensor([1.4, 2.6], requires_grad=True)\n{lines}\n"
+    (folder / "one_pass.py").write_text(text, encoding="utf-8")
+    run(Target(str(folder / "one_pass.py"), False, []), folder / "one_pass.gradviz", engine="numpy")
+    return {finding.rule: finding.severity for finding in check(folder / "one_pass.gradviz")}
 
 
 def test_the_same_read_in_a_loop_that_trains_is_a_warning(gradviz_here: Command, tmp_path: Path) -> None:

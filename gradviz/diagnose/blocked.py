@@ -109,7 +109,8 @@ class _Ends:
 
 
 def _dry_leaves(case: Case) -> np.ndarray:
-    """The trained leaves whose every gradient was zero, in two passes or more with a root other than 0."""
+    """The trained leaves whose every gradient was zero, in two passes or more with a root other than 0, or in the only
+    pass of a program."""
     came = case.trace.table(Kind.ACCUMULATED)
     known = case.trace.states.rows_of(came["gradient"], came.events) >= 0
     leaves = came["tensor"][known]
@@ -117,7 +118,7 @@ def _dry_leaves(case: Case) -> np.ndarray:
     live = ~contained(came["in_pass"][known], _passes_from_zero(case))
     wet = distinct(leaves[(rms != 0) & live])
     dry, counts = np.unique(leaves[live], return_counts=True)
-    dry = dry[(counts >= _LEAST) & ~contained(dry, wet)]
+    dry = dry[(counts >= min(_LEAST, len(case.trace.passes))) & ~contained(dry, wet)]
     held = case.training.trained | set(case.training.holders)
     return dry[contained(dry, sorted(held))] if held else dry
 

@@ -61,6 +61,13 @@ class Case:
         return NOTE if failure.handled else ERROR
 
     @cached_property
+    def is_lesson(self) -> bool:
+        """Whether a program has a single pass and trains nothing: what it computes is looked at, and a gradient of 0
+        may be what it shows."""
+        trains = self.training.trained or self.training.holders
+        return len(self.trace.passes) == 1 and not trains
+
+    @cached_property
     def downstream(self) -> Downstream:
         """The ops that read each tensor."""
         return self.query.of(Downstream)

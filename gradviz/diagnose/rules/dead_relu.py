@@ -20,7 +20,7 @@ Example:
 Cure: a smaller learning rate, biases that begin at 0 or above, normalised inputs, or `leaky_relu`.
 
 Not reported: half of the units being zero, and a term of the loss that is 0, as a hinge is whose margins are
-kept.
+kept. In a program of a single pass that trains nothing it is a note.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case, few_of
-from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
@@ -79,10 +79,11 @@ def _search(case: Case) -> Iterator[Found]:
             names = [clean(case.trace.text(scope)) for scope in dead_ones if scope]
             yield Found(
                 f"the rectifier{f' in or after {few_of(names)}' if names else ''} gives {share[calls].mean():.0%} "
-                f"zeros in its last {len(calls)} calls: no gradient passes it",
+                f"zeros{f' in its last {len(calls)} calls' * (len(calls) > 1)}: no gradient passes it",
                 "use a smaller learning rate or bias, another initialisation, or nn.LeakyReLU",
                 (int(events[calls[0]]),),
                 site=site,
+                severity=NOTE if case.is_lesson else "",
                 tensors=_concerned(case, [int(results[last[scope][0]]) for scope in dead_ones]),
             )
 

@@ -19,7 +19,8 @@ Example:
 
 Cure: normalise the inputs, begin with smaller weights, or put a normalisation before it.
 
-Not reported: the last op before a loss: a network that is sure of itself is healthy.
+Not reported: the last op before a loss: a network that is sure of itself is healthy. In a program of a single
+pass that trains nothing it is a note.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case, few_of
-from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rules.dead_relu import last_scopes
 from gradviz.events.kinds import Kind
@@ -72,7 +73,7 @@ def _search(case: Case) -> Iterator[Found]:
         saturated = {
             scope: calls
             for scope, calls in of_scopes.items()
-            if len(calls) >= _CALLS
+            if len(calls) >= min(_CALLS, len(case.trace.passes))
             and flat[calls].mean() >= _SHARE
             and flat[calls[0]]
             and not _feeds_a_loss(case, int(results[calls[0]]))
@@ -90,12 +91,17 @@ def _found(
     names = [clean(case.trace.text(scope)) for scope in saturated if scope]
     return Found(
         f"{clean(ops[0].op).rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
-        f"all elements in {int(flat[calls].sum())} of {len(calls)} calls: almost no gradient passes it",
+        f"all elements{_times(int(flat[calls].sum()), len(calls))}: almost no gradient passes it",
         "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
         (ops[0].index,),
         site=site,
+        severity=NOTE if case.is_lesson else "",
         tensors=tuple(dict.fromkeys(t for op in ops for t in (op.outputs[0], *_behind(case, op.index)))),
     )
+
+
+def _times(count: int, calls: int) -> str:
+    return f" in {count} of {calls} calls" if calls > 1 else ""
 
 
 def _behind(case: Case, op: int) -> list[int]:
@@ -136,5 +142,5 @@ RULE = Rule(
     WARNING,
     "tanh or sigmoid at its ends, where it passes almost no gradient",
     _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
 )

@@ -18,7 +18,7 @@ Example:
 Cure: take the op out of the way to the loss, or use a straight-through estimate: `x + (x.round() -
 x).detach()`.
 
-Not reported: a loss of 0 that sends no gradient.
+Not reported: a loss of 0 that sends no gradient. In a program of a single pass that trains nothing it is a note.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _search(case: Case) -> Iterator[Found]:
         else:
             why, cure = f"{what} gives 0 for any gradient", _CURES.get(name, _CURE)
         yield Found(
-            f"the gradient of {case.called(block.leaves)} is 0 in every pass: {why}",
+            f"the gradient of {case.called(block.leaves)} is 0{' in every pass' * (len(case.trace.passes) > 1)}: {why}",
             cure,
             (block.event, *((made.index,) if made is not None else ())),
             site=block.site,
@@ -71,7 +71,9 @@ def _search(case: Case) -> Iterator[Found]:
             number=block.number,
             tensors=block.leaves,
             severity=NOTE
-            if _is_first_state(case, block) or (name == "mul" and _is_switched_off(case, op))
+            if _is_first_state(case, block)
+            or (name == "mul" and _is_switched_off(case, op))
+            or case.is_lesson
             else "",
         )
 
@@ -112,7 +114,7 @@ RULE = Rule(
     WARNING,
     "a line behind which all gradients are 0",
     _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
     follows=(
         "dead-relu",
         "constant-output",

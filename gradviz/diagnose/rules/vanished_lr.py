@@ -1,5 +1,6 @@
 """`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of the highest
-one before it, while there still are gradients.
+one before it, while there still are gradients; or for half of the run or longer below a thousandth, where a
+scheduler is stepped in each batch.
 
 Why it is bad: the steps change nothing any more, though the run goes on.
 
@@ -37,6 +38,7 @@ from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE, _LEAST = 0.2, 3
+_THOUSANDTH, _HALF = 1e-3, 0.5  # of a rate that falls in each batch
 _FEW = 10  # steps of a scheduler
 _MILDER = "a milder schedule here (gamma, step_size, T_max), or a lower bound (eta_min)"
 _LESS_OFTEN = (
@@ -51,9 +53,12 @@ def _search(case: Case) -> Iterator[Found]:
         events, rates = stepped.events[own], case.training.rates[own]
         if not np.isfinite(rates).all():
             continue
-        tiny = rates <= case.settings.threshold("vanished-lr") * np.maximum.accumulate(rates)
-        last = len(rates) - (np.flatnonzero(~tiny)[-1] + 1 if not tiny.all() else 0)
-        if last < max(_LEAST, _SHARE * len(rates)) or not _has_gradients(case, int(events[-last])):
+        last = _tiny_at_the_end(rates, case.settings.threshold("vanished-lr"))
+        if last < max(_LEAST, _SHARE * len(rates)):
+            last = _tiny_at_the_end(rates, _THOUSANDTH)
+            if last < max(_LEAST, _HALF * len(rates)) or not _is_stepped_per_batch(case, optimizer):
+                continue
+        if not _has_gradients(case, int(events[-last])):
             continue
         first = int(events[-last])
         by = _lowering(case, optimizer, first)
@@ -67,6 +72,20 @@ def _search(case: Case) -> Iterator[Found]:
             _MILDER if making >= 0 else _LESS_OFTEN,
             (making if making >= 0 else by if by >= 0 else first, first),
         )
+
+
+def _tiny_at_the_end(rates: np.ndarray, share: float) -> int:
+    """How many rates at the end are at most a share of the highest one before."""
+    tiny = rates <= share * np.maximum.accumulate(rates)
+    return len(rates) - (int(np.flatnonzero(~tiny)[-1]) + 1 if not tiny.all() else 0)
+
+
+def _is_stepped_per_batch(case: Case, optimizer: int) -> bool:
+    """Whether a scheduler is stepped in a loop in a loop, as often as the optimizer."""
+    told = case.trace.table(Kind.SCHEDULED)
+    own = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told["steps"] > 0)]
+    steps = np.count_nonzero(case.training.stepped["optimizer"] == optimizer)
+    return bool(len(own) >= steps > 0) and loops_around(case, case.site(int(own[-1]))) > 1
 
 
 def _lowering(case: Case, optimizer: int, step: int) -> int:

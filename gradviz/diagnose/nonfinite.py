@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,12 +11,13 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
-from gradviz.query.ops import FLAT_AT_ZERO
+from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
 
+_OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
 _MOST = 10_000  # ops that a search looks at
 
 
@@ -31,8 +33,9 @@ class Source(Enum):
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The event at which the first harmful bad number appeared. `tensor` has it. `harm` is the event that
-    makes it matter: the beginning of a pass from a bad root, or the accumulation of a bad gradient. `zeros`
-    says of a node that only gradients of 0 met its singular point, and that a mask made them, not a residual of 0."""
+    makes it matter: the beginning of a pass from a bad root, the accumulation of a bad gradient, or the last event of a
+    program that ended before any pass (`number` is 0 then). `zeros` says of a node that only gradients of 0 met its
+    singular point, and that a mask made them, not a residual of 0."""
 
     source: Source
     event: int
@@ -48,6 +51,8 @@ def first_bad(case: Case) -> Origin | None:
     """The origin of the first harmful NaN or infinity; None if there is none. Use `case.of(first_bad)`."""
     if not (case.trace.states.stats[:, [Stat.NAN, Stat.INF]] > 0).any():
         return None
+    if not case.trace.passes:
+        return _before_any_pass(case)
     forward, backward = _first_bad_root(case), _first_bad_gradient(case)
     found = [origin for origin in (forward, backward) if origin is not None]
     return min(found, key=lambda origin: origin.harm) if found else None
@@ -104,11 +109,30 @@ def _first_bad_root(case: Case) -> Origin | None:
     return _above(case, _Bad(case), int(tensors[wrong[0]]), run)
 
 
+def _before_any_pass(case: Case) -> Origin | None:
+    """The origin of what was not finite in the last tensor with a graph, if the program ended with an exception before
+    any pass began, that says so: `raise ValueError("loss is nan")`, or what a distribution says of its arguments."""
+    failure = next((failure for failure in case.failures if not failure.node), None)
+    if failure is None or failure.handled or not _OF_NUMBERS.search(failure.message):
+        return None
+    bad, states = _Bad(case), case.trace.states
+    wrong = (states.stats[:, [Stat.NAN, Stat.INF]] > 0).any(axis=1) & (states.flags & REQUIRES_GRAD > 0)
+    ops = [
+        t for t in distinct(states.tensors[wrong]).tolist() if isinstance(case.query.tensors.made(t), OpRan)
+    ]
+    return _up_from(case, bad, ops[-1], case.trace.count, 0) if ops else None
+
+
 def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:
-    """Follow bad inputs upwards from a root, to the event whose inputs are all good."""
+    """Follow bad inputs upwards from the root of a pass, to the event whose inputs are all good."""
+    return _up_from(case, bad, root, run.first, run.number)
+
+
+def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
+    """Follow bad inputs upwards from a tensor as it is before an event, to the event whose inputs are all good."""
     tensors = case.query.tensors
-    state, at = tensors.before(root, run.first), run.first
-    event = run.first
+    state, at = tensors.before(root, end), end
+    event = end
     for _ in range(_MOST):
         event = state.since if state.since >= 0 else tensors.maker(state.tensor) or 0
         op = tensors.op(event) if tensors.is_op(event) else None
@@ -121,7 +145,8 @@ def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:
     source = Source.OP
     if not tensors.is_op(event):
         source = Source.STEP if case.trace.kinds[event] == Kind.MUTATED else Source.DATA
-    return Origin(source, event, state.tensor, run.first, run.number, bad.counts(state.tensor, at)[0])
+    harm = min(end, case.trace.count - 1)
+    return Origin(source, event, state.tensor, harm, number, bad.counts(state.tensor, at)[0])
 
 
 def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
@@ -139,13 +164,12 @@ def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
 
 
 def _is_meant(case: Case, tensor: int, at: int) -> bool:
-    """Whether the infinities of a tensor are meant: it does not require grad, or they were written down."""
-    if not case.query.tensors.flags(tensor, at) & REQUIRES_GRAD:
-        return True
+    """Whether the infinities of a tensor are meant: they were written down, or are data, or the logarithm of a mask."""
+    has_graph = case.query.tensors.flags(tensor, at) & REQUIRES_GRAD
     maker = case.query.tensors.made(tensor)
     if not isinstance(maker, OpRan):
-        return False
-    if "inf" in maker.args:
+        return not has_graph
+    if "inf" in maker.args or (not has_graph and maker.op in LOGARITHMS):
         return True
     bad = _Bad(case)
     carrying = [t for t in maker.inputs if t and bad.is_bad(t, maker.index - 1)]

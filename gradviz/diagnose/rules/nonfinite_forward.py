@@ -25,6 +25,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.birth import taken_and_given
+from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
 
 _CURE = (
@@ -43,12 +44,18 @@ def _search(case: Case) -> Iterator[Found]:
     else:
         told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _CURE
     yield Found(
-        f"{told}; the root of pass {origin.number} is not finite",
+        f"{told}; {_harm(case, origin)}",
         cure,
         (origin.event, origin.harm),
         number=origin.number,
         tensors=(origin.tensor,),
     )
+
+
+def _harm(case: Case, origin: Origin) -> str:
+    if origin.number:
+        return f"the root of pass {origin.number} is not finite"
+    return f"the program ends with {clean(case.trace.meta.get('error_type', 'an exception'))}"
 
 
 def _inputs(case: Case, origin: Origin) -> str:

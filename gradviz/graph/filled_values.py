@@ -11,6 +11,7 @@ from gradviz.graph import model as m
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
+from gradviz.query.changes import added_to
 from gradviz.query.silent_writes import used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
@@ -59,6 +60,7 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
     """Fill in the gradient that moved along each edge in a pass."""
     trace, ids = query.trace, Ids().node
     arrived: dict[str, Snapshot | None] = {}
+    added: dict[str, tuple[Snapshot, Snapshot] | None] = {}  # by AccumulateGrad
     edges: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if edge.kind == m.GRAD:
@@ -69,6 +71,7 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
             continue
         if isinstance(event, Accumulated):
             node.accumulated = True
+            added[node.id] = added_to(query, event, graph.at)
         elif isinstance(event, Received):
             node.ran = True
             arrived[node.id] = trace.snapshot(event.gradients[0], event.index)
@@ -77,6 +80,8 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
             for edge, gradient in zip(edges.get(node.id, ()), flows, strict=False):
                 edge.gradient, edge.value = gradient, trace.snapshot(gradient, event.index)
     for leaf in graph.nodes.values():
+        if leaf.grad is not None:
+            leaf.added = added.get(leaf.pair)
         if leaf.pair in arrived and leaf.kind == m.LEAF and not graph.nodes[leaf.pair].accumulated:
             leaf.reached = arrived[leaf.pair]
     for root in query.passes.began(run.number).roots:

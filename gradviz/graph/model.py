@@ -78,6 +78,9 @@ class Node:
     value: Snapshot | None = None
     used: Snapshot | None = None  # what backward computed with, where that is another value
     grad: Snapshot | None = None
+    added: tuple[Snapshot, Snapshot] | None = (
+        None  # of a leaf: its .grad before the shown pass, and what came
+    )
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
     reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate

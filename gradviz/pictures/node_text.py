@@ -9,6 +9,7 @@ from gradviz.graph.model import LEAF, TENSOR, Node
 from gradviz.pictures.boxes import box_lines
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain
+from gradviz.words.numbers import BRIEF as BRIEF_VALUE
 from gradviz.words.numbers import has_odd, plural, value_label
 
 Line = tuple[str, str]
@@ -51,6 +52,8 @@ def _tensor(node: Node, show: str) -> list[Line]:
         lines.append(("error", f"in backward {value_label(node.used)}"))
     if node.grad is not None:
         lines.append(_valued(".grad", node.grad, "grad"))
+        if told := added_told(node.added):
+            lines.append(("grad", told))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         lines.append(("fact", ".grad = None"))
     if node.reached is not None:
@@ -81,11 +84,21 @@ def facts(node: Node) -> str:
         told.append("frozen")
     elif node.name is not None:
         told.append("requires_grad=False")
+    if node.root:
+        told.append("root")
     if node.op == "gradient":
         told.append("starts the pass")
     if node.retained:
         told.append("retains grad")
     return " · ".join(told)
+
+
+def added_told(added: tuple[Snapshot, Snapshot] | None) -> str:
+    """What a `.grad` is the sum of: `= 0.6 (before) + 0.6`; empty where it has too many elements to be written."""
+    if added is None or added[0].array is None or added[0].array.size > BRIEF_VALUE:
+        return ""
+    before, came = map(value_label, added)
+    return f"= {before} (before) + {came}"
 
 
 def _shape_and_value(node: Node) -> Line:

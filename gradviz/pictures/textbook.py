@@ -10,11 +10,12 @@ from functools import cached_property
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind, NodeMade, Produced
 from gradviz.graph.model import GRAD_FN, LEAF, TENSOR, Graph
-from gradviz.pictures.node_text import Line
+from gradviz.pictures.node_text import Line, added_told
 from gradviz.pictures.scene import Link, Scene, Thing, about
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.moment import Moment
 from gradviz.query.silent_writes import SilentWrite, used_otherwise
+from gradviz.tracefile import Snapshot
 from gradviz.words.chain import contributes, local, over, so_far
 from gradviz.words.escape import plain
 from gradviz.words.numbers import compact
@@ -72,6 +73,11 @@ class _Book:
     def _written(self) -> dict[int, SilentWrite]:
         """The tensors that backward used with other values than forward."""
         return {write.tensor: write for write in used_otherwise(self.query, self.moment.k).values()}
+
+    @cached_property
+    def _added(self) -> dict[int, tuple[Snapshot, Snapshot] | None]:
+        """The leaves whose `.grad` had something before the pass: that, and what came."""
+        return {node.number: node.added for node in self.graph.nodes.values() if node.kind == LEAF}
 
     @cached_property
     def _produced(self) -> dict[int, Produced]:
@@ -144,7 +150,10 @@ class _Book:
         node = next((edge.node for edge in made.edges if edge.tensor == tensor), 0)
         lines: list[Line] = [("value", self._value(tensor))]
         lines.append(("fact", "leaf" if node else "requires_grad=False"))
-        return Thing(f"v{tensor}", ["variable"], lines + self._gradient(node, 0, tensor), "", "")
+        lines += self._gradient(node, 0, tensor)
+        if told := added_told(self._added.get(tensor)):
+            lines.append(("grad", f".grad {told}"))
+        return Thing(f"v{tensor}", ["variable"], lines, "", "")
 
     def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
         is_root = (made.node, tensor) in self.roots

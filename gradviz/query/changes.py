@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import Accumulated, Kind
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import Snapshot
 
 
 def value_changes(query: Query, tensor: int) -> np.ndarray:
@@ -51,3 +52,24 @@ def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
 
 def _ordered(*parts: object) -> np.ndarray:
     return distinct(np.concatenate([np.asarray(part, np.int64) for part in parts]))
+
+
+def added_to(query: Query, event: Accumulated, at: int) -> tuple[Snapshot, Snapshot] | None:
+    """What the `.grad` of a leaf was before an event added a gradient to it, and that gradient. None if there was
+    nothing or 0, if elements were not kept, or if the `.grad` at event `at` is no longer the sum of both."""
+    earlier = query.tensors.grad(event.tensor, event.index - 1)
+    if not earlier:
+        return None
+    before = query.memory.value(earlier, event.index - 1)
+    came = query.memory.value(event.gradient, event.index - 1)
+    grad = query.tensors.grad(event.tensor, at)
+    now = query.memory.value(grad, at) if grad else None
+    if before is None or came is None or now is None:
+        return None
+    if before.array is None or came.array is None or now.array is None or not before.array.any():
+        return None
+    with np.errstate(all="ignore"):
+        is_sum = now.array.shape == came.array.shape == before.array.shape and np.allclose(
+            before.array + came.array, now.array, rtol=1e-4, equal_nan=True
+        )
+    return (before, came) if is_sum else None

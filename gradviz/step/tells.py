@@ -9,8 +9,8 @@ from rich.cells import set_cell_size
 
 from gradviz.events.kinds import Kind
 from gradviz.query.bad_numbers import bad_numbers
+from gradviz.query.changes import grad_changes
 from gradviz.query.predicate import Predicate
-from gradviz.query.why_none import accumulations
 from gradviz.step.command_error import NO_VALUES, CommandError
 from gradviz.step.path_text import path as path_between
 from gradviz.step.plain_stop import describe
@@ -46,15 +46,15 @@ def why(session: Session, argument: str) -> None:
 
 
 def _why_grad(stop: Stop, about: Subject) -> list[str]:
-    """Why a `.grad` is None, or which accumulations it is the sum of."""
+    """Why a `.grad` is None, or which accumulations and other changes made it what it is."""
     grad = stop.moment.grad(about.tensor)
     if not grad:
         return [no_grad_told(stop, about.tensor, about.called)]
     name = about.called
     lines = [f"{name}.grad = {stop.value(grad)}"]
-    for event in accumulations(stop.query, about.tensor, stop.k, 8):
-        then = stop.other(event.index)
-        lines.append(f"  {stop.event_of(event.index)}: {sentence(then)}")
+    changed = grad_changes(stop.query, about.tensor)
+    for event in changed[changed <= stop.k][-_SHOWN:].tolist():
+        lines.append(f"  {stop.event_of(event)}: {sentence(stop.other(event))}")
     if zero := zero_told(stop, about.tensor, name):
         lines.append(f"  {zero}")
     return [*lines, stop.say("  (who {name}.grad goes to its last change)", name=name)]

@@ -37,6 +37,7 @@ from gradviz.words.jvp import terms
 from gradviz.words.numbers import compact, number
 from gradviz.words.parts import LONGEST, leads_to, saved_by, steps_at
 from gradviz.words.stop import Stop
+from gradviz.words.updates import update_told
 from gradviz.words.words import MOST_LISTED
 
 _BARS = 24  # cells
@@ -271,6 +272,8 @@ def _padded(text: str, width: int) -> str:
 
 
 def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
+    if told := update_told(stop, event):
+        yield Row("step", told, "cyan")
     yield from _written(stop, event.tensor)
 
 

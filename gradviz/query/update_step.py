@@ -1,0 +1,164 @@
+"""What an optimizer step computed: the terms of SGD and of Adam, from what was recorded, checked against the result.
+
+SGD and Adam as PyTorch's documentation states them (torch.optim.SGD, torch.optim.Adam)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Mutated, Stepped
+from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.query import Query
+
+_MOST = 32  # elements of a parameter
+_MOST_STEPS = 64  # earlier steps that momentum and averages are followed through
+_TOLERANCE = 1e-4  # relative to the change: the steps are computed in float32
+
+Array = np.ndarray
+_Terms = list[tuple[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A step of one parameter. `formula` names the `terms`, whose values are arrays in the parameter's shape or
+    numbers, in the order in which the formula has them."""
+
+    formula: str
+    terms: tuple[tuple[str, Array], ...]
+    after: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    settings: Mapping[str, Any]
+    before: Array
+    grad: Array
+    after: Array
+
+
+def update_step(query: Query, event: Mutated) -> Update | None:
+    """How an optimizer computed the new value of a parameter; None where it is not one of those that are known, where
+    elements or earlier steps were not recorded, or where the formula does not give what was recorded."""
+    explain = _OPTIMIZERS.get(event.how)
+    steps = _steps(query, event) if explain is not None else []
+    if explain is None or not steps:
+        return None
+    last = steps[-1]
+    with np.errstate(all="ignore"):
+        found = explain(steps)
+    if found is None:
+        return None
+    formula, terms, change = found
+    near = np.allclose(last.before - change, last.after, rtol=1e-6, atol=_TOLERANCE * _size(change))
+    return Update(formula, tuple(terms), last.after) if near else None
+
+
+def _size(change: Array) -> float:
+    return float(np.abs(change).max()) if change.size and np.isfinite(change).all() else 0.0
+
+
+def _steps(query: Query, event: Mutated) -> list[_Step]:
+    """All steps of a parameter up to an event; none if one of them cannot be read."""
+    stepped, mutated = query.trace.table(Kind.STEPPED), query.trace.table(Kind.MUTATED)
+    own = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == _code(query, event))]
+    own = own[own <= event.index]
+    found: list[_Step] = []
+    optimizers = set()
+    if len(own) > _MOST_STEPS:
+        return []
+    for at in own.tolist():
+        before = stepped.events[stepped.events < at]
+        step = stepped.object(int(before[-1])) if len(before) else None
+        read = _step(query, step, event.tensor, at) if isinstance(step, Stepped) else None
+        if read is None or not isinstance(step, Stepped):
+            return []
+        optimizers.add(step.optimizer)
+        found.append(read)
+    return found if len(optimizers) == 1 else []
+
+
+def _code(query: Query, event: Mutated) -> int:
+    table = query.trace.table(Kind.MUTATED)
+    return int(table["how"][np.searchsorted(table.events, event.index)])
+
+
+def _step(query: Query, step: Stepped, tensor: int, at: int) -> _Step | None:
+    if tensor not in step.parameters:
+        return None
+    position, settings = step.parameters.index(tensor), {}
+    for group in step.groups:
+        if position < group.size:
+            settings = dict(settings_of(group))
+            break
+        position -= group.size
+    before, after = query.memory.value(tensor, at - 1), query.memory.value(tensor, at)
+    grad = query.tensors.grad(tensor, at - 1)
+    came = query.memory.value(grad, at - 1) if grad else None
+    arrays = [None if one is None or one.array is None else one.array for one in (before, came, after)]
+    if not settings or any(one is None or one.size > _MOST or one.dtype.kind != "f" for one in arrays):
+        return None
+    old, gradient, new = (np.asarray(one, np.float64) for one in arrays)
+    return _Step(settings, old, gradient, new)
+
+
+def _setting(step: _Step, name: str) -> float:
+    value = step.settings.get(name, 0.0)
+    return float(value) if isinstance(value, bool) else number_of(value)
+
+
+def _with_decay(step: _Step) -> tuple[str, _Terms, Array]:
+    """The gradient that a step uses, as `grad` or with the weight decay."""
+    decay = _setting(step, "weight_decay")
+    if not decay:
+        return "grad", [("grad", step.grad)], step.grad
+    terms = [("grad", step.grad), ("weight_decay", np.float64(decay)), ("w", step.before)]
+    return "(grad + weight_decay · w)", terms, step.grad + decay * step.before  # type: ignore[return-value]
+
+
+def _sgd(steps: list[_Step]) -> tuple[str, _Terms, Array] | None:
+    last = steps[-1]
+    if any(_setting(step, name) for step in steps for name in ("nesterov", "dampening", "maximize")):
+        return None
+    lr, momentum = _setting(last, "lr"), _setting(last, "momentum")
+    formula, terms, used = _with_decay(last)
+    buffer: Any = None
+    for step in steps[:-1]:
+        *_, before = _with_decay(step)
+        buffer = before if buffer is None else _setting(step, "momentum") * buffer + before
+    start: _Terms = [("w", last.before), ("lr", np.asarray(lr))]
+    if not momentum or buffer is None:
+        return f"w − lr · {formula}", [*start, *terms], lr * used
+    parts: _Terms = [("momentum", np.asarray(momentum)), ("buffer", buffer)]
+    return (
+        f"w − lr · (momentum · buffer + {formula})",
+        [*start, *parts, *terms],
+        lr * (momentum * buffer + used),
+    )
+
+
+def _adam(steps: list[_Step]) -> tuple[str, _Terms, Array] | None:
+    last = steps[-1]
+    if any(_setting(step, name) for step in steps for name in ("amsgrad", "maximize", "weight_decay")):
+        return None
+    betas = last.settings.get("betas")
+    if not isinstance(betas, list) or len(betas) != 2:
+        return None
+    one, two = map(number_of, betas)
+    mean, square = np.zeros_like(last.grad), np.zeros_like(last.grad)
+    for step in steps:
+        mean = one * mean + (1 - one) * step.grad
+        square = two * square + (1 - two) * step.grad**2
+    mean, square = mean / (1 - one ** len(steps)), square / (1 - two ** len(steps))
+    lr, eps = _setting(last, "lr"), _setting(last, "eps")
+    terms = [("w", last.before), ("lr", np.asarray(lr)), ("m̂", mean), ("v̂", square), ("eps", np.asarray(eps))]
+    return "w − lr · m̂ / (√v̂ + eps)", terms, lr * mean / (np.sqrt(square) + eps)
+
+
+_OPTIMIZERS: dict[str, Callable[[list[_Step]], tuple[str, _Terms, Array] | None]] = {
+    "SGD": _sgd,
+    "Adam": _adam,
+}

@@ -1,0 +1,56 @@
+"""What a picture says of the root, and of a gradient that is added to another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gradviz
+import gradviz.engine as torch
+from gradviz.graph.build import build
+from gradviz.pictures.node_text import lines_of
+from gradviz.pictures.textbook import textbook
+from gradviz.tracefile import Trace, open_trace
+from gradviz.words.words import Words
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    with gradviz.record(tmp_path / "p.gradviz"):
+        x = torch.tensor(5.0, requires_grad=True)
+        z = torch.log(x**3)
+        z.backward(retain_graph=True)
+        z.backward(retain_graph=True)
+        x.grad.zero_()
+        z.backward()
+    return open_trace(tmp_path / "p.gradviz")
+
+
+def lines(trace: Trace, number: int, name: str) -> list[str]:
+    (node,) = [
+        node for node in build(trace, number).nodes.values() if node.name == name and not node.overwritten
+    ]
+    return [text for _, text in lines_of(node, "both")]
+
+
+def test_the_root_is_called_so(trace: Trace) -> None:
+    assert "non-leaf · requires_grad · root" in lines(trace, 1, "z")
+    assert not any("root" in line for line in lines(trace, 1, "x"))
+
+
+def test_a_gradient_that_is_added_stands_there_as_two_amounts(trace: Trace) -> None:
+    told = lines(trace, 2, "x")
+    assert told[told.index(".grad = 1.2") + 1] == "= 0.6 (before) + 0.6"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_nothing_is_added_to_none_or_to_zero(trace: Trace, number: int) -> None:
+    told = lines(trace, number, "x")
+    assert ".grad = 0.6" in told
+    assert not any("before" in line for line in told)
+
+
+def test_a_textbook_has_both_amounts(trace: Trace) -> None:
+    scene = textbook(Words(trace), build(trace, 2))
+    assert any(text == ".grad = 0.6 (before) + 0.6" for t in scene.things.values() for _, text in t.lines)

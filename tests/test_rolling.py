@@ -235,3 +235,69 @@ def test_the_ranks_of_one_training_have_modules_of_their_own_beside_each_other(t
     linears = [box for box in both.nodes.values() if box.box is not None and box.box.type == "Linear"]
     assert [box.count for box in linears] == [2, 2, 2, 2]
     assert {box.scope.partition("/")[0] for box in linears} == {"rank 0", "rank 1"}
+
+
+# --- modules without parameters
+
+
+class Dropping(torch.nn.Module):
+    """One dropout and one rectifier behind each of two layers."""
+
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = torch.nn.Linear(width, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        self.drop, self.act = torch.nn.Dropout(0.2), torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(self.act(self.fc1(x)))
+        x = self.drop(self.act(self.fc2(x)))
+        return self.fc3(x)
+
+
+def modules_of(graph: Graph) -> list[tuple[str | None, int]]:
+    """The modules of a picture in their order, each with how often it ran."""
+    return [(node.name, node.count) for node in graph.nodes.values() if node.op == SCOPE]
+
+
+def test_a_dropout_behind_each_layer_is_a_box_behind_each(traced: Traced) -> None:
+    graph = rolled_of(Dropping(), torch.randn(2, 3), traced)
+    assert not has_cycle({(edge.source, edge.target) for edge in graph.edges if edge.kind == DATA})
+    assert modules_of(graph) == [
+        ("fc1", 1), ("act", 1), ("drop", 1), ("fc2", 1), ("act", 1), ("drop", 1), ("fc3", 1)
+    ]  # fmt: skip
+
+
+def test_so_it_is_in_a_sequence_that_has_it_twice(traced: Traced) -> None:
+    act = torch.nn.Tanh()
+    layers = [torch.nn.Linear(3, 4), act, torch.nn.Linear(4, 4), act, act, torch.nn.Linear(4, 1)]
+    graph = rolled_of(torch.nn.Sequential(*layers), torch.randn(2, 3), traced)
+    assert not has_cycle({(edge.source, edge.target) for edge in graph.edges if edge.kind == DATA})
+    assert modules_of(graph) == [("0", 1), ("1", 1), ("2", 1), ("1", 1), ("1", 1), ("5", 1)]
+
+
+class Looping(torch.nn.Module):
+    """A rectifier in a loop over one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.act = (
+            torch.nn.Linear(4, 4),
+            torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.1)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(STEPS):
+            x = self.act(self.cell(x))
+        return x
+
+
+def test_in_a_loop_over_a_layer_it_is_one_box(traced: Traced) -> None:
+    graph = rolled_of(Looping(), torch.randn(2, 4), traced)
+    assert modules_of(graph) == [("cell", STEPS), ("0", STEPS), ("1", STEPS)]
+
+
+def test_the_calls_of_a_box_are_counted(traced: Traced) -> None:
+    graph = rolled_of(torch.nn.Sequential(Looping(), Dropping(4)), torch.randn(2, 4), traced)
+    counted = Counter(name for name, _ in modules_of(graph))
+    assert counted["drop"] == counted["act"] == 2
+    assert {count for name, count in modules_of(graph) if name in ("drop", "act")} == {1}

@@ -1,13 +1,15 @@
 """Rolls a graph: each place in the program is one group, however often the program came by.
 
 A module is a group of all its calls, and so is each operation at its place in the source. A loop becomes a few boxes
-with edges back to earlier ones. Takes linear time."""
+with edges back to earlier ones. A module without parameters that several others use (one dropout behind each layer)
+makes no loop: it is a group behind each of these (calls.py). Takes linear time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
+from gradviz.graph.calls import Call, Calls
 from gradviz.graph.groups import PLACE, RUN, SCOPE, Group
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node
@@ -32,6 +34,7 @@ class _Places:
         self.home: dict[str, str] = {}  # node -> the group it is directly in
         self.visited: Counter[Hashable] = Counter()  # how often an op ran in a visit, so far
         rows = _rows(graph)
+        self.calls = Calls(graph)
         for component in _data_before(graph):
             self._add_data(component)
         for run in _runs([node for node in rows if node.id not in self.home]):
@@ -54,36 +57,44 @@ class _Places:
                 self.groups[parent].children.append(group.id)
         return group
 
-    def _scope(self, path: str) -> str:
-        """The id of the group of a scope; empty for the top level."""
+    def _scope(self, path: str, call: Call | None = None) -> str:
+        """The id of the group of a scope; of one without parameters, that of a `call`. Empty for the top level."""
         if not path:
             return ""
-        if (SCOPE, path) not in self.by_key:
-            outer, _, label = path.rpartition("/")
+        outer, _, label = path.rpartition("/")
+        is_call = call is not None and call.scope == path
+        around = self._scope(outer, None if is_call else call)
+        key = SCOPE, path, around, call[1:3] if call is not None and is_call else None
+        if key not in self.by_key:
             known = self.graph.scopes.get(path)
-            group = self._group((SCOPE, path), SCOPE, label, self._scope(outer), path)
-            group.count = known.calls if known is not None else 1
-        return self.by_key[SCOPE, path].id
+            group = self._group(key, SCOPE, label, around, path)
+            group.count = 0 if is_call else 1 if known is None else known.calls
+        group = self.by_key[key]
+        group.count += is_call and call is not None and call.begins
+        return group.id
 
     def _add_run(self, run: list[Node]) -> None:
         """Put operations that ran at one place one after another into their groups. A library function may run several;
         each has a group of its own, which the next call of the function shares. Inside a library's module, the first
         `add` of each visit shares a group, the second, and so on."""
-        first = run[0]
-        parent = self._scope(first.scope)
+        first, *others = run
+        parent = self._scope(first.scope, self.calls.of(first))
+        for node in others:
+            self.calls.of(node)
         period = _period([node.op or node.name for node in run])
         for number, node in enumerate(run):
             name = node.op or node.name
             if node.visit:
                 key: tuple[Hashable, ...] = (
                     PLACE,
+                    parent,
                     node.scope,
                     name,
                     self.visited[node.scope, node.visit, name],
                 )
                 self.visited[node.scope, node.visit, name] += 1
             else:
-                key = (PLACE, *_place(node), name, number % period)
+                key = (PLACE, parent, *_place(node), name, number % period)
             group = self._group(key, PLACE, node.name or "?", parent, node.scope)
             group.count += 1
             group.is_inside = bool(node.visit)
@@ -148,10 +159,10 @@ def _place(node: Node) -> tuple[Hashable, ...]:
 
 
 def _runs(rows: Iterable[Node]) -> Iterable[list[Node]]:
-    """The operations, cut where the place changes."""
+    """The operations, cut where the place changes, or the visit to a library's module."""
     run: list[Node] = []
     for node in rows:
-        if run and _place(run[0]) != _place(node):
+        if run and (_place(run[0]), run[0].visit) != (_place(node), node.visit):
             yield run
             run = []
         run.append(node)

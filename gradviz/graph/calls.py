@@ -1,0 +1,76 @@
+"""Tells the calls of modules without parameters apart: a dropout behind each layer is another one behind each.
+
+Repeated parameters are what makes a loop. Of a module that has none, two calls are the same box if they come behind the
+same layer of the module around them: a rectifier in a loop over a cell is one, one between three layers is two."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from gradviz.graph.model import DATA, LEAF, OP, Graph, Node
+
+
+class Call(NamedTuple):
+    """A call of a scope without parameters: what it comes `behind`, the `number` of the call since then, and whether
+    it `begins`."""
+
+    scope: str
+    behind: Hashable
+    number: int
+    begins: bool
+
+
+class Calls:
+    """Goes over the operations of a graph in their order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._reading = {
+            edge.target
+            for edge in graph.edges
+            if edge.kind == DATA
+            and graph.nodes[edge.target].kind == OP
+            and _is_learned(graph.nodes[edge.source])
+        }
+        self._learning = {scope for name in self._reading for scope in _around(graph.nodes[name].scope)}
+        self._behind: dict[str, Hashable] = {}  # for each scope what was last in it that has parameters
+        self._since: dict[str, Counter[str]] = {}  # for each scope the calls of others in it since then
+        self._open: dict[str, int] = {}  # for each scope of the present call the visit
+        self._scope = ""
+
+    def of(self, node: Node) -> Call | None:
+        """The outermost call without parameters that an operation is in; None if there is none. Each is asked about
+        once, in the order in which they ran."""
+        scope = next((path for path in _around(node.scope) if path not in self._learning), "")
+        if not self._learning or not scope:
+            self._scope = ""
+            self._note(node)
+            return None
+        begins = scope != self._scope or self._open.get(node.scope, node.visit) != node.visit
+        outer, since = scope.rpartition("/")[0], Counter[str]()
+        since = self._since.setdefault(outer, since)
+        if begins:
+            since[scope] += 1
+            self._scope, self._open = scope, {}
+        self._open[node.scope] = node.visit
+        return Call(scope, self._behind.get(outer), since[scope], begins)
+
+    def _note(self, node: Node) -> None:
+        """Note what reads a parameter, in each scope around it."""
+        if node.id not in self._reading:
+            return
+        inner: Hashable = (node.file, node.line, node.col)
+        for scope in [*reversed([*_around(node.scope)]), ""]:
+            self._behind[scope], self._since[scope] = inner, Counter()
+            inner = scope
+
+
+def _is_learned(node: Node) -> bool:
+    return node.parameter or bool(node.kind == LEAF and node.is_leaf and node.requires_grad)
+
+
+def _around(path: str) -> Iterator[str]:
+    """The scopes around a place, from the outermost to its own."""
+    parts = path.split("/") if path else []
+    return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from gradviz.query.moment import TensorState
 from gradviz.query.order import ordered
+from gradviz.step.variables import variables
 from gradviz.tracefile import Snapshot
 from gradviz.words.bars import bars
 from gradviz.words.escape import shortened, shortened_left
@@ -44,10 +45,12 @@ class LeafRow:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the table of leaves is looked at: in which order, and from which row on."""
+    """How the table of leaves is looked at: in which order, and from which row on; or that the variables are shown in
+    its place."""
 
     order: str = "made"
     first: int = 0
+    variables: bool = False
 
 
 PLAIN = View()
@@ -126,6 +129,8 @@ def leaves(stop: Stop, width: int, height: int, view: View = PLAIN) -> list[Text
     """The table of leaves in `height` lines."""
     if height < 1:
         return []
+    if view.variables:
+        return variables(stop, width, height, view.first)
     with_trend = width >= WITH_TREND
     rows, more = leaf_rows(stop, height, with_trend, view)
     if more:

@@ -96,3 +96,8 @@ def _scroll(session: Session, rows: int) -> None:
     session.settings.leaves = View(view.order, first)
     told = "leaves from number {first} of {count}"
     session.message = session.say(told, first=first + 1, count=count) if first else ""
+
+
+def variables(session: Session, argument: str) -> None:
+    """Show the variables that hold tensors in the place of the leaves, or the leaves again."""
+    session.settings.leaves = View(variables=not session.settings.leaves.variables)

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.line_runs import line_ends
 from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_fields import FIELDS_OF_VALUES
 from gradviz.query.scopes import depths_in
 from gradviz.sets import contained
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.command_error import NO_VALUES, CommandError
+from gradviz.step.leaves import View
 from gradviz.step.state import Resume, Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.sentences import sentence
@@ -63,6 +65,29 @@ def goto(session: Session, argument: str) -> None:
 
 def undo(session: Session, argument: str) -> None:
     session.go(session.came_from)
+
+
+# --- by line of the program
+
+
+def line(session: Session, argument: str) -> None:
+    """To the end of this line, or of the next one; the variables stand in the place of the leaves."""
+    session.settings.leaves = View(variables=True)
+    for _ in range(count(argument)):
+        _to_line(session, True)
+
+
+def line_back(session: Session, argument: str) -> None:
+    session.settings.leaves = View(variables=True)
+    for _ in range(count(argument)):
+        _to_line(session, False)
+
+
+def _to_line(session: Session, forward: bool) -> None:
+    event = neighbour(session.query.of(line_ends), session.position, forward)
+    site, _ = session.stop.place
+    test = "" if site is None else f"line != {site.place.line}"
+    _arrive(session, event, test, "no later line" if forward else "no earlier line")
 
 
 # --- by scope: a module, a custom Function, a backward pass

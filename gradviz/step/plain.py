@@ -74,4 +74,4 @@ def told(session: Session, moved: bool = True) -> Iterator[str]:
         yield from session.page
         return
     if moved or not session.message:
-        yield describe(session.stop)
+        yield describe(session.stop, session.settings.leaves)

@@ -124,13 +124,13 @@ def _narrow(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     place from stop to stop if possible. If there is little room, the source is shortened first, then the
     graph."""
     said = _sentence(stop, width)
-    below = leaves(stop, width, max(height // 5, 1), view)
+    below = leaves(stop, width, max(height // (3 if view.variables else 5), 1), view)
     spare = height - len(said) - len(below) - 2
     told, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
     room = spare - len(told) - len(graph)
     above = source(stop, width, max(min(room, height // 2 - 1), 0))
     gap = [Text()] * max(room - len(above), 0)
-    return [*above, Text(), *said, *told, *gap, *graph, _leaves_rule(stop, width, below), *below]
+    return [*above, Text(), *said, *told, *gap, *graph, _leaves_rule(stop, width, below, view), *below]
 
 
 def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], list[Text]]:
@@ -159,12 +159,14 @@ def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1), view)
     more = _explained(stop, right_width, spare - len(below) - 1)
     below = leaves(stop, right_width, max(spare - len(more), 1), view)
-    right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below), *below]
+    right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below, view), *below]
     return [beside(left, right, row, left_width) for row in range(height)]
 
 
-def _leaves_rule(stop: Stop, width: int, below: list[Text]) -> Text:
+def _leaves_rule(stop: Stop, width: int, below: list[Text], view: View) -> Text:
     """The rule above the leaves, with a heading for the bars if there are any."""
+    if view.variables:
+        return rule(stop.say("variables"), width)
     has_bars = width >= WITH_TREND and any(map(stop.words.trend, stop.tabled[: len(below)]))
     return rule(stop.say("leaves"), width, stop.say("gradient norm in each pass") if has_bars else "")
 

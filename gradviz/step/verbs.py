@@ -74,6 +74,8 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("first", ("g", "home"), "the first event", moves.first),
         Verb("last", ("G", "end"), "the last event", moves.last),
         Verb("goto", (), "event N (or type the number alone), or a bookmark", moves.goto, "N"),
+        Verb("line", ("N",), "to the end of the next line, with the variables", moves.line, "[N]"),
+        Verb("line-back", ("J",), "back to the end of the line before", moves.line_back, "[N]"),
         Verb("undo", ("u",), "where you were before the last move", moves.undo),
     ),
     "By scope: module, custom Function, pass": (
@@ -154,6 +156,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         ),
         Verb("check-node", ("V",), "this VJP against finite differences (debug only)", check_node.check_node),
         Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
+        Verb("variables", ("z",), "the variables in the place of the leaves, or not", listing.variables),
         Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
         Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),
         Verb("where", ("x",), "who called this place, with each line", tells.where),

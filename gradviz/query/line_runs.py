@@ -1,0 +1,39 @@
+"""The run of a program line by line: which events belong to one execution of a line, and the tensors that have a name
+after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.query.query import Query
+
+
+def line_ends(query: Query) -> np.ndarray:
+    """The last event of each execution of a line, in order. What happens in a backward pass belongs to the line that
+    began the pass. Use `query.of(line_ends)`."""
+    trace = query.trace
+    numbers = np.zeros(max((0, *trace.sites)) + 1, np.int64)  # of the line of each site
+    lines: dict[tuple[str, int], int] = {}
+    for number, site in trace.sites.items():
+        numbers[number] = lines.setdefault((site.place.file, site.place.line), len(lines) + 1)
+    sites = trace.events["site"].astype(np.int64)
+    passes = query.passes.numbers
+    for run in trace.passes:
+        sites[passes == run.number] = run.site
+    found = numbers[np.minimum(sites, len(numbers) - 1)]
+    known = np.flatnonzero(found)
+    if not len(known):
+        return np.array([trace.count - 1], np.int64)
+    before = np.maximum(np.searchsorted(known, np.arange(trace.count), side="right") - 1, 0)
+    found = found[known[before]]  # an event without a place belongs to the line before it
+    return np.append(np.flatnonzero(found[1:] != found[:-1]), trace.count - 1)
+
+
+def named_tensors(query: Query, k: int) -> list[int]:
+    """The tensors with a name in the program just after event k, as they were made; of each name the newest."""
+    names = query.names.all
+    own = (names.codes > 0) & (names.born <= k)
+    newest = {
+        int(code): int(tensor) for code, tensor in zip(names.codes[own], names.tensors[own], strict=True)
+    }
+    return sorted(newest.values())

@@ -237,8 +237,8 @@ def test_numbers_of_a_korean_sentence_are_those_of_the_english_one() -> None:
         told = [sentence(Stop(korean.words, k)) for k in range(korean.trace.count)]
     for here, there in zip(expected, told, strict=True):
         assert Counter(re.findall(r"\d+\.\d+", here)) == Counter(re.findall(r"\d+\.\d+", there))
-    assert "x의 AccumulateGrad에 도착: x의 gradient -0.12 = 0.24 + -0.36" in told
-    assert "PowBackward0의 결과: x의 gradient -0.36 (-0.0048 × 75)" in told
+    assert "x의 AccumulateGrad에 도착: x의 기울기 -0.12 = 0.24 + -0.36" in told
+    assert "PowBackward0의 결과: x의 기울기 -0.36 (-0.0048 × 75)" in told
 
 
 def test_the_stepper_s_own_words_have_korean_ones() -> None:
@@ -331,6 +331,37 @@ def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_pa
                 said = [text for text in (session.message, session.page[0] if session.page else "") if text]
                 assert not said or command.startswith("print") or any(map(is_korean, said)), (command, said)
         assert texts.missing <= {*TERMS, ".grad norm", " ({events})"}
+
+
+# One word for one thing in all Korean texts: what it is called, and what it is not called beside that.
+GLOSSARY = {
+    "gradient": ("기울기", ("그래디언트", "변화도", "경사")),
+    "forward pass": ("순전파", ("전방 전파", "정방향 전파")),
+    "backward pass": ("역전파", ("역방향 전파", "후방 전파", "오차 역전파")),
+    "chain rule": ("연쇄 법칙", ("연쇄법칙", "연쇄율", "체인 룰")),
+    "leaf tensor": ("리프 텐서", ("잎 텐서", "말단 텐서")),
+    "graph": ("그래프", ("연산 그래프", "연산그래프", "계산그래프")),
+}
+
+
+@pytest.mark.parametrize("term", GLOSSARY)
+def test_a_term_of_the_glossary_has_one_korean_word(term: str) -> None:
+    word, others = GLOSSARY[term]
+    asked = [
+        text
+        for q in (q for lesson in lessons().values() for q in lesson.questions)
+        for text in (q.ask, q.because)
+    ]
+    asked += [text for lesson in lessons().values() for text in (lesson.title, lesson.about)]
+    korean = [text["ko"] for text in asked] + [*texts_of("ko").values()]
+    assert any(word in text for text in korean)
+    assert [text for text in korean if any(other in text for other in others)] == []
+
+
+def test_no_korean_sentence_says_gradient_in_english() -> None:
+    of_the_field = re.compile(r"gradient=|{gradient}|autograd")
+    said = {english: of_the_field.sub("", korean) for english, korean in texts_of("ko").items()}
+    assert [korean for korean in said.values() if "gradient" in korean] == []
 
 
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:

@@ -94,7 +94,7 @@ def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | N
 
 def _is_lesson(query: Query) -> bool:
     """Whether the run is so small, and no loop, that all of it can be shown."""
-    if query.trace.ops_told > select.SMALL:
+    if max(query.trace.ops_told, len(query.trace.pass_numbers)) > select.SMALL:
         return False
     query.trace.reach_all()
     return not query.passes.are_a_loop(query.trace.passes)

@@ -183,7 +183,7 @@ class Growing(Trace):
         self._stretches = sorted([*apart, whole])
 
     def _forget(self) -> None:
-        for known in ("_by_kind", "states", "passes"):
+        for known in ("_by_kind", "states", "passes", "_passes_by_number"):
             self.__dict__.pop(known, None)
         self._tables.clear()
         for watcher in list(self._watchers):

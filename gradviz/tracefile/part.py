@@ -103,7 +103,7 @@ class Part(Growing):
         """A pass by its number; None if the trace has none of that number."""
         for run in self._pass_table.numbered([number]):
             self.reach(run.first)
-            return next((found for found in self.passes if found.number == run.number), None)
+            return self._passes_by_number.get(run.number)
         return None
 
     def passes_ended_before(self, event: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from gradviz.errors import GradvizError
+from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.groups import PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.merge import Merging
@@ -228,6 +229,8 @@ def folded(
     if rolled is None:
         rolled = is_clearer_rolled(graph, is_asked, most)
     if rolled:
+        if depth is None:
+            graph = with_equal_blocks(graph, names)
         tree = places(graph)
         opened = [group for name in names for group in find_scopes(tree, name)]
         return fold(graph, tree, closed_places(graph, tree, depth, opened))

@@ -57,6 +57,7 @@ class Node:
     col: int | None = None
     end_col: int | None = None
     scope: str = ""
+    block: str = ""  # of what is in one of several equal blocks that have one scope: the path of its own
     visit: int = 0  # of an op in a library's module, which has the place of the module's call: which visit
     count: int = 1
     since: int = -1  # of a tensor: the event of its last write in place; -1 before the first

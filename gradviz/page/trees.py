@@ -7,6 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
+from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.fold import closed_by_default, closed_places, fold
 from gradviz.graph.groups import Group, ancestors, groups
 from gradviz.graph.model import GRAD_FN, GROUP, OP, Graph, Node
@@ -86,6 +87,7 @@ def _of_steps(graph: Graph) -> dict[str, Any]:
 
 def _of_places(graph: Graph) -> dict[str, Any]:
     """The groups of modules and places, and which are closed at first."""
+    graph = with_equal_blocks(graph)
     tree = places(graph)
     return {"groups": _groups(graph, tree), "closed": sorted(closed_places(graph, tree))}
 

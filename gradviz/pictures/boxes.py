@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+from gradviz.graph.equal_blocks import square_of
 from gradviz.graph.groups import PLACE
 from gradviz.graph.model import Box, Node
+from gradviz.words.bars import bars_of
 from gradviz.words.escape import plain
 from gradviz.words.numbers import number, plural
 
 Line = tuple[str, str]
 _MOST_SHAPES = 3
+_BARS = 24  # one for each block, or for several
 _LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 
 
@@ -94,5 +97,17 @@ def _health(parameters: list[Node]) -> list[Line]:
     few = f", {missing} of {len(parameters)} without" if missing else ""
     if not known:
         return [("grad", f"{label}{few}")] if few else []
-    squares = sum(stats.rms**2 * math.prod(shape) for stats, shape in known)
-    return [("grad", f"{label} norm {number(math.sqrt(squares), 4)}{few}")]
+    norm = math.sqrt(sum(map(square_of, parameters)))
+    return [("grad", f"{label} norm {number(norm, 4)}{few}"), *_by_block(parameters)]
+
+
+def _by_block(parameters: list[Node]) -> list[Line]:
+    """The range of the norms over the equal blocks that a box stands for."""
+    squares: dict[str, float] = {}
+    for one in parameters:
+        squares[one.block] = squares.get(one.block, 0.0) + square_of(one)
+    if len(squares) < 2:
+        return []
+    norms = [math.sqrt(square) for square in squares.values()]
+    least, most = number(min(norms), 3), number(max(norms), 3)
+    return [("grad", f"{least} to {most} each"), ("grad", bars_of(norms, _BARS))]

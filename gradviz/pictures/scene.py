@@ -62,7 +62,7 @@ def scene_of(graph: Graph) -> Scene:
     """The scene of a graph."""
     edges, references = shortened(graph)
     marks = _Marks(graph, edges)
-    scene = Scene(caption(graph), {path: scope.type for path, scope in graph.scopes.items()})
+    scene = Scene(caption(graph), _types(graph))
     places = frames(graph)
     detail = _detail(graph)
     for node in graph.nodes.values():
@@ -87,6 +87,16 @@ def scene_of(graph: Graph) -> Scene:
             link.backward = edge.kind == GRAD
             scene.links.append(link)
     return scene
+
+
+def _types(graph: Graph) -> dict[str, str]:
+    """The class of each module, with how often it was called where all calls are in one frame."""
+    return {
+        path: f"{scope.type} ×{scope.calls:,}"
+        if graph.rolled and scope.calls > 1 and scope.type
+        else scope.type
+        for path, scope in graph.scopes.items()
+    }
 
 
 def _detail(graph: Graph) -> str:

@@ -1,8 +1,9 @@
-"""A leaf's gradient norm over the passes of a run, as a line of bars."""
+"""Norms of gradients as a line of bars: those of a leaf over the passes of a run, those of equal blocks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -17,10 +18,15 @@ _DECADES = 2.0  # heights are logarithmic if smallest and largest differ by at l
 @lru_cache(maxsize=256)
 def bars(trend: Trend, width: int) -> str:
     """At most `width` bars; each shows the largest norm of its passes."""
-    count = min(width, len(trend.norms))
+    return bars_of(trend.norms, width)
+
+
+def bars_of(norms: Sequence[float], width: int) -> str:
+    """The same of any norms, in their order."""
+    count = min(width, len(norms))
     if count < 1:
         return ""
-    parts = np.array_split(np.array(trend.norms), count)
+    parts = np.array_split(np.array(norms), count)
     return _drawn([float(part.max()) if np.isfinite(part).all() else math.nan for part in parts])
 
 

@@ -1,0 +1,126 @@
+"""Makes the equal blocks of a network one: `h.0 … h.47`, each of the same class and with the same operations inside.
+
+A block keeps its own name if its gradient is ten times larger or smaller than those of nearly all others, if something
+was found in it, if fewer than three others are equal to it, or if it has no modules inside."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from statistics import median
+
+from gradviz.graph.model import DATA, OP, Graph, Node, Scope
+
+_FEWEST = 4
+_APART = 10.0
+_MOST_APART = 3  # of more, the norms change from block to block, and the range tells it
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
+    """The graph with one scope for the blocks of each family of equal ones; the ids of nodes stay. Blocks around or
+    inside the scopes that are `named` keep their own. Takes linear time."""
+    families = {path: family for family in _families(graph, named) for path in family}
+    if not families:
+        return graph
+    homes = {
+        path: _home(path, families)
+        for path in {node.scope for node in graph.nodes.values()} | {*graph.scopes}
+    }
+    result = replace(graph, nodes=dict(graph.nodes), scopes={})
+    for node in graph.nodes.values():
+        if homes[node.scope] != node.scope:
+            block = next(path for path in _around(node.scope) if path in families)
+            result.nodes[node.id] = replace(node, scope=homes[node.scope], block=block)
+    for path, scope in graph.scopes.items():
+        known = result.scopes.get(homes[path])
+        result.scopes[homes[path]] = Scope(
+            scope.type, scope.calls + (known.calls if known is not None else 0)
+        )
+    return result
+
+
+def _home(path: str, families: dict[str, list[str]]) -> str:
+    """The path with the names of families in place of those of their blocks."""
+    parts = []
+    for inner in _around(path):
+        family = families.get(inner)
+        first, last = (family[0], family[-1]) if family is not None else (inner, "")
+        own = first.rpartition("/")[2]
+        parts.append(f"{own} … {last.rpartition('/')[2]}" if last else own)
+    return "/".join(parts)
+
+
+def _around(path: str) -> Iterator[str]:
+    """The scopes around a place, from the outermost to its own."""
+    parts = path.split("/") if path else []
+    return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
+    """The paths of the blocks of each family, in the order in which they ran."""
+    inside = _inside(graph)
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for path, content in inside.items():
+        outer, _, own = path.rpartition("/")
+        numbered = _NUMBERED.fullmatch(own)
+        has_modules = any(scope for scope, *_ in content)
+        if numbered is not None and has_modules and not _is_named(path, named):
+            type_ = graph.scopes[path].type if path in graph.scopes else ""
+            alike.setdefault((outer, numbered[1], type_, tuple(content)), []).append(path)
+    norms, found = _norms(graph)
+    for paths in alike.values():
+        usual = median([norms.get(path, 0.0) for path in paths])
+        apart = {path for path in paths if _is_apart(norms.get(path, 0.0), usual)}
+        if len(apart) > _MOST_APART:
+            apart = set()
+        equal = [path for path in paths if path not in found | apart]
+        if len(equal) >= _FEWEST:
+            yield equal
+
+
+def _is_named(path: str, names: Collection[str]) -> bool:
+    """Whether one of the names means a scope, or one inside it. They may leave out what is around it."""
+    own = path.rpartition("/")[2]
+    return any(own in name.split("/") for name in names)
+
+
+def _is_apart(norm: float, usual: float) -> bool:
+    return not math.isfinite(norm) or not usual / _APART <= norm <= usual * _APART
+
+
+def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:
+    """For each scope what ran inside, in order: where in it, the op, its node and the shapes that it made."""
+    made: dict[str, list[object]] = {}
+    for edge in graph.edges:
+        if edge.kind == DATA and graph.nodes[edge.source].kind == OP:
+            made.setdefault(edge.source, []).append(graph.nodes[edge.target].shape)
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for node in graph.nodes.values():
+        if node.kind == OP:
+            for path in _around(node.scope):
+                within = node.scope[len(path) + 1 :]
+                found.setdefault(path, []).append((within, node.op, node.grad_fn, *made.get(node.id, ())))
+    return found
+
+
+def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
+    """The norm of the gradients of the parameters in each scope, and the scopes in which something was found."""
+    squares: dict[str, float] = {}
+    found: set[str] = set()
+    for node in graph.nodes.values():
+        if node.finding or node.error:
+            found.update(_around(node.scope))
+        for path in _around(node.scope):
+            squares[path] = squares.get(path, 0.0) + square_of(node)
+    return {path: math.sqrt(square) if square >= 0 else math.nan for path, square in squares.items()}, found
+
+
+def square_of(node: Node) -> float:
+    """The sum of the squares of a parameter's gradient; 0 of what is none, or has none."""
+    grad = (node.grad or node.reached) if node.parameter and not node.overwritten else None
+    if grad is None or grad.stats is None:
+        return 0.0
+    return grad.stats.rms**2 * math.prod(grad.shape) if not grad.stats.nan else math.nan

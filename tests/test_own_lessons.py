@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradviz.learn.lesson_file import lesson_of_file
-from gradviz.learn.progress import Score, keep, scores
+from gradviz.learn.scores import Score, keep, scores
 from gradviz.step.command_error import CommandError
 from gradviz.system.paths import data_folder
 

@@ -18,7 +18,7 @@ from gradviz.cli.export_moment import export_moment
 from gradviz.learn.exercise import Exercise
 from gradviz.learn.lesson import lesson_called, lessons
 from gradviz.learn.lesson_file import Lesson
-from gradviz.learn.progress import Score, keep, scores
+from gradviz.learn.scores import Score, keep, scores
 from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey

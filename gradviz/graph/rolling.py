@@ -2,14 +2,14 @@
 
 A module is a group of all its calls, and so is each operation at its place in the source. A loop becomes a few boxes
 with edges back to earlier ones. A module without parameters that several others use (one dropout behind each layer)
-makes no loop: it is a group behind each of these (calls.py). Takes linear time."""
+makes no loop: it is a group behind each of these (bare_calls.py). Takes linear time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-from gradviz.graph.calls import Call, Calls
+from gradviz.graph.bare_calls import Call, Calls
 from gradviz.graph.groups import PLACE, RUN, SCOPE, Group
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node

@@ -7,7 +7,7 @@ import numpy as np
 from gradviz.events.kinds import Produced, Received, TangentPushed
 from gradviz.learn.lesson import can_be_read, is_right, is_word
 from gradviz.learn.lesson_file import Lesson, Question
-from gradviz.learn.progress import Score
+from gradviz.learn.scores import Score
 from gradviz.step.breakpoints import predicate
 from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session

@@ -29,7 +29,7 @@ TRAINING = Path(__file__).parent / "training"
 _PLACES = 2  # of one fault in one program
 _WORKERS = 2
 _SECONDS = 60  # for a program
-_NO_FAULT = ("AttributeError", "TypeError")  # of Python: the edit does not fit there
+_NO_FAULT = ("AttributeError", "TypeError", "UnboundLocalError")  # of Python: the edit does not fit there
 _OWN = re.compile(
     r"^(torch|F|nn|math|random|copy|optim|len|range|list|zip|print|deque|int|float|min|argparse)\b"
 )

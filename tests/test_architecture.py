@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,8 @@ def test_no_files_import_one_another_in_a_circle() -> None:
 
 PAGE = Path(__file__).parent.parent / "docs/architecture.md"
 HOP = re.compile(r"^\| [\w ]+ \| `(?P<file>[\w/]+\.py)` `(?P<function>[\w.]+)` \|", re.MULTILINE)
+ROOM = re.compile(r"^\| `(?P<room>\w+)/` \| (?P<lines>[\d,]+) \|", re.MULTILINE)
+PACKAGE = Path(gradviz.__file__).parent
 PROGRAM = """
 import gradviz.engine as torch
 x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -137,3 +140,24 @@ def test_the_documentation_names_every_room() -> None:
     package = Path(gradviz.__file__).parent
     rooms = {path.parent.name for path in package.glob("*/__init__.py")}
     assert set(re.findall(r"^\| `(\w+)/` \|", PAGE.read_text(), re.MULTILINE)) == rooms
+
+
+def test_each_room_keeps_its_budget_of_lines() -> None:
+    budgets = {
+        found["room"]: int(found["lines"].replace(",", ""))
+        for found in ROOM.finditer(PAGE.read_text(encoding="utf-8"))
+    }
+    rooms = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()}
+    assert budgets.keys() == rooms
+    for room, budget in budgets.items():
+        lines = sum(len(file.read_bytes().splitlines()) for file in (PACKAGE / room).rglob("*.py"))
+        assert budget - 300 < lines <= budget, (room, lines)
+
+
+def test_a_file_outside_the_engine_has_a_name_of_its_own() -> None:
+    names = [
+        file.stem
+        for file in PACKAGE.rglob("*.py")
+        if file.name != "__init__.py" and PACKAGE / "engine" not in file.parents
+    ]
+    assert sorted(name for name, count in Counter(names).items() if count > 1) == []

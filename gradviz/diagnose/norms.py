@@ -10,6 +10,8 @@ from gradviz.events.values import Stat
 from gradviz.sets import ranked
 from gradviz.tracefile import PassInfo
 
+_NOISE = 1e-5  # a gradient so much smaller than the largest one
+
 
 def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """For each accumulated gradient: the leaf, the pass, its root mean square (NaN if it is not finite or not
@@ -49,3 +51,14 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
         if run.number in norms:
             by_site.setdefault(run.site, []).append(run)
     return [(runs, np.array([norms[run.number] for run in runs])) for runs in by_site.values()]
+
+
+def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one of the
+    step, as that of a bias before batch norm is not; and beside the largest one of the run, as at a minimum that an
+    optimizer has found."""
+    sizes = np.nan_to_num(gradients_at(case, tensors, events))
+    steps, of_step = np.unique(events, return_inverse=True)
+    largest = np.zeros(len(steps))
+    np.maximum.at(largest, of_step, sizes)
+    return (sizes > 0) & (sizes >= _NOISE * largest[of_step]) & (sizes >= _NOISE * sizes.max(initial=0.0))

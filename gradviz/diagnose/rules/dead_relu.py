@@ -61,7 +61,7 @@ def _search(case: Case) -> Iterator[Found]:
     if not dead.any():
         return
     sites = case.query.places.of_events[events]
-    scopes = last_scopes(case, events)
+    scopes = case.query.scopes.last_entered(events)
     places: dict[int, dict[int, list[int]]] = {}
     for i in np.flatnonzero((rows >= 0) & contained(sites, sites[dead])).tolist():
         places.setdefault(int(sites[i]), {}).setdefault(int(scopes[i]), []).append(i)
@@ -93,16 +93,6 @@ def _concerned(case: Case, results: list[int]) -> tuple[int, ...]:
     readers = (event for tensor in results for event in case.downstream.readers(tensor))
     nodes = [node for event in readers for node in case.query.nodes.of_op(event)]
     return *results, *leaves_behind(case.query, nodes)
-
-
-def last_scopes(case: Case, events: np.ndarray) -> np.ndarray:
-    """The name of the scope that was entered last before each event, as the number of a text; 0 if there is none. It
-    tells the calls of one line apart: those of many layers in one forward."""
-    entered = case.trace.table(Kind.SCOPE_ENTERED)
-    at = np.searchsorted(entered.events, events) - 1
-    if not len(entered):
-        return np.zeros(len(events), np.int64)
-    return np.where(at >= 0, entered["name"][np.maximum(at, 0)], 0)
 
 
 def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

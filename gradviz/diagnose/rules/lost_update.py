@@ -28,14 +28,13 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.norms import gradients_at
+from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
 _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
-_NOISE = 1e-5  # a gradient so much smaller than the largest one
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -72,17 +71,6 @@ def _is_narrow(case: Case, tensor: int) -> bool:
 def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
     count = int((same & own).sum())
     return count >= _LEAST and count >= _SHARE * int(own.sum())
-
-
-def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one of the
-    step, as that of a bias before batch norm is not; and beside the largest one of the run, as at a minimum that an
-    optimizer has found."""
-    sizes = np.nan_to_num(gradients_at(case, tensors, events))
-    steps, of_step = np.unique(events, return_inverse=True)
-    largest = np.zeros(len(steps))
-    np.maximum.at(largest, of_step, sizes)
-    return (sizes > 0) & (sizes >= _NOISE * largest[of_step]) & (sizes >= _NOISE * sizes.max(initial=0.0))
 
 
 RULE = Rule(

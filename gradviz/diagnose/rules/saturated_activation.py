@@ -32,7 +32,6 @@ import numpy as np
 from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rules.dead_relu import last_scopes
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING
@@ -65,7 +64,7 @@ def _search(case: Case) -> Iterator[Found]:
         & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT)
         & (_sizes(case, rows) >= _LEAST)
     )
-    scopes = last_scopes(case, events)
+    scopes = case.query.scopes.last_entered(events)
     places: dict[int, dict[int, list[int]]] = {}
     for i, site in enumerate(ops.sites[chosen].tolist()):
         places.setdefault(site, {}).setdefault(int(scopes[i]), []).append(i)

@@ -29,10 +29,9 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.norms import gradients_at
+from gradviz.diagnose.norms import gradients_at, has_gradient
 from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rules.lost_update import has_gradient
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.optimizer_settings import number_of, settings_of

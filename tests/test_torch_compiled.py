@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan  # noqa: E402
+from gradviz.sources.torch_recorder import compiling  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -337,3 +338,8 @@ def test_what_follows_a_step_in_compiled_code_is_not_seen_either(tmp_path: Path)
         assert [event.op for event in trace if isinstance(event, OpRan)] == ["compiled", "mul"]
         assert len(trace.passes) == 1
         assert len(trace.table(Kind.STEPPED)) == 1
+
+
+def test_what_dynamo_looks_through_is_there() -> None:
+    folder = Path(compiling.__file__).parent
+    assert [name for name in compiling._REPLACING if not (folder / f"{name}.py").exists()] == []

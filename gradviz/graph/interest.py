@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import ErrorRaised
 from gradviz.graph.model import Graph
 from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
@@ -53,9 +53,8 @@ def _first(trace: Trace) -> PassInfo:
 
 def _first_error(trace: Trace) -> int | None:
     """The first error that left a pass."""
-    table = trace.table(Kind.ERROR)
-    events = table.events[table["in_pass"] > 0]
-    return int(events[0]) if len(events) else None
+    events = (trace.event(error.event) for error in trace.errors)
+    return next((event.index for event in events if isinstance(event, ErrorRaised) and event.in_pass), None)
 
 
 def _with_cut(trace: Trace, build: Callable[[PassInfo], Graph]) -> PassInfo | None:

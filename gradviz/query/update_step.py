@@ -15,7 +15,8 @@ from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
 
 _MOST = 32  # elements of a parameter
-_MOST_STEPS = 64  # earlier steps that momentum and averages are followed through
+_MOST_STEPS = 64  # writes to a parameter that momentum and averages are followed through
+_MOST_PARAMETERS = 256  # of one step
 _TOLERANCE = 1e-4  # relative to the change: the steps are computed in float32
 
 Array = np.ndarray
@@ -63,22 +64,30 @@ def _size(change: Array) -> float:
 
 def _steps(query: Query, event: Mutated) -> list[_Step]:
     """All steps of a parameter up to an event; none if one of them cannot be read."""
-    stepped, mutated = query.trace.table(Kind.STEPPED), query.trace.table(Kind.MUTATED)
+    if query.tensors.version(event.tensor, event.index) > _MOST_STEPS:
+        return []
+    query.trace.reach_changes(event.tensor, event.index)
+    mutated = query.trace.table(Kind.MUTATED)
     own = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == _code(query, event))]
-    own = own[own <= event.index]
     found: list[_Step] = []
     optimizers = set()
-    if len(own) > _MOST_STEPS:
-        return []
-    for at in own.tolist():
-        before = stepped.events[stepped.events < at]
-        step = stepped.object(int(before[-1])) if len(before) else None
-        read = _step(query, step, event.tensor, at) if isinstance(step, Stepped) else None
-        if read is None or not isinstance(step, Stepped):
+    for at in own[own <= event.index].tolist():
+        step = _step_around(query, at)
+        read = None if step is None else _step(query, step, event.tensor, at)
+        if read is None or step is None:
             return []
         optimizers.add(step.optimizer)
         found.append(read)
     return found if len(optimizers) == 1 else []
+
+
+def _step_around(query: Query, at: int) -> Stepped | None:
+    """The step of an optimizer that wrote to a parameter at an event: what it writes to is told behind it."""
+    for earlier in range(at - 1, max(at - _MOST_PARAMETERS, -1), -1):
+        event = query.trace.event(earlier)
+        if not isinstance(event, Mutated):
+            return event if isinstance(event, Stepped) else None
+    return None
 
 
 def _code(query: Query, event: Mutated) -> int:

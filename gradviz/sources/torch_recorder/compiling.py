@@ -16,7 +16,8 @@ _FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compil
 _MADE = "<gradviz>"  # the file of functions that are made at run time
 # What takes the place of PyTorch's functions, our mode, and the question which they ask first.
 _REPLACING = (
-    "collectives", "compiling", "engine", "forward", "modules", "recorder", "source", "training", "watching",
+    "collectives", "compiling", "engine", "forward", "module_scopes", "optimizers", "recording", "refusals", "shared",
+    "watching",
 )  # fmt: skip
 
 

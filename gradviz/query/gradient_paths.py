@@ -119,6 +119,12 @@ class Decomposition:
         return self.error <= self.tolerance
 
 
+def _are_parts(shares: list[Number], parts: list[np.ndarray], total: np.ndarray) -> bool:
+    """Whether each part is its share of the total, but for rounding."""
+    expected = np.multiply.outer(np.asarray(shares), total)
+    return np.allclose(np.stack(parts), expected, rtol=1e-5, atol=1e-7)
+
+
 class Missing(Exception):
     """The elements of the gradient itself were not recorded."""
 
@@ -274,10 +280,7 @@ class Paths:
         shares = [
             np.vdot(sums[arrival.nr], part)[()] / total for arrival, part in zip(arrivals, parts, strict=True)
         ]
-        exact = place == self.target or all(
-            np.allclose(part, share * sums[arrival.nr], rtol=1e-5, atol=1e-7)
-            for arrival, part, share in zip(arrivals, parts, shares, strict=True)
-        )
+        exact = place == self.target or (len(sums) == 1 and _are_parts(shares, parts, sums[arrivals[0].nr]))
         return shares, exact and len(sums) == 1
 
     def _is_hooked(self, arrivals: list[Arrival], place: _Place) -> bool:

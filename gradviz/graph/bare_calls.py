@@ -6,10 +6,10 @@ same layer of the module around them: a rectifier in a loop over a cell is one, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import NamedTuple
 
-from gradviz.graph.model import DATA, LEAF, OP, Graph, Node
+from gradviz.graph.model import DATA, LEAF, OP, Graph, Node, scopes_around
 
 
 class Call(NamedTuple):
@@ -33,7 +33,7 @@ class Calls:
             and graph.nodes[edge.target].kind == OP
             and _is_learned(graph.nodes[edge.source])
         }
-        self._learning = {scope for name in self._reading for scope in _around(graph.nodes[name].scope)}
+        self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
         self._behind: dict[str, Hashable] = {}  # for each scope what was last in it that has parameters
         self._since: dict[str, Counter[str]] = {}  # for each scope the calls of others in it since then
         self._open: dict[str, int] = {}  # for each scope of the present call the visit
@@ -42,7 +42,7 @@ class Calls:
     def of(self, node: Node) -> Call | None:
         """The outermost call without parameters that an operation is in; None if there is none. Each is asked about
         once, in the order in which they ran."""
-        scope = next((path for path in _around(node.scope) if path not in self._learning), "")
+        scope = next((path for path in scopes_around(node.scope) if path not in self._learning), "")
         if not self._learning or not scope:
             self._scope = ""
             self._note(node)
@@ -61,16 +61,10 @@ class Calls:
         if node.id not in self._reading:
             return
         inner: Hashable = (node.file, node.line, node.col)
-        for scope in [*reversed([*_around(node.scope)]), ""]:
+        for scope in [*reversed([*scopes_around(node.scope)]), ""]:
             self._behind[scope], self._since[scope] = inner, Counter()
             inner = scope
 
 
 def _is_learned(node: Node) -> bool:
     return node.parameter or bool(node.kind == LEAF and node.is_leaf and node.requires_grad)
-
-
-def _around(path: str) -> Iterator[str]:
-    """The scopes around a place, from the outermost to its own."""
-    parts = path.split("/") if path else []
-    return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))

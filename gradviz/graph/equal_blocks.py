@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from statistics import median
 
-from gradviz.graph.model import DATA, OP, Graph, Node, Scope
+from gradviz.graph.model import DATA, OP, Graph, Node, Scope, scopes_around
 
 _FEWEST = 4
 _APART = 10.0
@@ -32,7 +32,7 @@ def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
     result = replace(graph, nodes=dict(graph.nodes), scopes={})
     for node in graph.nodes.values():
         if homes[node.scope] != node.scope:
-            block = next(path for path in _around(node.scope) if path in families)
+            block = next(path for path in scopes_around(node.scope) if path in families)
             result.nodes[node.id] = replace(node, scope=homes[node.scope], block=block)
     for path, scope in graph.scopes.items():
         known = result.scopes.get(homes[path])
@@ -45,18 +45,12 @@ def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
 def _home(path: str, families: dict[str, list[str]]) -> str:
     """The path with the names of families in place of those of their blocks."""
     parts = []
-    for inner in _around(path):
+    for inner in scopes_around(path):
         family = families.get(inner)
         first, last = (family[0], family[-1]) if family is not None else (inner, "")
         own = first.rpartition("/")[2]
         parts.append(f"{own} … {last.rpartition('/')[2]}" if last else own)
     return "/".join(parts)
-
-
-def _around(path: str) -> Iterator[str]:
-    """The scopes around a place, from the outermost to its own."""
-    parts = path.split("/") if path else []
-    return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
@@ -100,7 +94,7 @@ def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:
     found: dict[str, list[tuple[object, ...]]] = {}
     for node in graph.nodes.values():
         if node.kind == OP:
-            for path in _around(node.scope):
+            for path in scopes_around(node.scope):
                 within = node.scope[len(path) + 1 :]
                 found.setdefault(path, []).append((within, node.op, node.grad_fn, *made.get(node.id, ())))
     return found
@@ -112,8 +106,8 @@ def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
     found: set[str] = set()
     for node in graph.nodes.values():
         if node.finding or node.error:
-            found.update(_around(node.scope))
-        for path in _around(node.scope):
+            found.update(scopes_around(node.scope))
+        for path in scopes_around(node.scope):
             squares[path] = squares.get(path, 0.0) + square_of(node)
     return {path: math.sqrt(square) if square >= 0 else math.nan for path, square in squares.items()}, found
 

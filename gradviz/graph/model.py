@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -190,3 +190,9 @@ def ends_with(scope: str, name: str) -> bool:
     """Whether a scope's path (`model/blocks.0/attn`) ends with a name, written with dots or slashes."""
     path, end = (f".{text.replace('/', '.')}" for text in (scope, name))
     return path.endswith(end)
+
+
+def scopes_around(path: str) -> Iterator[str]:
+    """The paths of the scopes around a place, from the outermost to its own."""
+    parts = path.split("/") if path else []
+    return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -22,7 +22,7 @@ Example:
 Cure: return one value for each argument of forward, `None` for those that need none, each with the shape of
 its input.
 
-Not reported: gradients that are left out at the end, as `None`.
+Not reported: values behind those of the inputs, if they are `None`, which PyTorch permits.
 """
 
 from __future__ import annotations

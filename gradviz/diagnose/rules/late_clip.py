@@ -17,7 +17,7 @@ Example:
 
 Cure: clip between `loss.backward()` and `optimizer.step()`.
 
-Not reported: gradients that are changed for a step that follows.
+Not reported: gradients that are clipped between `backward()` and the step.
 """
 
 from __future__ import annotations

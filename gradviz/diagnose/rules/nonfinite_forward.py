@@ -1,7 +1,7 @@
 """`nonfinite-forward`: the root of a pass is NaN or infinite, and an op of the forward computation made it so
-from finite inputs, or the data had it.
+from finite inputs, or the data had it; or the program ends with an exception because of it, before any pass.
 
-Why it is bad: each gradient of this pass becomes NaN, and with the next step each parameter.
+Why it is bad: the gradients of this pass are NaN or infinite, and after the next step so are the parameters.
 
 Example:
 

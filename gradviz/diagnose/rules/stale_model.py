@@ -23,8 +23,7 @@ Example:
 
 Cure: evaluate the model that is trained; keep a state_dict with `copy.deepcopy(model.state_dict())`.
 
-Not reported: an average of the weights that follows the trained model, and a baseline that is evaluated
-beside it.
+Not reported: an average of the weights that follows the trained model.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ Example:
 
 Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 
-Not reported: Monte Carlo dropout, which repeats one input, and statistics that are frozen from the first on.
+Not reported: Monte Carlo dropout, which repeats one input. Statistics that are frozen from the first on are a
+note.
 """
 
 from __future__ import annotations

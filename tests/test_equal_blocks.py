@@ -85,6 +85,14 @@ def test_so_has_one_whose_gradient_is_much_smaller(traced: Traced) -> None:
     assert any(name.startswith("h.5") for name in shown)
 
 
+@pytest.mark.parametrize("name", ["h.2/fc1", "h.2.fc1"])
+def test_a_module_inside_a_block_is_unfolded_in_that_block_alone(traced: Traced, name: str) -> None:
+    shown = modules(folded(graph_of(Net(), traced), unfold=[name]))
+    assert "h.2/fc1" not in shown
+    assert shown["h.2/fc2"] == 1
+    assert shown["h.0 … h.7/fc1"] == BLOCKS - 1
+
+
 def test_so_has_one_that_is_unfolded_by_name(traced: Traced) -> None:
     graph = graph_of(Net(), traced)
     shown = modules(folded(graph, unfold=["h.2"]))

@@ -48,8 +48,8 @@ class Calls:
             self._note(node)
             return None
         begins = scope != self._scope or self._open.get(node.scope, node.visit) != node.visit
-        outer, since = scope.rpartition("/")[0], Counter[str]()
-        since = self._since.setdefault(outer, since)
+        outer = scope.rpartition("/")[0]
+        since = self._since.setdefault(outer, Counter())
         if begins:
             since[scope] += 1
             self._scope, self._open = scope, {}

@@ -76,9 +76,10 @@ def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
 
 
 def _is_named(path: str, names: Collection[str]) -> bool:
-    """Whether one of the names means a scope, or one inside it. They may leave out what is around it."""
+    """Whether one of the names means a scope, or one inside it. They may leave out what is around it, and have dots or
+    slashes."""
     own = path.rpartition("/")[2]
-    return any(own in name.split("/") for name in names)
+    return any(f".{own}." in f".{name.replace('/', '.')}." for name in names)
 
 
 def _is_apart(norm: float, usual: float) -> bool:

@@ -23,12 +23,13 @@ detached features, a sampled action beside its log-probability.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.cut_inputs import cut_inputs
-from gradviz.diagnose.cut_terms import cut_terms
-from gradviz.diagnose.cut_uses import cut_uses
+from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
+from gradviz.diagnose.cut_terms import CutTerm, cut_terms
+from gradviz.diagnose.cut_uses import CutUse, cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, how_cut, lacking
 from gradviz.diagnose.rootless import rootless, roots_of_numbers
@@ -36,6 +37,8 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.lack import Lack, Lacks
 from gradviz.tracefile import Site
+
+_Cut = TypeVar("_Cut", CutInput, CutTerm, CutUse)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -75,21 +78,25 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _inputs(case)
 
 
+def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:
+    """Those of the cuts behind which no leaf is without a gradient: that would be said of the leaf."""
+    without = {lack.leaf for lack in case.of(lacking)}
+    return (cut for cut in case.of(question) if without.isdisjoint(cut.leaves))
+
+
 def _inputs(case: Case) -> Iterator[Found]:
     """Parts that only get what was cut off, though other terms bring the leaves behind it a gradient."""
-    without = {lack.leaf for lack in case.of(lacking)}
-    for one in case.of(cut_inputs):
-        if without.isdisjoint(one.leaves):
-            why, cure = how_cut(case, one.event)
-            yield Found(
-                f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here, {why}: "
-                f"{case.called(one.leaves)} get{'s' * (len(one.leaves) == 1)} no gradient through it",
-                cure,
-                (one.event,),
-                site=place_of_cut(case.query, one.event),
-                tensors=one.leaves,
-                severity=WARNING,
-            )
+    for one in _of_what_learns(case, cut_inputs):
+        why, cure = how_cut(case, one.event)
+        yield Found(
+            f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here, {why}: "
+            f"{case.called(one.leaves)} get{'s' * (len(one.leaves) == 1)} no gradient through it",
+            cure,
+            (one.event,),
+            site=place_of_cut(case.query, one.event),
+            tensors=one.leaves,
+            severity=WARNING,
+        )
 
 
 def _numbers(case: Case) -> Iterator[Found]:
@@ -110,37 +117,33 @@ def _numbers(case: Case) -> Iterator[Found]:
 
 def _uses(case: Case) -> Iterator[Found]:
     """Uses that are cut off, though the same part is called with others that are not."""
-    without = {lack.leaf for lack in case.of(lacking)}
-    for use in case.of(cut_uses):
-        if without.isdisjoint(use.leaves):
-            why, cure = how_cut(case, use.event)
-            yield Found(
-                f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here, {why}: "
-                f"{case.at(use.reader)} is called with what has a graph, too",
-                cure,
-                (use.event,),
-                site=place_of_cut(case.query, use.event),
-                tensors=use.leaves,
-                severity=WARNING,
-            )
+    for use in _of_what_learns(case, cut_uses):
+        why, cure = how_cut(case, use.event)
+        yield Found(
+            f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here, {why}: "
+            f"{case.at(use.reader)} is called with what has a graph, too",
+            cure,
+            (use.event,),
+            site=place_of_cut(case.query, use.event),
+            tensors=use.leaves,
+            severity=WARNING,
+        )
 
 
 def _terms(case: Case) -> Iterator[Found]:
     """Terms of a loss without their graph, though other terms bring the same leaves a gradient."""
-    without = {lack.leaf for lack in case.of(lacking)}
-    for term in case.of(cut_terms):
-        if without.isdisjoint(term.leaves):
-            name = case.words.called(term.tensor)
-            blocks = not case.query.nodes.of_op(term.event)
-            yield Found(
-                f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
-                f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
-                how_cut(case, term.event)[1] if blocks else f"use {name} itself, which is a tensor",
-                (term.event,),
-                site=place_of_cut(case.query, term.event),
-                tensors=term.leaves,
-                severity=WARNING,
-            )
+    for term in _of_what_learns(case, cut_terms):
+        name = case.words.called(term.tensor)
+        blocks = not case.query.nodes.of_op(term.event)
+        yield Found(
+            f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
+            f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
+            how_cut(case, term.event)[1] if blocks else f"use {name} itself, which is a tensor",
+            (term.event,),
+            site=place_of_cut(case.query, term.event),
+            tensors=term.leaves,
+            severity=WARNING,
+        )
 
 
 def _as_numbers(case: Case) -> Iterator[Found]:

@@ -13,7 +13,7 @@ import gradviz.engine as torch
 from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import FEW, closed_places, fold, folded
-from gradviz.graph.groups import PLACE, RUN, SCOPE
+from gradviz.graph.groups import DATA_BOX, PLACE, SCOPE
 from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Node
 from gradviz.graph.rolling import places
 from gradviz.pictures.node_text import lines_of
@@ -68,7 +68,7 @@ def test_every_node_is_in_exactly_one_box(graph: Graph) -> None:
     members = Counter(name for group in tree.values() for name in group.members)
     assert all(count == 1 for count in members.values())
     assert set(members) <= set(graph.nodes)
-    assert {group.kind for group in tree.values()} <= {SCOPE, PLACE, RUN}
+    assert {group.kind for group in tree.values()} <= {SCOPE, PLACE, DATA_BOX}
     for group in tree.values():
         assert [tree[child].parent for child in group.children] == [group.id] * len(group.children)
     assert places(graph) == tree  # the same ids, whenever it is asked
@@ -85,10 +85,13 @@ def test_without_the_edges_that_close_a_loop_there_is_no_cycle(graph: Graph) -> 
 def test_an_operation_counts_at_its_place(graph: Graph) -> None:
     tree = places(graph)
     counted = sum(group.count for group in tree.values() if group.kind == PLACE)
-    in_runs = sum(
-        graph.nodes[name].kind == OP for group in tree.values() if group.kind == RUN for name in group.members
+    in_data = sum(
+        graph.nodes[name].kind == OP
+        for group in tree.values()
+        if group.kind == DATA_BOX
+        for name in group.members
     )
-    assert counted + in_runs == sum(node.kind == OP for node in graph.nodes.values())
+    assert counted + in_data == sum(node.kind == OP for node in graph.nodes.values())
 
 
 # --- loops
@@ -207,7 +210,7 @@ def test_the_data_of_a_network_is_one_box(traced: Traced) -> None:
 
     with traced(run) as trace:
         graph = folded(build(trace))
-    (data,) = [box for box in boxes(graph).values() if box.op == RUN]
+    (data,) = [box for box in boxes(graph).values() if box.op == DATA_BOX]
     assert data.held[OP] == 6
     assert not data.requires_grad
 

@@ -9,10 +9,10 @@ from heapq import heapify, heappop, heappush
 
 from gradviz.errors import GradvizError
 from gradviz.graph.equal_blocks import with_equal_blocks
-from gradviz.graph.groups import PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
+from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.merge import Merging
-from gradviz.graph.model import GROUP, LEAF, OP, Box, Graph, Node, ends_with
+from gradviz.graph.model import GROUP, LEAF, OP, Box, Graph, Node, Scope, ends_with
 from gradviz.graph.rolling import places
 from gradviz.nearest import nearest
 
@@ -56,7 +56,21 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     result = replace(graph, nodes=nodes, edges=edges, notes=list(graph.notes))
     result.notes += _told(nodes.values(), len(drawn_as))
     result.rolled = any(group.kind == PLACE for group in tree.values())
+    if result.rolled:
+        result.scopes = _scopes_outside_of_data(graph, tree)
     return result
+
+
+def _scopes_outside_of_data(graph: Graph, tree: dict[str, Group]) -> dict[str, Scope]:
+    """The scopes with their calls, without those that only prepared data."""
+    calls = Counter[str]()
+    for group in tree.values():
+        if group.kind == SCOPE:
+            calls[group.scope] += group.count
+    return {
+        path: scope._replace(calls=min(scope.calls, calls[path] or scope.calls))
+        for path, scope in graph.scopes.items()
+    }
 
 
 def _scope_outside(path: str, hidden: set[str]) -> str:
@@ -104,7 +118,7 @@ def _group_node(group: Group, tree: dict[str, Group], graph: Graph) -> Node:
     around = tree[group.parent].scope if group.parent else ""
     node = Node(group.id, GROUP, int(group.id.removeprefix("g")), name=group.label, op=group.kind)
     node.scope, node.count, node.held = around, group.count, Counter()
-    if group.kind in (SCOPE, PLACE):
+    if group.kind in (SCOPE, PLACE, DATA_BOX):
         known = graph.scopes.get(group.scope) if group.kind == SCOPE else None
         node.box = Box(known.type if known is not None else "")
     return node
@@ -139,10 +153,10 @@ def closed_places(
     With `depth`, exactly that many levels of modules are open (0: none). The groups `unfolded` and their parents are
     always open."""
     scopes = [group for group in tree.values() if group.kind == SCOPE]
-    opened = {name for group in unfolded for name in ancestors(tree, group)}
+    opened = {name for group in unfolded for name in ancestors(tree, group) if tree[name].kind != PLACE}
     if depth is not None:
         opened.update(group.id for group in scopes if len(ancestors(tree, group.id)) <= depth)
-        return set(tree) - {group.id for group in scopes if group.id in opened}
+        return set(tree) - opened
     shown = _outermost(graph, tree)
     for group in sorted(scopes, key=lambda group: len(ancestors(tree, group.id))):
         growth = len(group.children) + len(group.members) - 1
@@ -151,7 +165,7 @@ def closed_places(
         if group.id in opened or (shown + growth <= FEW and _is_written_out(tree, group)):
             opened.add(group.id)
             shown += growth
-    return set(tree) - {group.id for group in scopes if group.id in opened}
+    return set(tree) - opened
 
 
 def _outermost(graph: Graph, tree: dict[str, Group]) -> int:

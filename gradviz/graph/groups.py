@@ -14,7 +14,7 @@ import numpy as np
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
 
-SCOPE, REPEAT, RUN, PLACE = "scope", "repeat", "run", "place"
+SCOPE, REPEAT, RUN, PLACE, DATA_BOX = "scope", "repeat", "run", "place", "data"
 
 DEEPEST = 8  # nested scopes; deeper ones are merged into the eighth
 _SHORTEST = 3  # the fewest ops in a chain

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradviz.graph.groups import PLACE, SCOPE, Group
+from gradviz.graph.groups import DATA_BOX, PLACE, SCOPE, Group
 from gradviz.graph.model import DATA, GRAD, GROUP, OP, SAVED, VIEW, Edge, Graph, Node
 from gradviz.tracefile import Snapshot
 
@@ -32,6 +32,8 @@ class Merging:
             if source is None and target is None:
                 found[id(edge),] = edge
                 continue
+            if target is not None and target.kind == DATA_BOX and source is not target:
+                continue  # what a rollout read of the network
             if edge.kind == DATA:
                 self._note_shapes(edge, source, target)
             if source is target and not self._leads_to_another_turn(edge, source):
@@ -61,7 +63,8 @@ class Merging:
             if is_result and edge.target not in self.nodes:  # otherwise the result has a box of its own
                 _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if tensor.name else shape)
         elif source is not None and source is not target:
-            _add(self.nodes[source.id], "gives", shape)
+            named = source.kind == DATA_BOX and tensor.name
+            _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if named else shape)
         if target is not None and (source is not target or self._leads_to_another_turn(edge, target)):
             _add(self.nodes[target.id], "takes", shape)
 

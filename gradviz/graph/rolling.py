@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 
 from gradviz.graph.bare_calls import Call, Calls
-from gradviz.graph.groups import PLACE, RUN, SCOPE, Group
+from gradviz.graph.data_boxes import DataBox, data_boxes
+from gradviz.graph.groups import DATA_BOX, PLACE, SCOPE, Group
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node
-
-_FEWEST = 2  # operations that compute data for the network and are drawn as one
 
 
 @no_collection()
@@ -35,8 +34,9 @@ class _Places:
         self.visited: Counter[Hashable] = Counter()  # how often an op ran in a visit, so far
         rows = _rows(graph)
         self.calls = Calls(graph)
-        for component in _data_before(graph):
-            self._add_data(component)
+        boxes, self.rolled_out = data_boxes(graph)
+        for box in boxes:
+            self._add_data(box)
         for run in _runs([node for node in rows if node.id not in self.home]):
             self._add_run(run)
         self._place_results()
@@ -68,7 +68,8 @@ class _Places:
         if key not in self.by_key:
             known = self.graph.scopes.get(path)
             group = self._group(key, SCOPE, label, around, path)
-            group.count = 0 if is_call else 1 if known is None else known.calls
+            calls = 1 if known is None else max(1, known.calls - self.rolled_out.get(path, 0))
+            group.count = 0 if is_call else calls
         group = self.by_key[key]
         group.count += is_call and call is not None and call.begins
         return group.id
@@ -100,12 +101,10 @@ class _Places:
             group.is_inside = bool(node.visit)
             self.home[node.id] = group.id
 
-    def _add_data(self, component: list[Node]) -> None:
-        names = list(dict.fromkeys(node.name or "?" for node in component))
-        label = " · ".join(names[:3]) + (" …" if len(names) > 3 else "")
-        group = self._group((RUN, component[0].id), RUN, label, "", "")
+    def _add_data(self, box: DataBox) -> None:
+        group = self._group((DATA_BOX, box.nodes[0].id), DATA_BOX, "data", self._scope(box.scope), box.scope)
         group.count = 1
-        self.home.update((node.id, group.id) for node in component)
+        self.home.update((node.id, group.id) for node in box.nodes)
 
     def _place_results(self) -> None:
         """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible."""
@@ -177,38 +176,3 @@ def _period(names: list[str | None]) -> int:
         if count % period == 0 and names[period:] == names[:-period]:
             return period
     return count
-
-
-def _data_before(graph: Graph) -> list[list[Node]]:
-    """The operations outside of scopes that computed data without a gradient from data without a gradient: those that
-    belong together, where there are several."""
-    nodes = graph.nodes
-    made_by: dict[str, str] = {}
-    inputs: dict[str, list[str]] = {}
-    for edge in graph.edges:
-        if edge.kind == DATA and nodes[edge.source].kind == OP:
-            made_by[edge.target] = edge.source
-        elif edge.kind == DATA:
-            inputs.setdefault(edge.target, []).append(edge.source)
-    leader: dict[str, str] = {}
-
-    def found(name: str) -> str:
-        while leader[name] != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
-        return name
-
-    for node in nodes.values():
-        if node.kind != OP or node.grad_fn or node.scope:
-            continue
-        before = inputs.get(node.id, ())
-        if any(nodes[name].requires_grad or made_by.get(name, "") not in ("", *leader) for name in before):
-            continue
-        leader[node.id] = node.id
-        for name in before:
-            if name in made_by:
-                leader[found(made_by[name])] = found(node.id)
-    components: dict[str, list[Node]] = {}
-    for name in leader:
-        components.setdefault(found(name), []).append(nodes[name])
-    return [component for component in components.values() if len(component) >= _FEWEST]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from gradviz.graph.equal_blocks import square_of
-from gradviz.graph.groups import PLACE
-from gradviz.graph.model import Box, Node
+from gradviz.graph.groups import DATA_BOX, PLACE
+from gradviz.graph.model import LEAF, OP, TENSOR, Box, Node
 from gradviz.words.bars import bars_of
 from gradviz.words.escape import plain
 from gradviz.words.numbers import number, plural
@@ -19,7 +19,7 @@ _LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 
 def box_lines(node: Node, box: Box) -> list[Line]:
     """The lines of a box, each with its role."""
-    lines = _place(node, box) if node.op == PLACE else _module(node, box)
+    lines = _lines_of(node, box)
     if box.parameters:
         lines += _parameters(list(box.parameters.values()))
     if box.cuts:
@@ -31,10 +31,16 @@ def box_lines(node: Node, box: Box) -> list[Line]:
 
 def of_inside(node: Node, box: Box) -> list[str]:
     """The lines of a box without those about gradients, which change while a pass runs."""
-    lines = _place(node, box) if node.op == PLACE else _module(node, box)
+    lines = _lines_of(node, box)
     if box.parameters:
         lines.append(_size(list(box.parameters.values())))
     return [text for _, text in lines]
+
+
+def _lines_of(node: Node, box: Box) -> list[Line]:
+    if node.op == DATA_BOX:
+        return _data(node, box)
+    return _place(node, box) if node.op == PLACE else _module(node, box)
 
 
 def _times(node: Node) -> str:
@@ -47,6 +53,16 @@ def _module(node: Node, box: Box) -> list[Line]:
     if box.takes or box.gives:
         lines.append(("value", f"{_shapes(box.takes)} → {_shapes(box.gives)}".strip()))
     return lines
+
+
+def _data(node: Node, box: Box) -> list[Line]:
+    """What comes in, and how much there is behind it."""
+    gives = [("value", plain(shape, 40)) for shape in list(box.gives)[:_MOST_SHAPES]]
+    more = [("value", f"and {len(box.gives) - _MOST_SHAPES} more")] if len(box.gives) > _MOST_SHAPES else []
+    tensors = node.held.get(LEAF, 0) + node.held.get(TENSOR, 0)
+    ops = node.held.get(OP, 0)
+    size = f"{plural(ops, 'op')} on {plural(tensors, 'tensor')}" if ops else plural(tensors, "tensor")
+    return [("name", "data"), *gives, *more, ("unnamed", size)]
 
 
 def _place(node: Node, box: Box) -> list[Line]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gradviz.graph.groups import PLACE
+from gradviz.graph.groups import DATA_BOX, PLACE
 from gradviz.graph.model import GRAD, GRAD_FN, LEAF, OP, TENSOR, Edge, Node
 from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import has_odd
@@ -94,6 +94,7 @@ NODES: dict[str, dict[str, str]] = {
         "margin": "0.14,0.07",
     },
     "group module": {"shape": "box", "style": "rounded,filled", "penwidth": "1.6"},
+    "group data": {"shape": "box", "style": "rounded,filled", "fillcolor": "#f1f3f5", "color": "#adb5bd"},
     "group place": {
         "shape": "box",
         "style": "rounded,filled",
@@ -287,7 +288,8 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "filled": node.accumulated,
         "idle": node.kind == GRAD_FN and not node.ran,
         "passive": (node.kind == OP or is_place) and not node.grad_fn,
-        "module": node.box is not None and not is_place,
+        "module": node.box is not None and node.op not in (PLACE, DATA_BOX),
+        "data": node.op == DATA_BOX and node.box is not None,
         "place": is_place,
         "error": bool(node.error),
         "finding": bool(node.finding),

@@ -1,0 +1,134 @@
+"""Finds what only prepares data for a pass, so that it can be drawn as one box.
+
+Data is what no gradient will ever reach: tensors that do not require grad, and the operations outside of the network
+that compute them from others like them. So is what a rollout computed: calls of a network that record no graph, many
+times before the first operation that records one. What a module holds, as a mask, belongs to the module."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gradviz.graph.model import DATA, GRAD_FN, MUTATION, OP, VIEW, Graph, Node, scopes_around
+
+_FEWEST = 2  # operations that are drawn as one
+_MANY_TENSORS = 4  # that are drawn as one with a single operation, or with none
+_MOST_CALLS = 3  # of one place of a network that records no graph; more are a rollout
+
+
+@dataclass(slots=True)
+class DataBox:
+    """Nodes that are drawn as one. `scope` is that of the module that holds what was computed, or empty."""
+
+    nodes: list[Node] = field(default_factory=list)
+    scope: str = ""
+
+
+class DataBoxes(NamedTuple):
+    """The boxes of a graph, in the order in which they began, and how often each scope was called in rollouts."""
+
+    boxes: list[DataBox]
+    calls: dict[str, int]
+
+
+def data_boxes(graph: Graph) -> DataBoxes:
+    """Find the boxes of a graph. Takes linear time."""
+    rollouts = _rollouts(graph)
+    data = _Data(graph, {node.id for nodes in rollouts for node in nodes})
+    boxes: dict[str, DataBox] = {}
+    for name in data.leader:
+        boxes.setdefault(data.found(name), DataBox()).nodes.append(graph.nodes[name])
+    for box in boxes.values():
+        box.scope = data.holder(box)
+    calls: dict[str, int] = {}
+    for nodes in rollouts:
+        for scope in scopes_around(nodes[0].scope):
+            calls[scope] = max(calls.get(scope, 0), len(nodes))
+    return DataBoxes([box for box in boxes.values() if _is_worth_it(box)], calls)
+
+
+def _is_worth_it(box: DataBox) -> bool:
+    ops = sum(node.kind == OP for node in box.nodes)
+    return ops >= _FEWEST or bool(box.scope) or len(box.nodes) - ops >= _MANY_TENSORS
+
+
+class _Data:
+    """The nodes of a graph that are data. `leader` leads from each of them to one that stands for all that belong
+    together: what was computed from one another, and what is read at one place."""
+
+    def __init__(self, graph: Graph, rollouts: Container[str]) -> None:
+        self.nodes = graph.nodes
+        self.leader: dict[str, str] = {}
+        before: dict[str, list[str]] = {}
+        self.readers: dict[str, list[str]] = {}
+        computed = {edge.target for edge in graph.edges if edge.kind == DATA}
+        for edge in graph.edges:
+            if edge.kind in (DATA, MUTATION) or (edge.kind == VIEW and edge.target not in computed):
+                before.setdefault(edge.target, []).append(edge.source)
+                self.readers.setdefault(edge.source, []).append(edge.target)
+        for node in self.nodes.values():
+            read = before.get(node.id, ())
+            in_rollout = node.id in rollouts
+            if in_rollout:
+                read = [name for name in read if not self.nodes[name].requires_grad]
+            is_outside = bool(read) or in_rollout or not node.scope
+            if (
+                is_outside
+                and self._can_be_data(node, in_rollout)
+                and all(map(self.leader.__contains__, read))
+            ):
+                self.leader[node.id] = node.id
+                for name in read:
+                    self._join(node.id, name)
+        self._join_by_reader()
+
+    @staticmethod
+    def _can_be_data(node: Node, in_rollout: bool) -> bool:
+        if node.kind == OP:
+            return not node.grad_fn and (in_rollout or not node.scope)
+        return node.kind != GRAD_FN and not (node.requires_grad or node.root)
+
+    def _join_by_reader(self) -> None:
+        """Join what comes into the network at one place: what was computed, and tensors of one name."""
+        first: dict[Hashable, str] = {}
+        for name in self.leader:
+            node = self.nodes[name]
+            for reader in self.readers.get(name, ()):
+                if reader not in self.leader:
+                    at = self.nodes[reader]
+                    key = at.scope, at.file, at.line, at.col, at.op, node.name, node.line, node.col
+                    self._join(name, first.setdefault(key, name))
+
+    def found(self, name: str) -> str:
+        """The one that stands for a node."""
+        leader = self.leader
+        while leader[name] != name:
+            leader[name] = name = leader[leader[name]]
+        return name
+
+    def _join(self, one: str, other: str) -> None:
+        self.leader[self.found(one)] = self.found(other)
+
+    def holder(self, box: DataBox) -> str:
+        """The scope of the module that holds what was computed in a box; empty if none does."""
+        return next(
+            (
+                self.nodes[reader].scope
+                for node in box.nodes
+                if node.buffer
+                for reader in self.readers.get(node.id, ())
+            ),
+            "",
+        )
+
+
+def _rollouts(graph: Graph) -> list[list[Node]]:
+    """The operations of networks that ran many times before the first that recorded a graph, by their places."""
+    ran: dict[Hashable, list[Node]] = {}
+    for node in graph.nodes.values():
+        if node.kind == OP and node.grad_fn:
+            break
+        if node.kind == OP and node.scope:
+            ran.setdefault((node.scope, node.file, node.line, node.col, node.op), []).append(node)
+    return [nodes for nodes in ran.values() if len(nodes) > _MOST_CALLS]

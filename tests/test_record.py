@@ -810,3 +810,29 @@ def test_a_million_regular_passes_are_kept_as_one_distance() -> None:
         known.add(number, number - 6)
     assert (len(known.starts), len(known.late)) == (1, 0)
     assert (known.of(6), known.of(7), known.of(100_006), known.of(100_007)) == (0, 1, 100_000, 0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1, 100, 5000])
+@pytest.mark.parametrize("element", [1e200, -1e200, 1e-200])
+def test_statistics_tell_the_size_of_elements_whose_squares_double_precision_does_not_hold(
+    size: int, element: float
+) -> None:
+    stats = stats_of(np.full(size, element))
+    assert stats.rms == pytest.approx(abs(element), rel=1e-12, abs=0)
+
+
+def test_large_elements_bring_no_warning_of_the_recorders(tmp_path: Path) -> None:
+    program = tmp_path / "large.py"
+    program.write_text(
+        "import gradviz.engine as torch\n"
+        "x = torch.full((100,), 1e200, dtype=torch.float64, requires_grad=True)\n"
+        "(x * 2).sum().backward()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "gradviz", "trace", "-o", tmp_path / "large.gradviz", program],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert "Warning" not in done.stderr

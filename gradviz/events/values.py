@@ -85,14 +85,16 @@ def _of_row(flat: np.ndarray) -> tuple[Any, ...]:
     return tuple(column.item() for column in _reduced(flat.reshape(1, -1)))
 
 
+_SMALLEST, _LARGEST = 1e-150, 1e150  # the squares of these neither vanish nor overflow
 _FEW = 4096  # up to so many elements are summed in double precision
 _ONE_EACH = np.ones(_FEW)
 
 
 def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
-    """The statistics of a small flat array; None where an element is not finite. By what NumPy begins quickest."""
+    """The statistics of a small flat array; None where an element is not finite, or where squares would not tell their
+    size. By what NumPy begins quickest."""
     low, high = float(flat.item(flat.argmin())), float(flat.item(flat.argmax()))
-    if not (low > -math.inf and high < math.inf):
+    if not (-_LARGEST < low and high < _LARGEST and (max(-low, high) > _SMALLEST or low == high == 0)):
         return None
     wide = flat.astype(np.float64, copy=False)
     mean, rms = (
@@ -184,7 +186,8 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
         none, zero = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
         return none, none, none, none, zero, zero, zero
     if rows.dtype.kind == "c":
-        rows = np.abs(rows)
+        with np.errstate(all="ignore"):
+            rows = np.abs(rows)
     if rows.dtype.kind != "f":
         rows = rows.astype(np.float64)
     zeros = rows.shape[1] - np.count_nonzero(rows, axis=1)
@@ -196,12 +199,22 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
             low, high, mean = rows.min(axis=1), rows.max(axis=1), rows.mean(axis=1, dtype=np.float64)
         squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
         rms = np.sqrt(squares / rows.shape[1])
+        odd = np.flatnonzero(~(squares < _LARGEST**2) | ((squares < _SMALLEST**2) & (zeros < rows.shape[1])))
+        if len(odd):
+            rms[odd] = _scaled_rms(rows[odd], rows.shape[1])
     nan, inf = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     bad = np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high) | ~np.isfinite(mean))
     if len(bad):
         nan[bad], inf[bad] = np.isnan(rows[bad]).sum(axis=1), np.isinf(rows[bad]).sum(axis=1)
         low[bad], high[bad], mean[bad], rms[bad] = _of_finite(rows[bad])
     return low, high, mean, rms, nan, inf, zeros
+
+
+def _scaled_rms(rows: np.ndarray, counts: np.ndarray | int) -> np.ndarray:
+    """The rms of each row over `counts` elements, by way of its largest, so that no square overflows or vanishes."""
+    largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float64)
+    scale = np.where(largest > 0, largest, 1.0)
+    return scale[:, 0] * np.sqrt(((rows / scale) ** 2).sum(axis=1) / counts)
 
 
 def _of_finite(rows: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -213,7 +226,7 @@ def _of_finite(rows: np.ndarray) -> tuple[np.ndarray, ...]:
         elements = np.where(finite, rows, 0.0)
         low = np.where(finite, rows, np.inf).min(axis=1)
         high = np.where(finite, rows, -np.inf).max(axis=1)
-        mean, rms = elements.sum(axis=1) / counts, np.sqrt((elements**2).sum(axis=1) / counts)
+        mean, rms = elements.sum(axis=1) / counts, _scaled_rms(elements, counts)
     return np.where(counts, low, np.nan), np.where(counts, high, np.nan), mean, rms
 
 

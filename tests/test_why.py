@@ -302,3 +302,12 @@ def test_python_has_it_too(run: Path) -> None:
         package.why(run, "unused")
     with pytest.raises(UnknownName):
         package.why(run, "nothing")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_gradient_too_large_for_its_norm_is_told_without_a_warning(tmp_path: Path) -> None:
+    with package.record(tmp_path / "large.gradviz", values="full"):
+        x = torch.ones(100, dtype=torch.float64, requires_grad=True)
+        (x * 3 + x * 2).backward(torch.full((100,), 1e200, dtype=torch.float64))
+    told = package.why(tmp_path / "large.gradviz", "x")
+    assert "norm" in str(told)

@@ -133,7 +133,9 @@ def _value(array: np.ndarray) -> str:
     """A contribution: its elements if there are few, else its shape and norm."""
     if array.size <= SHOWN:
         return nested(array)
-    return f"({'×'.join(map(str, array.shape))}) norm {number(float(np.linalg.norm(array)), 4)}"
+    with np.errstate(all="ignore"):
+        norm = float(np.linalg.norm(array))
+    return f"({'×'.join(map(str, array.shape))}) norm {number(norm, 4)}"
 
 
 def reason_json(reason: Reason) -> dict[str, Any]:

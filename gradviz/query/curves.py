@@ -76,6 +76,7 @@ def _curves(leaves: np.ndarray, at: np.ndarray, values: np.ndarray) -> list[Curv
     ]
 
 
+@np.errstate(all="ignore")  # a parameter may have infinities
 def _ratio(query: Query, tensor: int, event: int, step: int) -> float | None:
     before, after = query.trace.snapshot(tensor, at=step), query.trace.snapshot(tensor, at=event)
     if before is None or after is None or before.stats is None:

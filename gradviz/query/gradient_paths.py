@@ -309,6 +309,7 @@ class Paths:
 
     # --- the largest contributions
 
+    @np.errstate(all="ignore")  # a gradient may have infinities, and their sum is NaN
     def _search(
         self, parts: list[np.ndarray], most: int
     ) -> tuple[list[tuple[tuple[Step, ...], np.ndarray, bool]], list[Number]]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
-from gradviz.query.copies import copied_from
+from gradviz.query.copies import copied_from, original
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import COPYING, SHARING
@@ -189,7 +189,7 @@ class Lacks:
                 if source in results:
                     return Lacking(leaf, Lack.COPIED, event, one.root, one.pass_number)
         for one in reversed(begun):
-            event = self._cut_at_a_leaf(one, results)
+            event = self._cut_at_a_leaf(leaf, one, results)
             event = self._left_for_numpy(one, results) if event < 0 else event
             if event >= 0:
                 return Lacking(leaf, Lack.CUT, event, one.root, one.pass_number)
@@ -213,16 +213,27 @@ class Lacks:
         reached = self.ways(begun.root, begun.at).reached
         return [t for t in reached if flags(t, begun.at) & LEAF and op_of(self.query, t) is None]
 
-    def _cut_at_a_leaf(self, begun: Begun, results: dict[int, list[int]]) -> int:
-        """The event that made a leaf behind a root outside of the graph, of one of these results: `h.detach()` and then
-        `requires_grad_()`; −1 if there is none."""
+    def _cut_at_a_leaf(self, of: int, begun: Begun, results: dict[int, list[int]]) -> int:
+        """The event that made a leaf behind a root outside of the graph, of one of these results of the leaf `of`:
+        `h.detach()` and then `requires_grad_()`; −1 if there is none. A copy of the leaf itself is no cut."""
         for leaf in self.ways(begun.root, begun.at).reached:
             maker = self.query.tensors.made(leaf)
             if maker is None or not self.query.tensors.is_leaf_that_requires_grad(leaf, begun.at):
                 continue
+            if original(self.query, leaf) == of:
+                continue
             if not results.keys().isdisjoint(taken_by(self.query, maker)):
                 return maker.index
         return -1
+
+    def _is_template(self, leaf: int, begun: list[Begun]) -> bool:
+        """Whether a leaf was copied into others that lead to a root: the layer that `nn.TransformerEncoder` copies."""
+        return any(
+            original(self.query, other) == leaf
+            for one in begun
+            for other in self.ways(one.root, one.at).reached
+            if self.query.tensors.is_leaf_that_requires_grad(other, one.at)
+        )
 
     def _left_for_numpy(self, begun: Begun, results: dict[int, list[int]]) -> int:
         """The event that detached one of these results, if no op reads it and, before the root was computed, a tensor
@@ -247,7 +258,7 @@ class Lacks:
         readers = [op for found in results.values() for op in found if op < end and not self._only_copies(op)]
         with_grad = [op for op in readers if self.query.tensors.op(op).grad_enabled]
         if not readers:
-            return Lacking(leaf, Lack.UNUSED, -1)
+            return None if self._is_template(leaf, begun) else Lacking(leaf, Lack.UNUSED, -1)
         if with_grad:
             return self._root_of_numbers(leaf, begun) or self._off_path(leaf, max(with_grad))
         event = self._function_without_node(min(readers))

@@ -503,3 +503,36 @@ def test_an_empty_file_and_an_earlier_trace_are_replaced(tmp_path: Path, gradviz
     (tmp_path / "out.gradviz").touch()
     for _ in range(2):
         assert gradviz("trace", "-o", "out.gradviz", "script.py").returncode == 0
+
+
+def test_a_gradient_that_was_cleared_is_no_missing_one(gradviz_here: Run, tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import gradviz.engine as torch
+        net = torch.nn.Linear(2, 1)
+        forgotten = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(3):
+            net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    )
+    told = gradviz_here("trace", path).stderr
+    assert "2 with a gradient that was cleared: net.weight, net.bias" in told
+    assert "1 without a gradient: forgotten" in told
+
+
+def test_info_cuts_no_name_where_nobody_looks_at_a_terminal(gradviz_here: Run, tmp_path: Path) -> None:
+    name = "a_" + "very_" * 20 + "long_name"
+    path = script(
+        tmp_path,
+        f"""
+        import gradviz.engine as torch
+        {name} = torch.ones(2, requires_grad=True)
+        {name}.sum().backward()
+        """,
+    )
+    gradviz_here("trace", path)
+    assert name in gradviz_here("info", "script.gradviz").stdout

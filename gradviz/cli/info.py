@@ -13,12 +13,17 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, traces_argument
 from gradviz.query import Query
-from gradviz.query.overview import Holdings, Overview, holdings, overview
+from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
 from gradviz.query.ranks import differences, label_of
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
-from gradviz.words.escape import clean, json_text
+from gradviz.words.escape import clean, json_text, shortened_left
 from gradviz.words.numbers import brief, of_passes, plural
+
+_WIDE = 1000  # of what is no terminal: nothing is cut, nor continued on the next line
+_MOST_LEAVES = 50
+_OF_LEAVES = "shape", "dtype", "requires_grad", ".grad", "made at"
+_FEWEST = 12  # characters of a name
 
 
 @click.command()
@@ -76,6 +81,8 @@ def _left_out(meta: Mapping[str, str]) -> str:
 
 def _print(queries: list[Query]) -> None:
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDE)
     facts = Table.grid(padding=(0, 2))
     traces, found = [query.trace for query in queries], [overview(query) for query in queries]
     columns = [
@@ -91,7 +98,7 @@ def _print(queries: list[Query]) -> None:
         if known.leaves:
             if len(traces) > 1:
                 console.print(Text(f"\n{clean(label_of(trace))}", "bold"))
-            console.print(_leaf_table(known))
+            console.print(_leaf_table(known, console.width))
 
 
 def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
@@ -146,24 +153,39 @@ def _ending(found: Overview, ended: str) -> str:
     return f"{found.error['type']}{line}: {found.error['message']}"
 
 
-def _leaf_table(found: Overview) -> Table:
+def _grad(leaf: LeafInfo) -> tuple[str, str]:
+    """What `.grad` is at the end, and its style."""
+    if leaf.has_grad:
+        return "yes", "green"
+    if leaf.is_cleared:
+        return "cleared", "green"
+    return "None", "yellow" if leaf.requires_grad else "dim"
+
+
+def _leaf_table(found: Overview, width: int) -> Table:
+    """The leaves. Where the table is wider than `width`, long names are cut from the left."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("leaf", "shape", "dtype", "requires_grad", ".grad", "made at"):
+    for title in ("leaf", *_OF_LEAVES):
         table.add_column(title)
-    for leaf in found.leaves[:50]:
-        grad = (
-            Text("yes", "green") if leaf.has_grad else Text("None", "yellow" if leaf.requires_grad else "dim")
-        )
-        table.add_row(
-            Text(clean(leaf.name), "bold" if leaf.requires_grad else ""),
-            Text(str(leaf.shape)),
-            Text(leaf.dtype),
-            Text(str(leaf.requires_grad)),
-            grad,
-            Text(
-                clean(f"{file_name(leaf.file)}:{leaf.line}") if leaf.file else "before the recording", "dim"
-            ),
-        )
-    if len(found.leaves) > 50:
-        table.add_row(Text(f"… and {len(found.leaves) - 50} more", "dim"))
+    shown = found.leaves[:_MOST_LEAVES]
+    rows = [_of_leaf(leaf) for leaf in shown]
+    columns = zip(_OF_LEAVES, *([text.plain for text in row] for row in rows), strict=True)
+    room = width - 2 - sum(2 + max(map(len, column)) for column in columns)
+    for leaf, row in zip(shown, rows, strict=True):
+        name = shortened_left(clean(leaf.name), max(room, _FEWEST))
+        table.add_row(Text(name, "bold" if leaf.requires_grad else ""), *row)
+    if len(found.leaves) > len(shown):
+        table.add_row(Text(f"… and {len(found.leaves) - len(shown)} more", "dim"))
     return table
+
+
+def _of_leaf(leaf: LeafInfo) -> list[Text]:
+    """The columns of a leaf after its name."""
+    place = clean(f"{file_name(leaf.file)}:{leaf.line}") if leaf.file else "before the recording"
+    return [
+        Text(str(leaf.shape)),
+        Text(leaf.dtype),
+        Text(str(leaf.requires_grad)),
+        Text(*_grad(leaf)),
+        Text(place, "dim"),
+    ]

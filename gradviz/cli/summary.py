@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Group
@@ -55,19 +56,26 @@ def _leaves(found: Overview) -> list[Text]:
         ]
     if not wanting:
         return [_line("leaves", "no leaf requires grad, so nothing was differentiated")]
-    with_grad = [leaf for leaf in wanting if leaf.has_grad]
-    without = [leaf for leaf in wanting if not leaf.has_grad]
-    lines = []
-    if with_grad:
-        lines.append(_line("leaves", f"{len(with_grad)} with a gradient: {_names(with_grad)}", "green"))
-    if without:
-        lines.append(_line("leaves", f"{len(without)} without a gradient: {_names(without)}", "yellow"))
-    return lines
+    kinds = {
+        "with a gradient": ([leaf for leaf in wanting if leaf.has_grad], "green"),
+        "with a gradient that was cleared": ([leaf for leaf in wanting if leaf.is_cleared], "green"),
+        "without a gradient": (
+            [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)],
+            "yellow",
+        ),
+    }
+    return [
+        _line("leaves", f"{len(own)} {what}: {_names(own)}", style)
+        for what, (own, style) in kinds.items()
+        if own
+    ]
 
 
 def _names(leaves: list[LeafInfo]) -> str:
-    named = ", ".join(leaf.name for leaf in leaves[:_NAMED])
-    return named if len(leaves) <= _NAMED else f"{named} and {len(leaves) - _NAMED} more"
+    counts = Counter(leaf.name for leaf in leaves)
+    named = [f"{name} ×{count}" if count > 1 else name for name, count in counts.items()]
+    more = len(named) - _NAMED
+    return ", ".join(named[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _error(found: Overview) -> Text:

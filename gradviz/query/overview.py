@@ -15,8 +15,8 @@ from gradviz.tracefile.whitelist import GONE
 
 @dataclass(frozen=True, slots=True)
 class LeafInfo:
-    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None. The place is where it was made, ""
-    for one from before the recording."""
+    """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None, `is_cleared` whether it is None
+    because it was cleared. The place is where it was made, "" for one from before the recording."""
 
     tensor: int
     name: str
@@ -24,6 +24,7 @@ class LeafInfo:
     dtype: str
     requires_grad: bool
     has_grad: bool
+    is_cleared: bool
     file: str
     line: int
 
@@ -111,7 +112,6 @@ def leaves(query: Query) -> list[LeafInfo]:
             seen.add((name, place[1]))
         snapshot = trace.snapshot(tensor)
         if snapshot is not None:
-            has_grad = bool(query.tensors.grad(tensor, at))
             found.append(
                 LeafInfo(
                     tensor,
@@ -119,7 +119,8 @@ def leaves(query: Query) -> list[LeafInfo]:
                     snapshot.shape,
                     snapshot.dtype,
                     requires_grad,
-                    has_grad,
+                    bool(query.tensors.grad(tensor, at)),
+                    requires_grad and query.tensors.is_grad_cleared(tensor, at),
                     *place,
                 )
             )

@@ -251,6 +251,14 @@ class Tensors(Lookup):
         self.trace.reach_given(tensor, at)
         return self.grads.last(tensor, at) or 0
 
+    def is_grad_cleared(self, tensor: int, at: int) -> bool:
+        """Whether the `.grad` of a tensor is None just after event `at` because it was cleared."""
+        if self.grad(tensor, at):
+            return False
+        events, _ = self.grads.of(tensor)
+        cleared = events[events <= at]
+        return len(cleared) > 0 and self.grad(tensor, int(cleared[-1]) - 1) > 0
+
     def tangent(self, tensor: int, at: int) -> int:
         """The tensor that is the tangent of a tensor just after event `at`; 0 if there is none."""
         self.trace.reach_pushed(tensor, at)

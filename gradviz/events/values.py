@@ -94,7 +94,7 @@ def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
     """The statistics of a small flat array; None where an element is not finite, or where squares would not tell their
     size. By what NumPy begins quickest."""
     low, high = float(flat.item(flat.argmin())), float(flat.item(flat.argmax()))
-    if not (-_LARGEST < low and high < _LARGEST and (max(-low, high) > _SMALLEST or low == high == 0)):
+    if not (low > -_LARGEST and high < _LARGEST and (max(-low, high) > _SMALLEST or low == high == 0)):
         return None
     wide = flat.astype(np.float64, copy=False)
     mean, rms = (

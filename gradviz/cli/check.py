@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import click
@@ -11,6 +13,8 @@ from rich.console import Console
 from gradviz.cli.common import fail, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
 from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, trace_for
+from gradviz.cures import Rerun, Tried, try_cure
+from gradviz.cures.tried_text import tried_as_json, tried_text
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
@@ -18,6 +22,7 @@ from gradviz.diagnose.rule_page import page_of
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import page_text, report_text
+from gradviz.query.query import Query
 from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
 from gradviz.words.escape import json_text
@@ -72,6 +77,7 @@ Examples:
   gradviz check train.py --epochs 3
   gradviz check train.gradviz --format json
   gradviz check --select stale-gradient,late-clip train.py
+  gradviz check --try-cures --diff train.py
   gradviz check --explain stale-gradient
 """,
 )
@@ -100,6 +106,12 @@ Examples:
     callback=_explain,
     help="Say what a rule finds, why it is bad, with an example and the cure, and leave.",
 )
+@click.option(
+    "--try-cures",
+    is_flag=True,
+    help="Apply the cure of the first finding to a copy of SCRIPT, run it, and say what became of it.",
+)
+@click.option("--diff", "with_patch", is_flag=True, help="With --try-cures: print the cure as a patch.")
 def check(
     module: str | None,
     output: Path | None,
@@ -113,6 +125,8 @@ def check(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     fail_on: str | None,
+    try_cures: bool,
+    with_patch: bool,
 ) -> None:
     """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
 
@@ -121,17 +135,29 @@ def check(
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
     settings = settings_at(Path.cwd())
+    _refuse_cures(try_cures, with_patch, form, module)
+    began = perf_counter()
+
+    def tried(report: Report, trace: Trace) -> Tried | None:
+        """Try the first cure on a copy of the script."""
+        options = ["--engine", engine, "--values", values]
+        seconds = perf_counter() - began
+        rerun = Rerun(script or "", arguments, options, select, ignore, settings, seconds)
+        return try_cure(report, Query(trace), rerun)
 
     def checked(path: Path, status: int = 0) -> int:
         """Print what is found in a trace, and return the exit status."""
         with opened(path) as trace:
             report = check_trace(trace, select, ignore, settings)
-            _print(report, trace, form)
+            outcome = [tried(report, trace)] if try_cures else []
+            _print(report, trace, form, outcome, with_patch)
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
     if module is None and (script is None or is_trace(Path(script))):
         if arguments:
             fail(f"check reads one TRACE; {arguments[0]} is one argument too many")
+        if try_cures:
+            fail("--try-cures runs the program again, so it needs SCRIPT: a trace is only read")
         if check_functions:
             fail("--check-functions runs custom Functions again, so it needs SCRIPT: a trace is only read")
         raise SystemExit(checked(newest_trace() if script is None else Path(script)))
@@ -147,10 +173,25 @@ def check(
         fail(str(error))
 
 
-def _print(report: Report, trace: Trace, form: str) -> None:
+def _refuse_cures(try_cures: bool, with_patch: bool, form: str, module: str | None) -> None:
+    """Exit with one line where the options about cures do not go with the others."""
+    if with_patch and not try_cures:
+        fail("--diff prints the cure that --try-cures tries: give both")
+    if try_cures and form == "sarif":
+        fail("--try-cures goes with --format text or json")
+    if try_cures and module is not None:
+        fail("--try-cures needs a SCRIPT: what -m runs is imported from where it is")
+
+
+def _print(report: Report, trace: Trace, form: str, outcome: list[Tried | None], with_patch: bool) -> None:
+    """Print a report, and what became of its first cure if that was tried."""
     if form == "text":
         console = Console(highlight=False)
         console.print(report_text(report, trace, console))
+        for line in chain.from_iterable(tried_text(tried, with_patch) for tried in outcome):
+            console.print(line, crop=False, soft_wrap=True)
         return
     data: dict[str, Any] = as_json(report) if form == "json" else as_sarif(report)
+    for tried in outcome:
+        data["tried"] = tried_as_json(tried)
     click.echo(json_text(data))

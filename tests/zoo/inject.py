@@ -1,6 +1,6 @@
 """Puts faults into the training programs of tests/zoo/training, one into each copy, and measures what `check` says.
 
-    python tests/zoo/inject.py [--seen] [--held-out] [--only FAULT] [--keep FOLDER]
+    python tests/zoo/inject.py [--seen] [--held-out] [--only FAULT] [--programs FOLDER] [--keep FOLDER]
 
 A fault is put wherever it fits, at most twice in a program. One that changes neither the output of the program nor how
 it ends, or that Python itself refuses, is left out. *named*: a finding (an error or a warning) stands on a line of the
@@ -323,6 +323,111 @@ def _without_create_graph(program: Program) -> Iterator[Edit]:
             yield program.with_node(node.value, "False"), near
 
 
+def _sampled(program: Program) -> Iterator[Edit]:
+    for call in program.calls("rsample"):
+        new = program.source(call).replace(".rsample(", ".sample(")
+        yield program.with_node(call, new), {call.lineno}
+
+
+def _renamed(old: str, new: str) -> Fault:
+    def edits(program: Program) -> Iterator[Edit]:
+        for node in ast.walk(program.tree):
+            if isinstance(node, ast.Attribute) and node.attr == old and not program.under_no_grad(node):
+                yield program.with_node(node, f"{program.source(node.value)}.{new}"), {node.lineno}
+
+    return edits
+
+
+def _other_axis(program: Program) -> Iterator[Edit]:
+    for call in program.calls("softmax", "log_softmax"):
+        for keyword in call.keywords:
+            if keyword.arg == "dim":
+                yield program.with_node(keyword.value, "0"), {call.lineno}
+
+
+def _term(template: str) -> Fault:
+    """A value in the loss, changed: of the assignment `loss = ...` or `..._loss = ...`."""
+
+    def edits(program: Program) -> Iterator[Edit]:
+        for node in ast.walk(program.tree):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and re.search(r"loss$", node.targets[0].id)
+                and not program.under_no_grad(node)
+            ):
+                yield (
+                    program.with_node(node.value, template.format(program.source(node.value))),
+                    {node.lineno},
+                )
+
+    return edits
+
+
+def _frozen_layer(program: Program) -> Iterator[Edit]:
+    for node in ast.walk(program.tree):
+        if isinstance(node, ast.Assign) and re.match(r"self\.\w+ = nn\.Linear\(", program.source(node)):
+            target = program.source(node.targets[0])
+            yield program.with_more(node, f"{target}.requires_grad_(False)"), {node.lineno}
+
+
+def _started(template: str) -> Fault:
+    """A layer whose weights start elsewhere."""
+
+    def edits(program: Program) -> Iterator[Edit]:
+        for node in ast.walk(program.tree):
+            if isinstance(node, ast.Assign) and re.match(r"self\.\w+ = nn\.Linear\(", program.source(node)):
+                more = template.format(program.source(node.targets[0]))
+                yield program.with_more(node, more), {node.lineno, *_uses(program, node.targets[0])}
+
+    return edits
+
+
+def _uses(program: Program, target: ast.expr) -> set[int]:
+    """The lines that use an attribute."""
+    name = program.source(target)
+    return {
+        n.lineno for n in ast.walk(program.tree) if isinstance(n, ast.Attribute) and program.source(n) == name
+    }
+
+
+def _made_anew(program: Program) -> Iterator[Edit]:
+    for node in program.forward_results():
+        called = program.source(node.value.func)  # type: ignore[attr-defined]
+        for other in ast.walk(program.tree):
+            if not isinstance(other, ast.Assign) or program.source(other.targets[0]) != called:
+                continue
+            made = program.source(other.value)
+            if re.match(r"nn\.Linear\([\w, .]*\d[\w, .]*\)$", made) and not re.search(r"[a-z_]\w*[,)]", made):
+                yield program.with_node(node.value.func, made), {node.lineno}  # type: ignore[attr-defined]
+
+
+def _stepped_first(program: Program) -> Iterator[Edit]:
+    for call in program.calls("backward"):
+        line = program.lines[call.lineno - 1]
+        following = program.lines[call.lineno] if call.lineno < len(program.lines) else ""
+        if re.search(r"opt\w*\.step\(\)$", following):
+            swapped = [*program.lines]
+            swapped[call.lineno - 1], swapped[call.lineno] = following, line
+            near = program.block(call) & program.lines_of("zero_grad")
+            yield "\n".join(swapped) + "\n", {call.lineno, call.lineno + 1, *near}
+
+
+def _kept(program: Program) -> Iterator[Edit]:
+    for node in ast.walk(program.tree):
+        if isinstance(node, ast.Call) and program.source(node).endswith("loss.item()"):
+            parent = program.parents[node]
+            if isinstance(parent, ast.Call) and program.source(parent.func).endswith(".append"):
+                yield program.with_node(node, program.source(node)[: -len(".item()")]), {node.lineno}
+
+
+def _evaluating(program: Program) -> Iterator[Edit]:
+    for call in program.calls("train"):
+        if not call.args:
+            new = program.source(call).replace(".train()", ".eval()")
+            yield program.with_node(call, new), {call.lineno, *program.block(call)}
+
+
 FAULTS: dict[str, Fault] = {
     "detach": _wrapped("{}.detach()"),
     "data": _wrapped("{}.data"),
@@ -354,12 +459,31 @@ FAULTS: dict[str, Fault] = {
     "not in place": _not_in_place,
     "not divided": _without_scale,
     "no create_graph": _without_create_graph,
+    "sample": _sampled,
+    "sign": _renamed("tanh", "sign"),
+    "step for relu": _renamed("relu", "sign"),
+    "softmax over the batch": _other_axis,
+    "loss as a number": _term("torch.tensor(({}).item(), requires_grad=True)"),
+    "loss in numpy": _term("torch.tensor(({}).detach().numpy())"),
+    "exponential": _term("({} + 1e4).exp()"),
+    "log of 0": _term("({0}) + (({0}) * 0).log()"),
+    "clamped away": _term("({}).clamp(max=-1e4)"),
+    "frozen layer": _frozen_layer,
+    "huge start": _started("{0}.weight.data.mul_(1e5)"),
+    "start without spread": _started(
+        "nn.init.constant_({0}.weight, 0.0); nn.init.constant_({0}.bias, -50.0)"
+    ),
+    "stepped first": _stepped_first,
+    "losses kept": _kept,
+    "eval() in place of train()": _evaluating,
+    "rows cut": _wrapped("torch.cat([({0})[:1], ({0})[1:].detach()])"),
+    "part cut": _wrapped("torch.cat([({0})[..., :1], ({0})[..., 1:].detach()], -1)"),
 }
 
 
-def programs() -> list[Program]:
+def programs(folder: Path = TRAINING) -> list[Program]:
     """The training programs, as they are."""
-    return [Program(path.stem, path.read_text()) for path in sorted(TRAINING.glob("*.py"))]
+    return [Program(path.stem, path.read_text()) for path in sorted(folder.glob("*.py"))]
 
 
 def mutants(program: Program, only: str = "") -> Iterator[Mutant]:
@@ -444,12 +568,13 @@ def main() -> None:
     )
     parser.add_argument("--seen", action="store_true", help="leave out the third that is held out")
     parser.add_argument("--only", default="", help="one fault")
+    parser.add_argument("--programs", type=Path, default=TRAINING, help="another folder of programs")
     parser.add_argument("--keep", default="", help="a folder for the mutants")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or temporary
-        own = programs()
+        own = programs(options.programs)
         healthy = {program.name: measured(program.name, program.text, folder) for program in own}
         for name, found in healthy.items():
             for finding in found["findings"]:

@@ -1,0 +1,155 @@
+"""Cures of the model: parameters that are registered, trained, initialised, shared and used."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.cures.spot import Spot
+
+
+def trainable(spot: Spot) -> list[Edit]:
+    """What is frozen at the line, not frozen: `requires_grad = True`."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
+        return [source.replaced(statement.value, "True")]
+    for call in spot.calls_here("requires_grad_"):
+        if call.args and source.code(call.args[0]) == "False":
+            return [source.replaced(call.args[0], "True")]
+    return []
+
+
+def registered(spot: Spot) -> list[Edit]:
+    """Layers in a ModuleList or ModuleDict; a tensor or product as a Parameter."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    value = statement.value
+    code = source.code(value)
+    if isinstance(value, ast.List | ast.ListComp):
+        return [source.replaced(value, f"torch.nn.ModuleList({code})")]
+    if isinstance(value, ast.Dict | ast.DictComp):
+        return [source.replaced(value, f"torch.nn.ModuleDict({code})")]
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("list", "dict"):
+        return [
+            source.replaced(
+                value.func, "torch.nn.ModuleList" if value.func.id == "list" else "torch.nn.ModuleDict"
+            )
+        ]
+    if isinstance(value, ast.Call) and called(value) in ("append", "ModuleList", "ModuleDict"):
+        return []
+    return [source.replaced(value, f"torch.nn.Parameter(({code}).detach())")]
+
+
+def initialised(spot: Spot) -> list[Edit]:
+    """`torch.randn(n) * 0.02` in place of `torch.empty(n)`."""
+    source = spot.source
+    for call in spot.calls_here("empty"):
+        arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
+        return [source.replaced(call, f"torch.randn{arguments} * 0.02")]
+    return []
+
+
+def shared(spot: Spot) -> list[Edit]:
+    """`out.weight = embed.weight`, the parameter itself in place of a copy."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    inner = statement.value
+    while isinstance(inner, ast.Call):
+        if called(inner) in ("Parameter", "deepcopy") and len(inner.args) == 1:
+            inner = inner.args[0]
+        elif called(inner) in ("clone", "detach") and isinstance(inner.func, ast.Attribute):
+            inner = inner.func.value
+        else:
+            return []
+    return [source.replaced(statement.value, source.code(inner))]
+
+
+def removed_layer(spot: Spot) -> list[Edit]:
+    """A layer that nothing uses, taken out: only where nothing else in the file names it."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return []
+    target = statement.targets[0]
+    if not isinstance(target, ast.Attribute | ast.Name):
+        return []
+    name = target.attr if isinstance(target, ast.Attribute) else target.id
+    uses = len(re.findall(rf"\b{re.escape(name)}\b", source.text))
+    return [source.removed(statement)] if uses == 1 else []
+
+
+def copied_state(spot: Spot) -> list[Edit]:
+    """A copy of the weights in place of the weights; another model that is evaluated."""
+    source = spot.source
+    for call in spot.calls_here("state_dict"):
+        if "deepcopy" in spot.finding.fix:
+            return [source.replaced(call, f"{{k: v.clone() for k, v in {source.code(call)}.items()}}")]
+    cure = re.match(r"evaluate ([\w.]+), or copy its weights: ([\w.]+)\.load_state_dict", spot.finding.fix)
+    statement = spot.statement
+    if cure is None or statement is None:
+        return []
+    held = [
+        n
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name | ast.Attribute) and source.code(n) == cure[2]
+    ]
+    return [source.replaced(held[0], _beside(cure[2], cure[1]))] if held else []
+
+
+def _beside(old: str, new: str) -> str:
+    """A name as it is written where the old one stands: `self.net` for `net` beside `self.ema`."""
+    return f"self.{new}" if old.startswith("self.") and not new.startswith("self.") else new
+
+
+def right_signature(spot: Spot) -> list[Edit]:
+    """A backward that returns one gradient for each input of its forward."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Return) or statement.value is None:
+        return []
+    owner = next((node for node in source.around(statement) if isinstance(node, ast.ClassDef)), None)
+    forwards = [
+        n for n in (owner.body if owner else []) if isinstance(n, ast.FunctionDef) and n.name == "forward"
+    ]
+    if not forwards:
+        return []
+    has_context = not any(isinstance(n, ast.FunctionDef) and n.name == "setup_context" for n in owner.body)  # type: ignore[union-attr]
+    wanted = len(forwards[0].args.args) - has_context
+    value = statement.value
+    parts = [source.code(e) for e in value.elts] if isinstance(value, ast.Tuple) else [source.code(value)]
+    parts = (parts + ["None"] * wanted)[:wanted]
+    return [source.replaced(value, ", ".join(parts))]
+
+
+def passed_on(spot: Spot) -> list[Edit]:
+    """A hook that leaves the gradient as it is; a lambda is not registered."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Return) and statement.value is not None:
+        function = source.function(statement)
+        arguments = getattr(function, "args", None)
+        if arguments is not None and arguments.args:
+            return [source.replaced(statement.value, arguments.args[-1].arg)]
+    if isinstance(statement, ast.Expr) and spot.calls_here("register_hook", "register_full_backward_hook"):
+        return [source.removed(statement)]
+    return []
+
+
+def as_leaf(spot: Spot) -> list[Edit]:
+    """A leaf that requires grad, where the finding's tensor is made by `torch.zeros(...)` or the like."""
+    cure = re.match(r"([A-Za-z_]\w*)\.requires_grad_\(\)", spot.finding.fix)
+    statement = spot.statement
+    if cure is None or statement is None:
+        return []
+    return _leaf_of(spot.source, cure[1])
+
+
+def _leaf_of(source: SourceText, name: str) -> list[Edit]:
+    made = [
+        node
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id == name
+    ]
+    return [source.after(made[0], f"{name}.requires_grad_()")] if len(made) == 1 else []

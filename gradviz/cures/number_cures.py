@@ -1,0 +1,180 @@
+"""Cures of numbers: domains, singular points, shapes, losses, activations without a gradient."""
+
+from __future__ import annotations
+
+import ast
+
+from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.cures.spot import Spot
+from gradviz.events.kinds import REQUIRES_GRAD, OpRan
+
+_EPS = "1e-12"
+
+
+def off_the_singular_point(spot: Spot) -> list[Edit]:
+    """A small number added to what a root is taken of."""
+    source = spot.source
+    for call in spot.calls_here("sqrt", "rsqrt", "pow", "norm"):
+        if called(call) not in ("sqrt", "rsqrt"):
+            continue
+        value = _argument(call)
+        if value is not None:
+            return [source.replaced(value, f"({source.code(value)} + {_EPS})")]
+    return []
+
+
+def _argument(call: ast.Call) -> ast.expr | None:
+    """What an op is applied to: `x` of `x.sqrt()` and of `torch.sqrt(x)`."""
+    if call.args:
+        return call.args[0]
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def in_the_domain(spot: Spot) -> list[Edit]:
+    """`.clamp(min=1e-8)` before log and division; the maximum subtracted before exp."""
+    source = spot.source
+    for call in spot.calls_here("log", "log2", "log10", "exp"):
+        value = _argument(call)
+        if value is None:
+            continue
+        code = _bracketed(source, value)
+        if called(call) == "exp":
+            return [source.replaced(value, f"{source.code(value)} - {code}.amax(-1, keepdim=True)")]
+        return [source.replaced(value, f"{code}.clamp(min=1e-8)")]
+    if (
+        _has_a_graph(spot)
+        and isinstance(spot.expression, ast.BinOp)
+        and isinstance(spot.expression.op, ast.Div)
+    ):
+        value = spot.expression.right
+        return [source.replaced(value, f"{_bracketed(source, value)}.clamp(min=1e-8)")]
+    return []
+
+
+def _has_a_graph(spot: Spot) -> bool:
+    """Whether the result of the finding's op requires grad: data that are divided by 0 have to be looked at."""
+    event = next(iter(spot.finding.events), -1)
+    outputs = spot.query.tensors.op(event).outputs if isinstance(spot.query.trace.event(event), OpRan) else ()
+    return any(spot.query.tensors.flags(tensor, event) & REQUIRES_GRAD for tensor in outputs)
+
+
+def _bracketed(source: SourceText, value: ast.expr) -> str:
+    code = source.code(value)
+    return f"({code})" if isinstance(value, ast.BinOp | ast.UnaryOp | ast.IfExp) else code
+
+
+def masked_inside(spot: Spot) -> list[Edit]:
+    """The mask inside too: `torch.where(m, f(torch.where(m, x, 1.0)), 0)`."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    for where in (n for n in ast.walk(statement) if isinstance(n, ast.Call) and called(n) == "where"):
+        if len(where.args) != 3:
+            continue
+        for inner in ast.walk(where.args[1]):
+            if isinstance(inner, ast.Call) and called(inner) in ("sqrt", "log", "pow", "reciprocal", "rsqrt"):
+                value = _argument(inner)
+                if value is not None:
+                    mask = source.code(where.args[0])
+                    return [source.replaced(value, f"torch.where({mask}, {source.code(value)}, 1.0)")]
+    return off_the_singular_point(spot)
+
+
+def same_shape(spot: Spot) -> list[Edit]:
+    """`.squeeze(-1)` on the operand that has a column, which the shapes of the op say."""
+    source = spot.source
+    for pair in _pairs(spot):
+        shapes = _shapes(spot)
+        for value, shape in zip(pair, shapes, strict=False):
+            if shape and shape[-1] == 1 and len(shape) > 1:
+                return [source.replaced(value, f"{_bracketed(source, value)}.squeeze(-1)")]
+    return []
+
+
+def _pairs(spot: Spot) -> list[tuple[ast.expr, ast.expr]]:
+    """The two operands of the finding's expression."""
+    for area in (spot.expression, spot.statement):
+        if area is None:
+            continue
+        for node in ast.walk(area):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Add | ast.Mult | ast.Div):
+                return [(node.left, node.right)]
+            if isinstance(node, ast.Call) and len(node.args) == 2:
+                return [(node.args[0], node.args[1])]
+    return []
+
+
+def _shapes(spot: Spot) -> list[tuple[int, ...] | None]:
+    """The shapes of the two tensors that the finding is about, in the order of the operands."""
+    return [spot.shape(tensor) for tensor in spot.finding.tensors[:2]]
+
+
+def one_output(spot: Spot) -> list[Edit]:
+    """`torch.sigmoid` in place of a softmax over one entry."""
+    source = spot.source
+    for call in spot.calls_here("softmax"):
+        value = _argument(call)
+        if value is not None:
+            return [source.replaced(call, f"torch.sigmoid({source.code(value)})")]
+    return []
+
+
+def leaky(spot: Spot) -> list[Edit]:
+    """A leaky rectifier in place of a rectifier: at the call, or where the module is made."""
+    source = spot.source
+    for call in spot.calls_here("relu"):
+        value = _argument(call)
+        if value is not None:
+            return [source.replaced(call, f"torch.nn.functional.leaky_relu({source.code(value)})")]
+    made = [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and called(n) == "ReLU"]
+    return (
+        [source.replaced(made[0].func, source.code(made[0].func)[: -len("ReLU")] + "LeakyReLU")]
+        if made
+        else []
+    )
+
+
+def with_a_gradient(spot: Spot) -> list[Edit]:
+    """A straight-through estimator for rounding, tanh for sign."""
+    source = spot.source
+    for call in spot.calls_here("round", "floor", "ceil"):
+        value = _argument(call)
+        if value is not None:
+            x = _bracketed(source, value)
+            return [source.replaced(call, f"({x} + ({source.code(call)} - {x}).detach())")]
+    for call in spot.calls_here("sign"):
+        value = _argument(call)
+        if value is not None:
+            return [source.replaced(call, f"torch.tanh({source.code(value)})")]
+    return []
+
+
+def logits(spot: Spot) -> list[Edit]:
+    """A loss that gets what it expects: without the softmax or sigmoid before it, or with log_softmax."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    if "log_softmax" in spot.finding.fix:
+        return _log_probabilities(spot)
+    names = ("softmax", "sigmoid", "log_softmax")
+    areas = [statement, source.function(statement), source.tree]
+    for area in areas:
+        for call in (n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names):
+            value = _argument(call)
+            if value is not None:
+                return [source.replaced(call, source.code(value))]
+    made = [
+        n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and called(n) in ("Softmax", "Sigmoid")
+    ]
+    return [source.replaced(made[0], "torch.nn.Identity()")] if len(made) == 1 else []
+
+
+def _log_probabilities(spot: Spot) -> list[Edit]:
+    statement = spot.statement
+    calls = (
+        [n for n in ast.walk(statement) if isinstance(n, ast.Call) and len(n.args) == 2] if statement else []
+    )
+    for call in calls:
+        code = spot.source.code(call.args[0])
+        return [spot.source.replaced(call.args[0], f"torch.nn.functional.log_softmax({code}, dim=1)")]
+    return []

@@ -1,0 +1,87 @@
+"""Where a cure is applied: a finding, its trace, and the statement and expression of its line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.diagnose import Finding
+from gradviz.query.query import Query
+
+OPTIMIZER = re.compile(r"(SGD|Ada\w*|[NR]Adam|RMSprop|Rprop|LBFGS|ASGD)$")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A finding in the text of its file, and the look-ups of its trace."""
+
+    source: SourceText
+    finding: Finding
+    query: Query
+
+    @cached_property
+    def statement(self) -> ast.stmt | None:
+        """The statement of the finding's line: the innermost one around its expression."""
+        if self.expression is not None:
+            return self.source.statement(self.expression)
+        return self.source.statement_at(self.finding.line)
+
+    @cached_property
+    def expression(self) -> ast.expr | None:
+        """The expression of the finding; None if it is not known."""
+        site = self.finding.site
+        if site is None:
+            return None
+        place = site.place
+        return self.source.expression(place.line, place.col, place.end_line, place.end_col)
+
+    @property
+    def area(self) -> ast.AST | None:
+        """The expression, or the statement where that is not known."""
+        return self.expression if self.expression is not None else self.statement
+
+    def calls_here(self, *names: str) -> list[ast.Call]:
+        """The calls of these names in the expression; if it has none, in the statement."""
+        for area in (self.expression, self.statement):
+            if area is not None:
+                found = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
+                if found:
+                    return sorted(found, key=self.source.span)
+        return []
+
+    def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
+        """The assignments that make optimizers, the call, and what the optimizer is called."""
+        for node in ast.walk(self.source.tree):
+            call = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(node, ast.Assign) and isinstance(call, ast.Call) and OPTIMIZER.search(called(call)):
+                yield node, call, self.source.code(node.targets[0])
+
+    def backward_before(self, node: ast.AST, *, receiver: str = "") -> ast.Call | None:
+        """The last call of backward() before a node in its function, or the last one of all."""
+        own = [
+            call
+            for call in self.source.calls("backward", within=self.source.function(node))
+            if not receiver or self.receiver(call) == receiver
+        ]
+        start = self.source.span(node)[0]
+        earlier = [call for call in own if self.source.span(call)[0] < start]
+        chosen = earlier or own
+        return chosen[-1] if chosen else None
+
+    def receiver(self, call: ast.Call) -> str:
+        """What the method of a call is of: `x.y` of `x.y.z()`; empty for a plain function."""
+        return self.source.code(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+    def shape(self, tensor: int) -> tuple[int, ...] | None:
+        """The shape of a tensor when it was made; None if it is not known."""
+        states = self.query.trace.states
+        form = states.form(states.first(tensor))
+        return None if form is None else tuple(form.shape)
+
+
+Apply = Callable[[Spot], list[Edit]]
+"""The edits of a cure; none if it cannot be applied here."""

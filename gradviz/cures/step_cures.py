@@ -1,0 +1,251 @@
+"""Cures of the training step: when gradients are cleared, clipped and used, and by which optimizer."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from gradviz.cures.graph_cures import updated_in_place
+from gradviz.cures.source_text import Edit
+from gradviz.cures.spot import Apply, Spot
+
+
+def cleared_before(spot: Spot) -> list[Edit]:
+    """`optimizer.zero_grad()` put before the backward of the finding's line; by hand, `w.grad = None`."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    clearing = _clearing(spot, statement)
+    return [source.before(statement, clearing)] if clearing else []
+
+
+def _clearing(spot: Spot, statement: ast.stmt) -> str:
+    """The statement that clears: of the optimizer that steps behind this statement, or by hand of each leaf."""
+    source = spot.source
+    by_hand = re.match(r"([\w.]+)\.grad = None", spot.finding.fix)
+    if by_hand is not None:
+        names = [spot.query.names.of(tensor) for tensor in spot.finding.tensors]
+        known = [name for name in names if name and re.fullmatch(r"[A-Za-z_]\w*", name)] or [by_hand[1]]
+        return " = ".join(f"{name}.grad" for name in dict.fromkeys(known)) + " = None"
+    held = {name for _, _, name in spot.optimizers()}
+    area = source.function(statement)
+    steps = [spot.receiver(call) for call in source.calls("step", within=area)]
+    stepping = [name for name in steps if name in held or "opt" in name.lower()]
+    if stepping:
+        return f"{stepping[0]}.zero_grad()"
+    return f"{min(held)}.zero_grad()" if len(held) == 1 else ""
+
+
+def cleared_elsewhere(spot: Spot) -> list[Edit]:
+    """A call of zero_grad() between backward() and step() that is moved in front of the backward()."""
+    source, statement = spot.source, spot.statement
+    own = spot.calls_here("zero_grad", "zero_")
+    if statement is None or not own or not isinstance(statement, ast.Expr):
+        return []
+    clearing = source.statement(own[0])
+    block = source.siblings(clearing)
+    earlier = block[: block.index(clearing)]
+    passes = [other for other in earlier if source.calls("backward", within=other)]
+    if not passes:
+        return _cleared_behind_the_step(spot, clearing)
+    target = passes[-1]
+    return [source.removed(clearing), source.before(target, source.code(clearing))]
+
+
+def _cleared_behind_the_step(spot: Spot, clearing: ast.stmt) -> list[Edit]:
+    """A clearing in each round, moved behind a step that is made in some rounds only."""
+    source, loop = spot.source, spot.source.loop(clearing)
+    steps = source.calls("step", within=loop) if loop is not None else []
+    rare = [step for step in steps if isinstance(source.parent(source.statement(step)), ast.If)]
+    if not rare:
+        return []
+    return [source.removed(clearing), source.after(source.statement(rare[0]), source.code(clearing))]
+
+
+def cleared_for_each(spot: Spot) -> list[Edit]:
+    """Before each backward() the zero_grad() of the optimizer that steps behind it, where it is not cleared there."""
+    source = spot.source
+    edits = []
+    for call in source.calls("backward"):
+        area = source.function(call)
+        after = [step for step in source.calls("step", within=area) if source.span(step) > source.span(call)]
+        statement = source.statement(call)
+        block = source.siblings(statement)
+        before = block[: block.index(statement)][-1:]
+        if after:
+            clearing = f"{spot.receiver(after[0])}.zero_grad()"
+            if not any(source.code(other) == clearing for other in before):
+                edits.append(source.before(statement, clearing))
+    return edits
+
+
+def added_to_gradient(spot: Spot) -> list[Edit]:
+    """`p.grad = g` as a sum with what is there."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    target, value = source.code(statement.targets[0]), source.code(statement.value)
+    return [source.replaced(statement.value, f"{value} if {target} is None else {target} + {value}")]
+
+
+def clipped_between(spot: Spot) -> list[Edit]:
+    """A clipping that is moved between backward() and step(), as the step that it is."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    loop = source.loop(statement)
+    if loop is not None and not source.calls("step", within=loop):
+        statement = loop
+    block = source.siblings(statement)
+    steps = [other for other in block if source.calls("step", within=other)]
+    if not steps:
+        return []
+    return [source.removed(statement), source.before(steps[0], _one_line(source.code(statement)))]
+
+
+def _one_line(code: str) -> str:
+    """A loop of one statement on one line, so that it can stand at any indentation."""
+    head, _, body = code.partition("\n")
+    return f"{head} {body.strip()}" if body and "\n" not in body else code
+
+
+def unscaled_before(spot: Spot) -> list[Edit]:
+    """`scaler.unscale_(optimizer)` before the clipping."""
+    source, statement = spot.source, spot.statement
+    steps = [call for call in source.calls("step") if "scaler" in spot.receiver(call).lower() and call.args]
+    if statement is None or not steps:
+        return []
+    held = source.code(steps[0].args[0])
+    return [source.before(statement, f"{spot.receiver(steps[0])}.unscale_({held})")]
+
+
+def scheduled_behind(spot: Spot) -> list[Edit]:
+    """A scheduler's step moved behind the optimizer's, or out of the inner loop."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    code = source.code(statement)
+    if "outside of the loop" in spot.finding.fix:
+        loop = source.loop(statement)
+        return [source.removed(statement), source.after(loop, code)] if loop is not None else []
+    block = source.siblings(statement)
+    held = {name for _, _, name in spot.optimizers()}
+    for other in block:
+        steps = [call for call in source.calls("step", within=other) if spot.receiver(call) in held]
+        if steps and other is not statement:
+            target = source.statement(steps[0])
+            return [source.removed(statement), source.after(target, code)]
+    return []
+
+
+def rate(factor: str) -> Apply:
+    """A cure that multiplies the learning rate of the optimizer that steps at the line, or of the only one."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        source, made = spot.source, list(spot.optimizers())
+        stepping = {spot.receiver(call) for call in spot.calls_here("step")}
+        own = [call for node, call, name in made if name in stepping or node is spot.statement]
+        for call in own or ([made[0][1]] if len(made) == 1 else []):
+            for keyword in call.keywords:
+                if keyword.arg == "lr":
+                    return [source.replaced(keyword.value, f"{factor} * {source.code(keyword.value)}")]
+        return []
+
+    return edits
+
+
+def divided(spot: Spot) -> list[Edit]:
+    """`(loss / 4).backward()`."""
+    count = re.search(r"/ (\d+)\)", spot.finding.fix)
+    for call in spot.calls_here("backward"):
+        if count is not None and isinstance(call.func, ast.Attribute):
+            root = call.func.value
+            return [spot.source.replaced(root, f"({spot.source.code(root)} / {count[1]})")]
+    return []
+
+
+def reduced(spot: Spot) -> list[Edit]:
+    """`loss.mean().backward()`."""
+    for call in spot.calls_here("backward"):
+        if isinstance(call.func, ast.Attribute):
+            root = call.func.value
+            return [spot.source.replaced(root, f"{spot.source.code(root)}.mean()")]
+    return []
+
+
+def held_by_the_optimizer(spot: Spot) -> list[Edit]:
+    """What is not updated, given to the optimizer: another argument, one group more; or a step that is missing."""
+    source, fix = spot.source, spot.finding.fix
+    if "in place" in fix:
+        return updated_in_place(spot)
+    if fix.startswith("optimizer.step()"):
+        return _stepped(spot)
+    statement = spot.statement
+    if statement is None:
+        return []
+    whole = re.match(r"\w+\(([\w.]+\.parameters\(\))", fix)
+    part = re.search(r"\*([\w.]+\.parameters\(\))\]", fix)
+    own = [(node, call, name) for node, call, name in spot.optimizers() if node is statement]
+    if own and part is not None:
+        return [source.after(statement, f'{own[0][2]}.add_param_group({{"params": list({part[1]})}})')]
+    if own and whole is not None and own[0][1].args:
+        return [source.replaced(own[0][1].args[0], whole[1])]
+    if "add_param_group" in fix and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        held = [name for _, _, name in spot.optimizers()]
+        module = spot.receiver(statement.value)
+        if len(held) == 1 and module:
+            return [
+                source.after(
+                    statement, f'{held[0]}.add_param_group({{"params": list({module}.parameters())}})'
+                )
+            ]
+    return []
+
+
+def _stepped(spot: Spot) -> list[Edit]:
+    """`optimizer.step()` behind backward(), of the only optimizer."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    cleared = source.calls("zero_grad", within=source.function(statement))
+    names = [name for _, _, name in spot.optimizers()] or [spot.receiver(call) for call in cleared]
+    held = list(dict.fromkeys(names))
+    if len(held) != 1:
+        return []
+    call = next(iter(spot.calls_here("backward")), None) or spot.backward_before(statement)
+    return [source.after(source.statement(call), f"{held[0]}.step()")] if call is not None else []
+
+
+def made_after(spot: Spot) -> list[Edit]:
+    """An optimizer of other parameters; or made again behind the last change of the model, in the same function."""
+    source, statement = spot.source, spot.statement
+    whole = re.search(r"\b\w+\(([\w.]+\.parameters\(\))", spot.finding.fix)
+    if statement is None:
+        return []
+    made_here = [call for made, call, _ in spot.optimizers() if made is statement and call.args]
+    if made_here:
+        return [source.replaced(made_here[0].args[0], whole[1])] if whole is not None else []
+    for made, _, _ in spot.optimizers():
+        if source.function(made) is source.function(statement) and made.lineno < statement.lineno:
+            return [source.after(statement, source.code(made))]
+    return []
+
+
+def evaluated(spot: Spot) -> list[Edit]:
+    """`model.eval()` before a statement and `model.train()` behind it; or `model.train()` at the start of a round."""
+    source, statement = spot.source, spot.statement
+    cure = re.match(r"([\w.]+)\.(eval|train)\(\)", spot.finding.fix)
+    if statement is None or cure is None:
+        return []
+    model = cure[1]
+    if cure[2] == "train":
+        return [source.before(statement, f"{model}.train()")]
+    for outer in source.around(statement):
+        code = source.code(outer.items[0].context_expr) if isinstance(outer, ast.With) else ""
+        mode = re.search(r"set_grad_enabled\((\w+)\)", code)
+        if mode is not None and isinstance(outer, ast.With):
+            return [source.before(outer, f"{model}.train({mode[1]})")]
+    before = source.before(statement, f"{model}.eval()")
+    if isinstance(statement, ast.Return):
+        return [before]
+    return [before, source.after(statement, f"{model}.train()")]

@@ -9,8 +9,10 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz.graph.build import build
+from gradviz.page import views
 from gradviz.page.trees import Trees
 from gradviz.query import Query
+from gradviz.words.numbers import value_label
 
 
 def trained(steps: int) -> None:
@@ -83,3 +85,24 @@ def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> No
             return html(trace, lambda number: build(asking, number))
 
     assert page() == page()
+
+
+def test_a_view_has_the_values_at_its_own_events_and_none_of_other_passes(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        w = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        x = torch.ones(2) * 3  # made before the first pass, and used in each
+        for _ in range(40):
+            optimizer.zero_grad()
+            (w * x).sum().backward()
+            optimizer.step()
+    query = Query(gradviz.open(tmp_path / "run.gradviz"))
+    graph, run = build(query, 30), query.trace.find_pass(30)
+    shown = views.view(graph, run, views.Shared(views.Words(query.trace)))
+    w_number = next(node.number for node in graph.nodes.values() if node.name == "w")
+    entries = shown["tensors"][w_number]["v"]
+    assert len(entries) <= 4
+    for step in shown["steps"]:
+        now = [entry for entry in entries if entry[0] <= step["k"]][-1]
+        value = query.memory.value(w_number, step["k"])
+        assert now[2] == value_label(value)

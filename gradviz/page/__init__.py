@@ -1,13 +1,15 @@
 """The HTML page: graphs that can be searched, folded and replayed, in one file without network access.
 
 The parts of the page are files in this directory; `html` combines them with the data of a trace into one file. Data
-from a trace is inserted as JSON in which `<`, `>` and `&` are escaped, and is only ever displayed as text."""
+from a trace is inserted as JSON in which `<`, `>` and `&` are escaped, that of each pass compressed; it is only ever
+displayed as text."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -55,8 +57,10 @@ SCRIPTS = (
     "main",
 )
 
-MOST_NODES = 40_000  # on one page, in all passes together
-MOST_PASSES = 120
+_LEVEL = 6  # of compression: less takes half the time and a quarter more space
+MOST_NODES = 300_000  # of the pass that is shown first
+MOST_IN_ALL = 40_000  # nodes and events in all passes: more of them are left out
+MOST_PASSES = 600
 
 Build = Callable[[int | None], Graph]
 
@@ -75,7 +79,7 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
     found = firsts(words)
     shared = Shared(words, set(found.values()))
     views = [view(first, _run(trace, first.pass_number), shared)]
-    room = MOST_NODES - len(first.nodes) - len(views[0]["steps"])
+    room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
     for other in _order(trace, first.pass_number):
         if room <= 0 or len(views) >= MOST_PASSES:
             break
@@ -152,7 +156,7 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
         "SCRIPT": script,
         "DATA": _json(data),
         "VIEWS": "\n".join(
-            f'<script type="application/json" id="view-{position}">{_json(one)}</script>'
+            f'<script type="application/octet-stream" id="view-{position}">{_compressed(one)}</script>'
             for position, one in enumerate(views)
         ),
     }
@@ -169,6 +173,12 @@ def libraries() -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _compressed(data: Any) -> str:
+    """Data as JSON, compressed (zlib) and in base64. The page decompresses a view when it shows it."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), _LEVEL)).decode()
 
 
 def _json(data: Any) -> str:

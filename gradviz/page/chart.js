@@ -31,8 +31,8 @@ function toggleChart(show = $("chart").hidden) {
   $("chart-toggle").setAttribute("aria-pressed", String(show));
 }
 
-function openPass(position) {
-  openView(position);
+async function openPass(position) {
+  await openView(position);
   fit(false);
 }
 

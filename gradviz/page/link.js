@@ -9,13 +9,13 @@ function startFirsts() {
   $("first-error").hidden = !error;
 }
 
-function goToFirst(what) {
+async function goToFirst(what) {
   const place = data.firsts[what] || (what === "nan" ? data.firsts.inf : null);
   const none = what === "error" ? "no error in this run" : data.values ? "no NaN and no infinity in this run" : "not known: no values were recorded (--values none)";
   if (!place) return say(none);
   const [position, at] = place;
   if (position < 0) return say(`it is at event ${at + 1}, in a pass that this page does not hold`);
-  if (app.view.position !== position) openPass(position);
+  if (app.view.position !== position) await openPass(position);
   select(null);
   goTo(at);
 }
@@ -50,11 +50,11 @@ function written() {
 }
 
 // Restore a view. What this page does not have is left out.
-function restore(text) {
+async function restore(text) {
   const asked = new Map(text.replace(/^#/, "").split("&").map((part) => part.split("=")));
   const pass = asked.get("pass");
   const position = data.held.findIndex((held) => String(held) === pass);
-  if (position >= 0 && position !== app.view.position) openPass(position);
+  if (position >= 0 && position !== app.view.position) await openPass(position);
   if (["0", "1"].includes(asked.get("rolled")) && app.view.rolled !== (asked.get("rolled") === "1")) roll();
   const ids = (name) => (asked.get(name) || "").split(",").filter((id) => app.view.groupOf.has(id));
   for (const id of ids("open")) app.closed.delete(id);
@@ -89,9 +89,9 @@ function copyLink() {
   else shown();
 }
 
-function startLink() {
+async function startLink() {
   app.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  if (location.hash) restore(location.hash);
+  if (location.hash) await restore(location.hash);
   on("theme", () => (app.chosen = true));
   for (const what of ["view", "step", "select", "fold", "theme"]) on(what, keepAddress);
   window.addEventListener("hashchange", () => location.hash !== written() && restore(location.hash));

@@ -210,21 +210,21 @@ function showSelected(reveal) {
 on("view", showNotes);
 on("select", showSelected);
 
-function start() {
+async function start() {
   $("script").textContent = data.script || data.trace;
   $("keys").replaceChildren(...KEYS.flatMap(([keys, what]) => fact(keys, what)));
   startZoom();
+  startPasses();
+  app.quiet = true;
+  await openView(data.shown);
+  app.quiet = false;
   startClicks();
   startKeys();
   startReplay();
   startSearch();
-  startPasses();
   startFirsts();
-  app.quiet = true;
-  openView(data.shown);
-  app.quiet = false;
   fit(false);
-  startLink();
+  await startLink();
   document.body.dataset.ready = "yes";
 }
 

@@ -31,9 +31,12 @@ function element(tag, attributes = {}, ...children) {
 
 const loaded = new Map();
 
-function viewAt(position) {
+// A view, which is compressed in the page until it is shown.
+async function viewAt(position) {
   if (!loaded.has(position)) {
-    loaded.set(position, index(JSON.parse($(`view-${position}`).textContent), position));
+    const bytes = Uint8Array.from(atob($(`view-${position}`).textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    loaded.set(position, index(await new Response(stream).json(), position));
   }
   return loaded.get(position);
 }
@@ -112,8 +115,12 @@ function versionAt(view, id, k) {
   return found ? found.id : id;
 }
 
-function openView(position) {
-  app.view = viewAt(position);
+// Show a view. If another one is asked for meanwhile, that one is shown.
+async function openView(position) {
+  app.asked = position;
+  const view = await viewAt(position);
+  if (app.asked !== position) return;
+  app.view = view;
   app.closed = new Set(app.view.closed);
   app.selected = null;
   const ended = app.view.steps.findLastIndex((step) => step.kind === "pass_ended");

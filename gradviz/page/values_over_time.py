@@ -28,25 +28,25 @@ class States:
         self.value_changes = lru_cache(maxsize=4096)(partial(value_changes, query))
         self.grad_changes = lru_cache(maxsize=4096)(partial(grad_changes, query))
 
-    def of(self, tensors: set[int], first: int, last: int) -> dict[int, dict[str, list[Entry]]]:
-        """For each tensor its values (`v`) and the values of its `.grad` (`g`). An entry is valid from its
-        event on; an entry with only an event means that there is no value."""
+    def of(self, tensors: set[int], shown: np.ndarray) -> dict[int, dict[str, list[Entry]]]:
+        """For each tensor its values (`v`) and the values of its `.grad` (`g`) at the events that are `shown`. An entry
+        is valid from its event on; an entry with only an event means that there is no value."""
         return {
-            tensor: {"v": self._values(tensor, first, last), "g": self._grads(tensor, first, last)}
+            tensor: {"v": self._values(tensor, shown), "g": self._grads(tensor, shown)}
             for tensor in sorted(tensors)
         }
 
-    def _values(self, tensor: int, first: int, last: int) -> list[Entry]:
+    def _values(self, tensor: int, shown: np.ndarray) -> list[Entry]:
         born = self.trace.born(tensor)
         found: list[Entry] = []
-        for k in _within(self.value_changes(tensor), first, last):
+        for k in _within(self.value_changes(tensor), shown):
             there = born is not None and born <= k
             _add(found, self._entry(k, self.query.memory.value(tensor, k) if there else None))
         return found
 
-    def _grads(self, tensor: int, first: int, last: int) -> list[Entry]:
+    def _grads(self, tensor: int, shown: np.ndarray) -> list[Entry]:
         found: list[Entry] = []
-        for k in _within(self.grad_changes(tensor), first, last):
+        for k in _within(self.grad_changes(tensor), shown):
             moment = self.query.at(k)
             _add(found, self._entry(k, moment.value(moment.grad(tensor))))
         return found
@@ -73,9 +73,14 @@ class States:
         return found
 
 
-def _within(events: np.ndarray, first: int, last: int) -> list[int]:
-    """The first event of a range, and the `events` within the range."""
-    return [first, *events[(events > first) & (events <= last)].tolist()]
+def _within(changes: np.ndarray, shown: np.ndarray) -> list[int]:
+    """The first of the events that are `shown`, and for each other one the last of the `changes` since the one
+    before."""
+    first, last = int(shown[0]), int(shown[-1])
+    changes = changes[(changes > first) & (changes <= last)]
+    seen_at = np.searchsorted(shown, changes)
+    is_last = np.append(seen_at[1:] != seen_at[:-1], True)[: len(changes)]
+    return [first, *changes[is_last].tolist()]
 
 
 def _add(entries: list[Entry], entry: Entry) -> None:

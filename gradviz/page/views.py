@@ -119,7 +119,7 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
         ],
         "rolled": is_clearer_rolled(graph),
         "trees": shared.trees.of(graph),
-        "tensors": states.of(tensors, first, last) if trace.count else {},
+        "tensors": states.of(tensors, events) if len(events) else {},
         "flows": states.along(graph, first if run is None else run.first, last),
         "steps": [shared.step(k) for k in steps],
         "why": reasons(graph, words, last) if trace.count else {},

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from xml.etree import ElementTree
 
 import pytest
@@ -404,3 +405,25 @@ def test_a_call_that_fails_leaves_no_recording_behind(capfd: pytest.CaptureFixtu
         gradviz.draw(Fails(), torch.ones(2))
     time.sleep(4 * INTERVAL)  # a writer that still ran would find its file gone
     assert capfd.readouterr().err == ""
+
+
+def test_the_picture_is_of_the_pass_of_the_first_finding(
+    gradviz_here: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(
+        "import gradviz.engine as torch\n"
+        "torch.manual_seed(0)\n"
+        "net = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.01)\n"
+        "for step in range(12):\n"
+        "    prediction = net(torch.randn(8, 4))\n"
+        "    target = torch.randn(8) if step == 6 else torch.randn(8, 1)\n"
+        "    loss = (prediction - target).pow(2).mean()\n"
+        "    optimizer.zero_grad()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+    )
+    gradviz_here("trace", program)
+    told = gradviz_here("graph", "late.gradviz").stdout
+    assert "pass 7 of 12, with the first finding" in told

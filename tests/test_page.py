@@ -68,6 +68,11 @@ class Page:
     def press(self, *keys: str) -> None:
         for key in keys:
             self.tab.keyboard.press(key)
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until a pass that was asked for is shown."""
+        self.tab.wait_for_selector("body:not([data-busy])")
 
     def text(self, selector: str) -> str:
         return self.tab.inner_text(selector)
@@ -456,6 +461,7 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert page.count("#plot .series circle") == 4 * 6
         box = page.tab.locator("#plot").bounding_box()
         page.tab.mouse.click(box["x"] + 50, box["y"] + 40)
+        page.settled()
         assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith(
             "pass 1 of"
         )
@@ -545,6 +551,7 @@ def test_buttons_and_keys_lead_to_the_first_nan_and_the_first_error(
     assert page.text("#position").endswith("pass 2 of 5")
     assert "0 × inf" in page.text(".why") or "NaN in" in page.text(".why")
     page.tab.click("#first-error")
+    page.settled()
     assert page.event() == trace.errors[0].event
     assert "give that pass retain_graph=True" in page.text(".why")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cli.common import patience
-from gradviz.cli.findings import faults, mark
+from gradviz.cli.findings import faults, mark, pass_of_first
 from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
@@ -116,7 +116,8 @@ def _sliced(
     query: Query, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
 ) -> Graph:
     """The chosen part of one pass, or of the whole run, with its findings marked."""
-    graph = build(query, number, choice.show, choice.whole, values=values)
+    found_in = pass_of_first(found, query.trace)
+    graph = build(query, number, choice.show, choice.whole, values=values, found_in=found_in)
     mark(graph, query.trace, found)
     if choice.only_grad:
         graph = slices.only_grad(graph)

@@ -47,6 +47,17 @@ def numbered(report: Report) -> list[tuple[int, Finding]]:
     return [(number, finding) for number, finding in found if finding.severity in (ERROR, WARNING)]
 
 
+def pass_of_first(found: list[tuple[int, Finding]], trace: Trace) -> int:
+    """The number of the pass in which the first finding shows; 0 if there is none."""
+    if not found:
+        return 0
+    first = found[0][1]
+    if first.number or not first.events:
+        return first.number
+    later = (run.number for run in trace.passes if run.last is None or run.last >= first.events[0])
+    return next(later, 0)
+
+
 _STYLES = {ERROR: "red", WARNING: "yellow"}
 
 

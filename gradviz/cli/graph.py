@@ -33,7 +33,7 @@ Examples:
     "number",
     type=int,
     metavar="N",
-    help="Draw backward pass N [default: the first with a NaN or an error; else of a small program the last, of a "
+    help="Draw backward pass N [default: that of the first finding, NaN or error; else of a small program the last, of a "
     "larger one the first with a cut, else the first].",
 )
 @click.option(

@@ -41,11 +41,13 @@ def build(
     whole: bool = False,
     values: bool = True,
     of: Sequence[int] = (),
+    found_in: int = 0,
 ) -> Graph:
-    """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: the first
-    with a NaN or an error; else of a small run the last, of others the first with a cut, else the first. A run without
-    passes is shown whole. With the numbers `of` tensors it is what leads to these: the last pass that began there, or
-    without one the graph as it was made.
+    """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: that of the
+    first finding, if there is one, which is number `found_in`; else the first with a NaN or an error; else of a small
+    run the last, of others the first with a cut, else the first. A run without passes is shown whole. With the
+    numbers `of` tensors it is what leads to these: the last pass that began there, or without one the graph as it was
+    made.
 
     For many graphs of one trace, give its Query, which keeps what it has looked up.
 
@@ -57,7 +59,7 @@ def build(
     query = trace if isinstance(trace, Query) else Query(trace)
     if of and passes is None:
         return _Builder(query, _last_pass_from(query, of), True, show, False, of).graph(values)
-    run, why = _chosen(query, passes, whole)
+    run, why = _chosen(query, passes, whole, found_in)
     return _Builder(query, run, passes is not None, show, whole).graph(values, why)
 
 
@@ -70,7 +72,7 @@ def _last_pass_from(query: Query, tensors: Sequence[int]) -> PassInfo | None:
     return None
 
 
-def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | None, str]:
+def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tuple[PassInfo | None, str]:
     """The pass to show, and why it is this one, if the user did not say."""
     if number is None:
         is_lesson = _is_lesson(query)
@@ -81,6 +83,8 @@ def _chosen(query: Query, number: int | None, whole: bool) -> tuple[PassInfo | N
             query.trace.reach_all()
             passes = query.trace.passes
             return (passes[-1], "") if passes else (None, "")
+        if (run := query.trace.find_pass(found_in)) is not None and len(query.trace.pass_numbers) > 1:
+            return run, "with the first finding"
         return pass_of_interest(
             query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False)
         )

@@ -39,14 +39,14 @@ async function openPass(position) {
 // Go to a pass. If the page does not contain it, show the command that makes a page for it.
 function goToPass(number) {
   if (heldPasses.has(number)) {
-    if (app.view.pass !== number) openPass(heldPasses.get(number));
+    if (data.held[app.asked] !== number) openPass(heldPasses.get(number));
   } else say(`pass ${number} is not in this page; make a page with it: gradviz graph ${data.trace} --pass ${number} -o pass${number}.html`);
 }
 
 // The next or previous pass that the page contains.
 function nextPass(direction) {
   const numbers = data.held.filter((pass) => pass !== null).sort((a, b) => a - b);
-  const at = numbers.indexOf(app.view.pass);
+  const at = numbers.indexOf(data.held[app.asked]);
   const wanted = at < 0 ? (direction > 0 ? 0 : numbers.length - 1) : at + direction;
   if (numbers[wanted] !== undefined) goToPass(numbers[wanted]);
   else say(direction > 0 ? "this is the last pass" : "this is the first pass");

@@ -5,6 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const app = {
   view: null, // the pass that is shown, prepared by `index`
   step: 0, // an index into view.steps
+  asked: 0, // the position of the pass that is shown or about to be
   selected: null, // the id of a node or a group
   closed: new Set(), // the ids of the groups that are drawn as one node
 };
@@ -118,8 +119,10 @@ function versionAt(view, id, k) {
 // Show a view. If another one is asked for meanwhile, that one is shown.
 async function openView(position) {
   app.asked = position;
+  document.body.dataset.busy = "yes";
   const view = await viewAt(position);
   if (app.asked !== position) return;
+  delete document.body.dataset.busy;
   app.view = view;
   app.closed = new Set(app.view.closed);
   app.selected = null;

@@ -47,6 +47,7 @@ ADVISED = {
     "unused-parameter: a bias",
     "unused-parameter: a layer that is initialised and never called",
     "zero-gradient: outputs that are clamped away",
+    "zero-gradient: a critic whose own loss is clamped away, and that its actor's loss goes through",
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
 }
 FORGOTTEN = """

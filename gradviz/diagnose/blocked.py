@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.pass_owners import PassOwners
 from gradviz.query.zeros import Zero, behind_zero
 from gradviz.sets import contained, distinct, without
 
@@ -113,6 +114,7 @@ def _dry_leaves(case: Case) -> np.ndarray:
     pass of a program."""
     came = case.trace.table(Kind.ACCUMULATED)
     known = case.trace.states.rows_of(came["gradient"], came.events) >= 0
+    known &= case.of(_in_passes_of_their_own)
     leaves = came["tensor"][known]
     rms = _rms(case, came["gradient"][known], came.events[known])
     live = ~contained(came["in_pass"][known], _passes_from_zero(case))
@@ -121,6 +123,23 @@ def _dry_leaves(case: Case) -> np.ndarray:
     dry = dry[(counts >= min(_LEAST, len(case.trace.passes))) & ~contained(dry, wet)]
     held = case.training.trained | set(case.training.holders)
     return dry[contained(dry, sorted(held))] if held else dry
+
+
+def _in_passes_of_their_own(case: Case) -> np.ndarray:
+    """For each gradient that a leaf got, whether its pass belongs to the leaf's optimizer: a critic gets gradients from
+    its actor's passes, too."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    owners = case.query.of(PassOwners)
+    own = np.ones(len(came), bool)
+    training = case.training
+    alike: dict[frozenset[int], list[int]] = {}
+    for leaf in distinct(came["tensor"]).tolist():
+        optimizers = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
+        alike.setdefault(optimizers, []).append(leaf)
+    for leaves in alike.values():
+        rows = contained(came["tensor"], leaves)
+        own[rows] = contained(came["in_pass"][rows], [run.number for run in owners.passes_of(leaves[0])])
+    return own
 
 
 def _only_sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
@@ -148,7 +167,8 @@ def _size(case: Case, tensor: int) -> int:
 def _cancels(case: Case, leaf: int) -> bool:
     """Whether the gradients from several paths cancel at a leaf, as at the last bias of twins that are subtracted."""
     came = case.trace.table(Kind.ACCUMULATED)
-    last = came.object(int(came.events[came["tensor"] == leaf][-1]))
+    own = (came["tensor"] == leaf) & case.of(_in_passes_of_their_own)
+    last = came.object(int(came.events[own][-1]))
     return behind_zero(case.query, last) == Zero()
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes, sources_of
-from gradviz.events.kinds import REQUIRES_GRAD
+from gradviz.events.kinds import REQUIRES_GRAD, TensorMade
 from gradviz.query.lack import Lacks
+from gradviz.query.ops import DRAWN
 from gradviz.query.separation import Ways
 from gradviz.query.uses import Use, groups_behind, uses
 
@@ -21,7 +22,8 @@ _NEAR = 256  # tensors behind an input that are looked at
 
 @dataclass(frozen=True, slots=True)
 class CutInput:
-    """An event that cuts the only input of a part off, the leaves behind it, those of the part, and the root."""
+    """An event that cuts the only computed input of a part off, the leaves behind it, those of the part, and the
+    root."""
 
     event: int
     leaves: tuple[int, ...]
@@ -42,15 +44,26 @@ def _in_pass(case: Case, first: FirstPass) -> Iterator[CutInput]:
     ways = case.query.of(Lacks).ways(first.root, first.at)
     own_uses = uses(case.query, ways)
     for use in own_uses:
-        if len(use.data) != 1 or not use.leaves & first.own or _requires_grad(case, use.data[0], first.at):
+        if not use.leaves & first.own or any(_requires_grad(case, tensor, first.at) for tensor in use.data):
             continue
-        cut = cut_behind(case, use.data[0], first.since, first.own)
-        if cut is None or cut[1] & use.leaves:
+        behind = {tensor: cut_behind(case, tensor, first.since, first.own) for tensor in use.data}
+        cuts = {tensor: cut for tensor, cut in behind.items() if cut is not None}
+        if len(cuts) != 1:
             continue
-        event, leaves = cut
-        way = _way(case, ways, use.data[0], first)
-        if len(way.joined) >= _SEVERAL and not _learns_elsewhere(case, ways, own_uses, way, leaves):
+        ((tensor, (event, leaves)),) = cuts.items()
+        if leaves & use.leaves:
+            continue
+        way = _way(case, ways, tensor, first)
+        if (len(way.joined) >= _SEVERAL or _is_drawn(case, event)) and not _learns_elsewhere(
+            case, ways, own_uses, way, leaves
+        ):
             yield CutInput(event, tuple(sorted(leaves)), tuple(sorted(use.leaves)), first.root)
+
+
+def _is_drawn(case: Case, event: int) -> bool:
+    """Whether what cuts draws from a distribution, as `q.sample()` does."""
+    made = case.trace.event(event)
+    return isinstance(made, TensorMade) and made.how in DRAWN
 
 
 @dataclass(frozen=True, slots=True)

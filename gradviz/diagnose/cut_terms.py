@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import cut_behind
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.query.copies import copied_from
+from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.ops import SHARING
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 
-_ADDING = ("add", "add_", "__radd__", "__iadd__")
+_ADDING = ("add", "add_", "__radd__", "__iadd__", "sub", "sub_", "__rsub__", "__isub__", "rsub")
 _AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
 
 
@@ -57,11 +59,26 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         is_plain = isinstance(maker, OpRan) and maker.op not in SHARING
-        if not is_plain or _shape(case, source) != () or _requires_grad(case, source, op.index):
+        if _shape(case, source) != ():
+            continue
+        if isinstance(maker, TensorMade) and maker.how in FROM_OUTSIDE and maker.index > since:
+            behind = _learning_behind(case, copied_from(case.query, maker), maker.index)
+            if behind:
+                yield CutTerm(maker.index, source, case.words.called(source), behind)
+            continue
+        if not is_plain or _requires_grad(case, source, op.index):
             continue
         cut = cut_behind(case, source, since, case.training.trained)
         if cut is not None and maker is not None and cut[0] != maker.index:
             yield CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
+
+
+def _learning_behind(case: Case, tensor: int, at: int) -> tuple[int, ...]:
+    """The trained leaves that a tensor with a graph was computed from; empty for none, and for what has no graph."""
+    if not tensor or not _requires_grad(case, tensor, at):
+        return ()
+    nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
+    return tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
 
 
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, str]]:

@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.homeless import homeless
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.query.cuts import op_of
 from gradviz.query.lack import Lacks
 from gradviz.query.ops import PRODUCTS
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.training import BY_HAND
-from gradviz.query.uses import groups_behind, uses
+from gradviz.query.uses import Use, groups_behind, uses
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
 _TRAINED, _LEFT_OUT = 1, 2  # bits
+_JOINING = ("cat", "concat", "concatenate", "hstack", "stack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,14 @@ class Forgotten:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where some leaves stand in a pass: whether some of them come after others, whether all of them do, whether others
-    come after them, and whether these others multiply data with weights."""
+    come after them, whether these others multiply data with weights, and whether the leaves come after others together
+    with data, as a critic does that takes a state and an action."""
 
     some_after: bool
     all_after: bool
     before: bool
     is_layer: bool
+    takes_data: bool
 
 
 def forgotten(case: Case) -> list[Forgotten]:
@@ -84,6 +88,8 @@ def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place
     is_part = _parts_of(case, leaves).isdisjoint(_parts_of(case, others))
     if near and place.some_after and (is_part or not place.before):
         return True
+    if place.takes_data:
+        return False
     beside = not place.before and (place.all_after or not place.some_after)
     apart = _layers(case, leaves).isdisjoint(_layers(case, others))
     return beside and apart and not any(map(case.query.of(Writes).has_loaded_values, leaves))
@@ -145,17 +151,29 @@ def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Plac
     bits = dict.fromkeys(others, _TRAINED) | dict.fromkeys(leaves, _LEFT_OUT)
     behind = groups_behind(case.query, ways, bits)
     after: list[bool] = []
-    before = is_layer = False
+    before = is_layer = takes_data = False
     for use in uses(case.query, ways):
         above = 0
         for tensor in use.data:
             above |= behind.get(tensor, 0)
         if use.leaves & leaves:
             after.append(bool(above & _TRAINED))
+            takes_data |= bool(above & _TRAINED) and _is_joined_with_data(case, use)
         if use.leaves & others:
             before |= bool(above & _LEFT_OUT)
             is_layer |= case.query.tensors.op(use.event).op in PRODUCTS
-    return _Place(any(after), bool(after) and all(after), before, is_layer)
+    return _Place(any(after), bool(after) and all(after), before, is_layer, takes_data)
+
+
+def _is_joined_with_data(case: Case, use: Use) -> bool:
+    """Whether what a use reads was put together from computed values and data."""
+    for tensor in use.data:
+        maker = op_of(case.query, tensor)
+        if maker is not None and maker.op in _JOINING:
+            flags = [case.query.tensors.flags(source, maker.index) & REQUIRES_GRAD for source in maker.inputs]
+            if not all(flags):
+                return True
+    return False
 
 
 def _made(case: Case, optimizer: int) -> int:

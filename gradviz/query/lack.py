@@ -87,13 +87,23 @@ class Lacks:
     def _why(self, leaf: int, until: int) -> Lacking | None:
         begun = self._begun(leaf, until)
         cut = self._cut(leaf, begun)
-        if cut is not None:
+        if cut is not None and not self._is_without_grad_mode(cut.event):
             return cut
         results = self.query.of(Downstream).results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
+        if (
+            cut is not None
+        ):  # a later one, in the pass itself, is no way of data such as that through a memory
+            is_later = numbers is not None and numbers.lack is Lack.COPIED and numbers.event > cut.event
+            return numbers if is_later else cut
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
+
+    def _is_without_grad_mode(self, event: int) -> bool:
+        """Whether an event is an op that ran while grad mode was off."""
+        made = self.trace.event(event)
+        return isinstance(made, OpRan) and not made.grad_enabled
 
     def cut_from(self, leaf: int, root: int, at: int) -> OpRan | TensorMade | None:
         """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event

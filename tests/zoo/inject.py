@@ -415,7 +415,7 @@ def _stepped_first(program: Program) -> Iterator[Edit]:
 
 def _kept(program: Program) -> Iterator[Edit]:
     for node in ast.walk(program.tree):
-        if isinstance(node, ast.Call) and program.source(node).endswith("loss.item()"):
+        if isinstance(node, ast.Call) and program.source(node).endswith(".item()"):
             parent = program.parents[node]
             if isinstance(parent, ast.Call) and program.source(parent.func).endswith(".append"):
                 yield program.with_node(node, program.source(node)[: -len(".item()")]), {node.lineno}

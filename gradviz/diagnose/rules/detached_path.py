@@ -28,6 +28,7 @@ from typing import TypeVar
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
+from gradviz.diagnose.cut_rows import cut_rows
 from gradviz.diagnose.cut_terms import CutTerm, cut_terms
 from gradviz.diagnose.cut_uses import CutUse, cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
@@ -76,6 +77,22 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _terms(case)
     yield from _uses(case)
     yield from _inputs(case)
+    yield from _rows(case)
+
+
+def _rows(case: Case) -> Iterator[Found]:
+    """Rows of a weight behind a cut, though its other rows learn."""
+    for part in case.of(cut_rows):
+        why, cure = how_cut(case, part.event)
+        yield Found(
+            f"{part.share:.0%} of {case.called([part.leaf])} never gets a gradient: what it computes is cut off here, "
+            f"{why}",
+            cure,
+            (part.event,),
+            site=place_of_cut(case.query, part.event),
+            tensors=(part.leaf,),
+            severity=WARNING,
+        )
 
 
 def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:

@@ -144,7 +144,8 @@ def _reassigned(case: Case) -> set[int]:
 
 def _cut_sites(case: Case) -> set[int]:
     """The lines whose roots are cut off from what they are to train: that says why their gradients are not used."""
-    roots = {lack.root for lack in case.of(lacking) if lack.lack is Lack.CUT and lack.severity != NOTE}
+    own = (lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
+    roots = {lack.root for lack in own if lack.severity != NOTE}
     began = case.trace.table(Kind.PASS_BEGAN)
     told = began.lists("roots")
     rows = told.owners[contained(told.elements[:, 2], sorted(roots))]

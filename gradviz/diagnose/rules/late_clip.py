@@ -51,7 +51,10 @@ def _search(case: Case) -> Iterator[Found]:
     for events in case.by_site(distinct(lives.events[early])).values():
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events) & early]).tolist())
         yield _before(case, int(events[0]), leaves)
+    last = max([*case.training.stepped.events.tolist(), *case.training.by_hand[0].tolist()], default=-1)
     for events in case.by_site(distinct(lives.events[late])).values():
+        if events.min() > last or "inf" in case.query.places.line_text(case.site(int(events[0]))):
+            continue  # they are looked at when training is done, or their norm is measured
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events)]).tolist())
         yield Found(
             f"the gradients of {case.called(leaves)} are changed after the step that used them: it has no effect",

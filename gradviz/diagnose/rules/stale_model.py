@@ -34,7 +34,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
@@ -83,7 +83,13 @@ def _untouched(case: Case) -> Iterator[Found]:
             (first.event,),
             site=site,
             tensors=parameters,
+            severity=NOTE if _are_compared(case, twins & case.training.trained) else "",
         )
+
+
+def _are_compared(case: Case, trained: set[int]) -> bool:
+    """Whether the trained model is evaluated as well: the copy may be the baseline that it is compared with."""
+    return any(visit.is_evaluation and not trained.isdisjoint(visit.parameters) for visit in case.of(visits))
 
 
 def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) -> tuple[str, int]:

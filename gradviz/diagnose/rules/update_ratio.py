@@ -36,6 +36,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.sets import contained, distinct
+from gradviz.tracefile.columns import Table
 from gradviz.words.numbers import number
 
 _LARGE, _HUGE, _SMALL = 1.0, 10.0, 1e-7
@@ -80,6 +81,11 @@ def _search(case: Case) -> Iterator[Found]:
     most = np.full(len(tensors), np.nan)
     for row in np.flatnonzero(moving).tolist():
         most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), float(gradients[row]))
+    moving |= (
+        _adaptive_alone(case, stepped, tensors, at) & (before >= 0) & (states.stats[before, Stat.RMS] > 0)
+    )
+    for row in np.flatnonzero(moving & np.isnan(most)).tolist():
+        most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), np.nan)
     small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
     low = _found(case, tensors, moving, small)
     if low and not high:
@@ -91,6 +97,16 @@ def _search(case: Case) -> Iterator[Found]:
             (int(stepped.events[at[row]]), int(events[row])),
             tensors=tuple(dict.fromkeys([*low, *stepped.object(int(stepped.events[at[row]])).parameters])),
         )
+
+
+def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """For each change, whether it is one by an adaptive optimizer in a program that trains no matrix, as a Gaussian
+    process does: such a step is about as large as the rate, whatever the gradient is."""
+    states = case.trace.states
+    firsts = np.array([states.first(tensor) for tensor in distinct(tensors).tolist()], np.int64)
+    if _are_matrices(case, firsts[firsts >= 0]).any():
+        return np.zeros(len(tensors), bool)
+    return case.trace.named(stepped["type"], _ADAPTIVE)[at]
 
 
 def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarray) -> list[int]:

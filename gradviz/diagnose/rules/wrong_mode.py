@@ -24,8 +24,8 @@ Example:
 
 Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 
-Not reported: Monte Carlo dropout, which repeats one input. Statistics that are frozen from the first on are a
-note.
+Not reported: Monte Carlo dropout, which repeats one input. Statistics that were counted or loaded before, and
+are frozen from the first on, are a note.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
 from gradviz.query.ops import DROPOUTS
 
+_MEAN, _VARIANCE = 1, 2  # which inputs of batch norm are its running statistics
+_LOOKED_AT = 200  # ops of a call
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
 
@@ -108,8 +113,28 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             f"{name}.train()  # before the training loop, and after each evaluation",
             (off[0].event,),
             site=off[0].site,
-            severity="" if before else WARNING if "Drop" in off[0].kinds else NOTE,
+            severity=""
+            if before
+            else WARNING
+            if "Drop" in off[0].kinds or _never_counted(case, off[0])
+            else NOTE,
         )
+
+
+def _never_counted(case: Case, visit: Visit) -> bool:
+    """Whether a batch norm of a call has the running statistics that it was made with, a mean of 0 and a variance of
+    1: no batch was counted, and none were loaded, so that it normalises nothing."""
+    ops = case.trace.table(Kind.OP)
+    states = case.trace.states
+    begins = int(np.searchsorted(ops.events, visit.event))
+    for event in ops.events[begins : begins + _LOOKED_AT].tolist():
+        op = ops.object(event)
+        if op.op == "batch_norm" and len(op.inputs) > _VARIANCE and op.inputs[_VARIANCE]:
+            statistics = np.array(op.inputs[_MEAN : _VARIANCE + 1])
+            rows = states.rows_of(statistics, np.full(len(statistics), op.index))
+            mean, variance = states.stats[rows, Stat.RMS] if (rows >= 0).all() else (np.nan, np.nan)
+            return bool(mean == 0 and variance == 1)
+    return False
 
 
 def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:

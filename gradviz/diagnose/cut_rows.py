@@ -1,0 +1,96 @@
+"""Rows of a weight that never get a gradient, because the part of a result that they compute is cut off: the keys of a
+fused `q, k, v = self.qkv(x).chunk(3, -1)` behind `k.detach()`. The other rows learn, so that the leaf seems to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.values import Stat
+from gradviz.query.cuts import op_of
+from gradviz.query.ops import PRODUCTS, SHARING
+from gradviz.sets import distinct
+
+_LEAST = 2  # passes
+_NEAR = 64  # results of a leaf that are looked at
+_ALMOST = 0.999
+_VIEWS = 6  # between a result and a part of it
+
+
+@dataclass(frozen=True, slots=True)
+class CutRows:
+    """The op that cuts a part of a result off, the leaf whose rows compute that part, and their share of the leaf."""
+
+    event: int
+    leaf: int
+    share: float
+
+
+def cut_rows(case: Case) -> list[CutRows]:
+    """The parts that are cut off, one for each line. Use `case.of(cut_rows)`."""
+    found: dict[int, CutRows] = {}
+    for leaf, zeros in _partly_zero(case):
+        for one in _cut_parts(case, leaf, zeros):
+            found.setdefault(case.site(one.event), one)
+    return list(found.values())
+
+
+def _partly_zero(case: Case) -> Iterator[tuple[int, float]]:
+    """The trained matrices of whose gradients a part is 0 in every pass, and the least share of zeros."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    states = case.trace.states
+    rows = states.rows_of(came["gradient"], came.events)
+    for leaf in distinct(came["tensor"]).tolist():
+        form = states.form(states.first(leaf))
+        own = rows[came["tensor"] == leaf]
+        if leaf not in case.training.trained or form is None or len(form.shape) < _LEAST or len(own) < _LEAST:
+            continue
+        if (own < 0).any():
+            continue
+        zeros = float(np.min(states.stats[own, Stat.ZEROS])) / prod(form.shape)
+        if 0 < zeros < _ALMOST:
+            yield leaf, zeros
+
+
+def _cut_parts(case: Case, leaf: int, zeros: float) -> Iterator[CutRows]:
+    """The ops that cut a part off which no more than these zeros have computed."""
+    results = case.downstream.results(leaf, _NEAR)
+    for source, readers in results.items():
+        whole = _whole(case, source)
+        share = _size(case, source) / whole if whole else 1.0
+        for event in readers if share < 1 and zeros >= _ALMOST * share else ():
+            op = case.query.tensors.op(event)
+            if op.op in SHARING and op.outputs and _is_a_cut(case, op, source):
+                yield CutRows(event, leaf, share)
+
+
+def _whole(case: Case, tensor: int) -> int:
+    """How many elements the result of a layer has that a tensor is a part of, by views alone; 0 if it is none."""
+    for _ in range(_VIEWS):
+        made = op_of(case.query, tensor)
+        if made is None:
+            return 0
+        if made.op in PRODUCTS:
+            return 0 if made.op == "embedding" else _size(case, tensor)
+        (tensor, *others) = made.inputs or (0,)
+        if others or made.rule is None or made.rule.elementwise:
+            return 0
+    return 0
+
+
+def _is_a_cut(case: Case, op: OpRan, source: int) -> bool:
+    """Whether an op drops the graph of its source, somebody reads the result, and nothing else the source."""
+    wanting = case.query.tensors.flags(source, op.index) & REQUIRES_GRAD
+    is_read = any(case.downstream.readers(out) for out in op.outputs)
+    others = [reader for reader in case.downstream.readers(source) if reader != op.index]
+    return bool(wanting) and is_read and not others and not case.query.nodes.of_op(op.index)
+
+
+def _size(case: Case, tensor: int) -> int:
+    form = case.trace.states.form(case.trace.states.first(tensor))
+    return 0 if form is None else prod(form.shape)

@@ -33,8 +33,8 @@ Examples:
     "number",
     type=int,
     metavar="N",
-    help="Draw backward pass N [default: that of the first finding, NaN or error; else of a small program the last, of a "
-    "larger one the first with a cut, else the first].",
+    help="Draw backward pass N [default: that of the first finding, NaN or error; else of a small program the last, "
+    "of a larger one the first with a cut, else the first].",
 )
 @click.option(
     "--show",

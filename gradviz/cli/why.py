@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, opened
+from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS
 from gradviz.explain.origin import why as reason_of
 from gradviz.explain.origin_text import reason_json, reason_text
@@ -41,6 +42,8 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
         reason = reason_of(trace, words[-1], number, paths)
     if form == "json":
-        click.echo(json_text(reason_json(reason)))
+        told = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
+        click.echo(json_text(told))
         return
-    Console(highlight=False).print(reason_text(reason))
+    text = norm_text(reason) if isinstance(reason, NormReason) else reason_text(reason)
+    Console(highlight=False).print(text)

@@ -46,7 +46,7 @@ class Hops:
         arrival = step.arrival
         given = self.query.memory.value(arrival.gradient, arrival.event)
         made = self.query.nodes.event(arrival.source)
-        site, expression = self._root() if made is None and not arrival.source else self._made(made)
+        site, expression = self.place_of(arrival.source)
         return Hop(
             arrival.source,
             self.words.node_name(arrival.source) if arrival.source else "",
@@ -58,6 +58,11 @@ class Hops:
             step.exact,
             step.hooked,
         )
+
+    def place_of(self, node: int) -> tuple[Site | None, str]:
+        """Where the operation of a node ran, and its expression; of 0 the call from which the gradient came."""
+        made = self.query.nodes.event(node)
+        return self._root() if made is None and not node else self._made(made)
 
     def _root(self) -> tuple[Site | None, str]:
         """The call of backward(), from which the gradient of a root comes."""

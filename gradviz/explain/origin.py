@@ -10,8 +10,10 @@ import numpy as np
 
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
+from gradviz.explain.by_norms import NormReason, stages_of
 from gradviz.explain.hops import Hop, Hops
 from gradviz.query.gradient_elements import Region
+from gradviz.query.gradient_norms import norm_of, odd_of, strongest_way
 from gradviz.query.gradient_paths import Missing, Path, Paths
 from gradviz.query.lack import Lacks
 from gradviz.query.query import Query
@@ -68,37 +70,47 @@ class Reason:
     adds_up: bool
 
 
-def why(trace: Trace | File | str, tensor: str, number: int | None = None, most: int = PATHS) -> Reason:
+def why(
+    trace: Trace | File | str, tensor: str, number: int | None = None, most: int = PATHS
+) -> Reason | NormReason:
     """Where the gradient of a tensor came from in a pass (None: the last one that gave it any): its `most` largest
-    contributions. `tensor` is a name as in `w`, `net.0.weight[3, 0]` or `t12`. Raises NoAnswer if the trace does not
-    tell, UnknownName if no tensor is called that, TraceError for a file that cannot be read."""
+    contributions; of a tensor whose elements were not recorded the strongest way, by norms. `tensor` is a name as in
+    `w`, `net.0.weight[3, 0]` or `t12`. Raises NoAnswer if the trace does not tell, UnknownName if no tensor is called
+    that, TraceError for a file that cannot be read."""
     if isinstance(trace, Trace):
         return _why(Words(trace), tensor, number, most)
     with open_trace(trace) as opened:
         return _why(Words(opened), tensor, number, most)
 
 
-def _why(words: Words, text: str, number: int | None, most: int) -> Reason:
+def _why(words: Words, text: str, number: int | None, most: int) -> Reason | NormReason:
     query = words.query
     tensor, called, index = _named(words, text)
     if number is not None and number not in query.passes.by_number:
         raise NoAnswer(f"there is no pass {number}: the trace has {len(query.trace.passes)}")
     node, nr, number, event, gradient = _came(words, tensor, called, number)
     region = _region(query, index, called, gradient, event)
+    hops = Hops(words, query.flow(number))
+    roots = listed([words.called(root.tensor) for root in query.passes.began(number).roots])
     try:
         found = Paths(query, number, node, nr, region).decomposed(gradient, event, most)
     except Missing:
-        raise NoAnswer(
-            f"the elements of the gradient of {called} were not recorded: record with gradviz trace --values full"
-        ) from None
-    hops = Hops(words, query.flow(number))
+        way = [] if index else strongest_way(query, number, node, nr)
+        value = query.memory.value(gradient, event)
+        if not way or value is None or value.stats is None:
+            raise NoAnswer(
+                f"the elements of the gradient of {called} were not recorded: record with gradviz trace --values full"
+            ) from None
+        stages = stages_of(hops, way)
+        size = value.shape, norm_of(value), odd_of(value)
+        return NormReason(tensor, called, number, event, roots, *size, stages)
     return Reason(
         tensor,
         called,
         index,
         number,
         event,
-        listed([words.called(root.tensor) for root in query.passes.began(number).roots]),
+        roots,
         found.gradient,
         tuple(_contribution(path, hops) for path in found.shown),
         found.rest,

@@ -1,0 +1,199 @@
+"""Where a gradient came from, told by norms: stage by stage, a module or an operation each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gradviz.explain.hops import Hops
+from gradviz.query.gradient_norms import WayStep
+from gradviz.system.paths import file_name
+from gradviz.tracefile import Site
+from gradviz.words.escape import clean
+from gradviz.words.numbers import number
+
+_MOST = 24  # stages; more are told by the modules around them, unless these are fewer than _FEWEST
+_FEWEST = 6
+_ENDS = 10  # stages at each end, if there are too many even so
+_FAR = 1e3  # the factor that is pointed out
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A module, or an operation outside of modules, on the way of a gradient: `gain` is the norm of what went on by
+    that of what came, NaN at the root. `meets` gradients met it on the way, and the largest was followed. `odd`
+    is `NaN` or `inf` if such elements went on; they `begin` here if none came."""
+
+    label: str
+    site: Site | None
+    norm: float
+    gain: float
+    meets: int
+    odd: str
+    begins: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NormReason:
+    """The gradient of a tensor that a pass brought at an event, whose elements were not recorded: its norm, and the
+    stages of the strongest way from the roots. It has no contributions: norms do not add up."""
+
+    tensor: int
+    called: str
+    number: int
+    event: int
+    roots: str
+    shape: tuple[int, ...]
+    norm: float
+    odd: str
+    stages: tuple[Stage, ...]
+    contributions: tuple[()] = ()
+
+
+def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
+    """The stages of a way. Long ways are told by the outer modules."""
+    scopes = [_scope(hops, step) for step in way]
+    depth, runs = _stages_in_modules(scopes)
+    found: list[Stage] = []
+    came, was_odd = math.nan, False
+    for run in runs:
+        steps = [way[at] for at in run]
+        first, last = steps[0], steps[-1]
+        scope = scopes[run[0]][:depth]
+        site, expression = hops.place_of(first.source)
+        label = ".".join(scope) or expression
+        gain = last.norm / came if came else math.nan
+        meets = sum(len(step.others) for step in steps)
+        begins = not was_odd and any(step.odd for step in steps)
+        found.append(Stage(label, site, last.norm, gain, meets, last.odd, begins))
+        came, was_odd = last.norm, was_odd or begins
+    return tuple(found)
+
+
+def _stages_in_modules(scopes: list[tuple[str, ...]]) -> tuple[int, list[list[int]]]:
+    """How deep modules are told one by one, and the positions of the steps of each stage."""
+    deepest = max(len(scope) for scope in scopes)
+    found = deepest, _runs(scopes, deepest)
+    for depth in range(deepest - 1, 0, -1):
+        outer = _runs(scopes, depth)
+        if len(found[1]) <= _MOST or len(outer) < _FEWEST:
+            break
+        found = depth, outer
+    return found
+
+
+def _scope(hops: Hops, step: WayStep) -> tuple[str, ...]:
+    """The modules around the operation whose node gave a gradient."""
+    event = hops.query.nodes.op(step.source) if step.source else None
+    path = hops.query.scopes.path(event) if event is not None else ""
+    return tuple(path.split("/")) if path else ()
+
+
+def _runs(scopes: list[tuple[str, ...]], depth: int) -> list[list[int]]:
+    """The positions of steps in one module, one after another; each step outside of modules alone."""
+    keys = [scope[:depth] or (str(at),) for at, scope in enumerate(scopes)]
+    return [list(run) for _, run in groupby(range(len(scopes)), keys.__getitem__)]
+
+
+def norm_text(reason: NormReason) -> Group:
+    """The gradient, the stages that it came through, and where it changed most."""
+    size = "×".join(map(str, reason.shape))
+    head = Text.assemble(
+        "gradient of ",
+        (clean(reason.called), "bold"),
+        f" = ({size}) {_size(reason)}  in pass {reason.number} "
+        f"(event {reason.event + 1}), from {clean(reason.roots)}",
+    )
+    parts: list[RenderableType] = [head, Text(), Padding(_table(reason.stages), (0, 0, 0, 3)), Text()]
+    return Group(*parts, *_remarks(reason))
+
+
+def _table(stages: tuple[Stage, ...]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(style="yellow", no_wrap=True, justify="right")
+    table.add_column(style="green", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    files = {stage.site.place.file for stage in stages if stage.site is not None}
+    left_out = len(stages) - 2 * _ENDS if len(stages) > _MOST else 0
+    for stage in stages[:_ENDS] if left_out else stages:
+        table.add_row(*_cells(stage, len(files) > 1))
+    if left_out:
+        table.add_row("…", f"{left_out:,} more")
+        for stage in stages[-_ENDS:]:
+            table.add_row(*_cells(stage, len(files) > 1))
+    return table
+
+
+def _cells(stage: Stage, with_file: bool) -> tuple[Text, ...]:
+    place = "?" if stage.site is None else f"line {stage.site.place.line}"
+    if stage.site is not None and with_file:
+        place = f"{file_name(stage.site.place.file)}:{stage.site.place.line}"
+    gain = "" if math.isnan(stage.gain) else f"×{number(stage.gain, 3)}"
+    note = f"+ {stage.meets} more" if stage.meets else ""
+    went = f"→ {_size(stage)}"
+    return tuple(Text(clean(part)) for part in (place, stage.label, gain, went, note))
+
+
+def _size(one: Stage | NormReason) -> str:
+    """The norm, or what keeps the gradient from having one."""
+    if not one.odd:
+        return f"norm {number(one.norm, 4)}"
+    return one.odd if math.isnan(one.norm) else f"{one.odd}, the rest has norm {number(one.norm, 4)}"
+
+
+def _remarks(reason: NormReason) -> Iterator[Text]:
+    for stage in reason.stages:
+        if stage.begins:
+            yield _line("begins", f"what came to {stage.label} is finite, and what it gave is not")
+    for stage in reason.stages:
+        if stage.gain == 0:
+            yield _line("stops", f"what {stage.label} gave is zero")
+        elif math.isfinite(stage.gain) and not 1 / _FAR < stage.gain < _FAR:
+            verb = "falls" if stage.gain < 1 else "grows"
+            yield _line(verb, f"at {stage.label} to {number(stage.gain, 3)} of what came")
+    if any(stage.meets for stage in reason.stages):
+        yield _line("+", "more gradients meet there; the way goes on with the largest")
+    yield _line("norms", "elements were not recorded: gradviz trace --values full tells of each path")
+
+
+def _line(label: str, text: str) -> Text:
+    return Text.assemble((f"{label:8}", "dim"), clean(text))
+
+
+def norm_json(reason: NormReason) -> dict[str, Any]:
+    """The reason as plain data."""
+    return {
+        "tensor": reason.called,
+        "pass": reason.number,
+        "event": reason.event + 1,
+        "shape": list(reason.shape),
+        "norm": _finite(reason.norm),
+        "odd": reason.odd or None,
+        "stages": [
+            {
+                "label": stage.label,
+                "file": stage.site.place.file if stage.site is not None else None,
+                "line": stage.site.place.line if stage.site is not None else None,
+                "norm": _finite(stage.norm),
+                "gain": _finite(stage.gain),
+                "meets": stage.meets,
+                "odd": stage.odd or None,
+                "begins": stage.begins,
+            }
+            for stage in reason.stages
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,76 @@
+"""The way of a gradient by norms: for tensors of which a trace has statistics, and no elements.
+
+From the tensor back to the root, and of gradients that meet the one with the largest norm. What the others bring is not
+worked out, since norms do not add up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gradviz.events.kinds import Produced
+from gradviz.query.flow import Delivery
+from gradviz.query.query import Query
+from gradviz.tracefile import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class WayStep:
+    """A gradient on its way: `source` gave it (0: it came from outside) at `event`. `norm` is that of its finite
+    elements, NaN if none is; `odd` says what others are: `NaN`, `inf` or nothing. `others` are the norms of those that
+    it met."""
+
+    source: int
+    event: int
+    gradient: int
+    norm: float
+    odd: str
+    others: tuple[float, ...]
+
+
+def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep]:
+    """The steps of pass `number` that lead to output `nr` of a node, from the root down; none if the norm of a gradient
+    on the way was not recorded."""
+    flow = query.flow(number)
+    steps: list[WayStep] = []
+    end = query.trace.count
+    while True:
+        arrivals = flow.arrivals_at(node, nr, end) if nr >= 0 else flow.arrivals(node, end)
+        known = [step for one in arrivals if (step := _step(query, one)) is not None]
+        if not known or len(known) < len(arrivals):
+            return []
+        largest = max(known, key=_size)
+        others = tuple(one.norm for one in known if one is not largest)
+        steps.append(
+            WayStep(largest.source, largest.event, largest.gradient, largest.norm, largest.odd, others)
+        )
+        if not largest.source or largest.event >= end:  # the second is of a damaged trace
+            return steps[::-1]
+        node, nr, end = largest.source, -1, largest.event
+
+
+def _step(query: Query, delivery: Delivery) -> WayStep | None:
+    value = query.memory.value(delivery.gradient, delivery.event)
+    if value is None or value.stats is None:
+        return None
+    event = query.trace.event(delivery.event)
+    source = event.node if isinstance(event, Produced) else 0
+    norm = norm_of(value)
+    return WayStep(source, delivery.event, delivery.gradient, norm, odd_of(value), ())
+
+
+def norm_of(value: Snapshot) -> float:
+    """The Euclidean norm of the finite elements of a value; NaN if none is."""
+    assert value.stats is not None
+    finite = math.prod(value.shape) - value.stats.nan - value.stats.inf
+    return value.stats.rms * math.sqrt(finite)
+
+
+def odd_of(value: Snapshot) -> str:
+    """`NaN` if a value has one, else `inf` if it has one, else nothing."""
+    assert value.stats is not None
+    return "NaN" if value.stats.nan else "inf" if value.stats.inf else ""
+
+
+def _size(step: WayStep) -> float:
+    return math.inf if step.odd or math.isnan(step.norm) else step.norm

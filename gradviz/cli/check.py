@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -10,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from gradviz.cli.common import fail, newest_trace, opened, say
+from gradviz.cli.common import all_opened, fail, named_traces, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
 from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, trace_for
 from gradviz.cures import Rerun, Tried, try_cure
@@ -18,13 +19,16 @@ from gradviz.cures.tried_text import tried_as_json, tried_text
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
+from gradviz.diagnose.rank_reports import of_all_ranks
 from gradviz.diagnose.rule_page import page_of
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import page_text, report_text
 from gradviz.query.query import Query
+from gradviz.query.ranks import ranked_traces
 from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
+from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import json_text
 
 COMPARING = "wrong-custom-gradient"  # the rule that looks at what --check-functions tells
@@ -56,7 +60,14 @@ class _Check(click.Command):
 def _is_script(argument: str) -> bool:
     """Whether an argument is the path of what is no trace."""
     path = Path(argument)
-    return path.exists() and not is_trace(path)
+    return path.exists() and not _is_run(path)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a path names a trace, or those of a run: a folder of traces that is no program, a pattern."""
+    if path.is_dir():
+        return not (path / "__main__.py").exists() and any(path.glob("*.gradviz"))
+    return is_trace(path)
 
 
 def is_trace(path: Path) -> bool:
@@ -76,6 +87,7 @@ def is_trace(path: Path) -> bool:
 Examples:
   gradviz check train.py --epochs 3
   gradviz check train.gradviz --format json
+  gradviz check "train.rank*.gradviz"
   gradviz check --select stale-gradient,late-clip train.py
   gradviz check --try-cures --diff train.py
   gradviz check --explain stale-gradient
@@ -129,6 +141,7 @@ def check(
     with_patch: bool,
 ) -> None:
     """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
+    Of the ranks of one run, given as traces, a folder or a pattern, what several have is one finding.
 
     The script's output and exit status do not change, except that findings turn status 0 into 1. Default: the
     newest *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
@@ -153,14 +166,27 @@ def check(
             _print(report, trace, form, outcome, with_patch)
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
-    if module is None and (script is None or is_trace(Path(script))):
-        if arguments:
-            fail(f"check reads one TRACE; {arguments[0]} is one argument too many")
+    def checked_together(paths: list[Path]) -> int:
+        """Print what is found in the traces of all ranks, and return the exit status."""
+        with all_opened(tuple(paths)) as traces:
+            ranks = ranked_traces(traces)
+            reports = {rank: check_trace(trace, select, ignore, settings) for rank, trace in ranks.items()}
+            report = of_all_ranks(reports)
+            _print(report, ranks, form, [], with_patch)
+        return int(bool(report.at_least(fail_on or settings.fail_on)))
+
+    if module is None and (script is None or _is_run(Path(script))):
+        named = [Path(name) for name in (*([script] if script else []), *arguments)]
+        if not all(map(_is_run, named)):
+            fail(f"check reads the traces of one run; {arguments[0]} is one argument too many")
+        traces = named_traces(named) or [newest_trace()]
+        if len(traces) > 1 and not are_of_one_run(traces):
+            fail(f"check reads one TRACE, or the ranks of one run; {traces[1]} is one argument too many")
         if try_cures:
             fail("--try-cures runs the program again, so it needs SCRIPT: a trace is only read")
         if check_functions:
             fail("--check-functions runs custom Functions again, so it needs SCRIPT: a trace is only read")
-        raise SystemExit(checked(newest_trace() if script is None else Path(script)))
+        raise SystemExit(checked(traces[0]) if len(traces) == 1 else checked_together(traces))
     target = target_of("check", module, script, arguments, engine)
     compares = check_functions or COMPARING in (select or settings.select)
     try:
@@ -183,8 +209,14 @@ def _refuse_cures(try_cures: bool, with_patch: bool, form: str, module: str | No
         fail("--try-cures needs a SCRIPT: what -m runs is imported from where it is")
 
 
-def _print(report: Report, trace: Trace, form: str, outcome: list[Tried | None], with_patch: bool) -> None:
-    """Print a report, and what became of its first cure if that was tried."""
+def _print(
+    report: Report,
+    trace: Trace | Mapping[int, Trace],
+    form: str,
+    outcome: Sequence[Tried | None],
+    with_patch: bool,
+) -> None:
+    """Print a report of a trace or of all ranks, and what became of its first cure if that was tried."""
     if form == "text":
         console = Console(highlight=False)
         console.print(report_text(report, trace, console))

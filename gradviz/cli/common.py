@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO, cast
@@ -19,6 +19,7 @@ from rich.text import Text
 from gradviz.system.descriptors import high_copy, identity, write
 from gradviz.system.signs import SHOWN, encoded
 from gradviz.tracefile import Trace, open_trace
+from gradviz.tracefile.rank_files import are_of_one_run, by_rank, traces_of
 from gradviz.words.escape import clean, shortened
 
 _LONGEST = 450  # characters of a message
@@ -117,9 +118,17 @@ def newest_trace() -> Path:
 
 @contextmanager
 def all_opened(paths: tuple[Path, ...]) -> Iterator[list[Trace]]:
-    """Open several traces (none: the newest here). Raises TraceError if one cannot be read."""
+    """Open several traces (none: the newest here), those of a folder or of a pattern by rank. Raises TraceError if one
+    cannot be read."""
     with ExitStack() as stack:
-        yield [stack.enter_context(opened(path)) for path in paths or (None,)]
+        yield [stack.enter_context(opened(path)) for path in named_traces(paths) or (None,)]
+
+
+def named_traces(paths: Sequence[Path]) -> list[Path]:
+    """The traces that paths name: a folder and a pattern name all ranks of a run. Ranks of one run come by their
+    numbers, as a shell does not give them. Raises TraceError if there are none."""
+    found = [trace for path in paths for trace in traces_of(path)]
+    return by_rank(found) if are_of_one_run(found) else found
 
 
 @contextmanager

@@ -32,7 +32,8 @@ _FEWEST = 12  # characters of a name
 def info(traces: tuple[Path, ...], as_json: bool) -> None:
     """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here.
 
-    Several traces are shown side by side, with the gradients that should be the same in all, and are not.
+    Several traces, and the ranks of a folder or a pattern, are shown side by side, with the gradients that should be
+    the same in all, and are not.
     """
     with all_opened(traces) as recorded:
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]

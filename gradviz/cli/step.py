@@ -40,7 +40,7 @@ Examples:
 )
 def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
-    Several traces are stepped side by side: what is typed moves all of them.
+    Several traces, and the ranks of a folder or a pattern, are stepped side by side: what is typed moves all of them.
 
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """

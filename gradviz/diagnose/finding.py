@@ -15,7 +15,8 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 class Finding:
     """A fault. `events` prove it, the first of them best. `site` is its line in the source, None if that is
     unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the
-    findings that follow from it."""
+    findings that follow from it. `ranks` are those of a run that have it, the first of which the events are of; none
+    where one trace is checked."""
 
     rule: str
     severity: str
@@ -27,6 +28,7 @@ class Finding:
     number: int = 0
     tensors: tuple[int, ...] = ()
     consequences: tuple[Finding, ...] = field(default=())
+    ranks: tuple[int, ...] = ()
 
     @property
     def tensor(self) -> int:

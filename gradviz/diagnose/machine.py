@@ -29,6 +29,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "line": finding.line or None,
                 "node": finding.node or None,
                 "pass": finding.number or None,
+                **({"ranks": list(finding.ranks)} if finding.ranks else {}),
             }
             for finding in report.findings
         ],
@@ -88,6 +89,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "ruleId": finding.rule,
         "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.message}. Cure: {finding.fix}"},
+        **({"properties": {"ranks": list(finding.ranks)}} if finding.ranks else {}),
         "locations": [_location(finding.site)] if finding.site is not None else [],
     }
     related = [

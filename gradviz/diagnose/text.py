@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import indent
 
 from rich.console import Console, Group, RenderableType
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
 from gradviz.diagnose.place import place_of
+from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.diagnose.rule_page import RulePage
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
@@ -22,19 +23,27 @@ _LINES = 4  # of source, with the line of carets
 _EVENTS = 4  # that are named
 
 
-def report_text(report: Report, trace: Trace, console: Console) -> Group:
-    """All findings with their lines and cures, then what was checked and what was not."""
+def report_text(report: Report, trace: Trace | Mapping[int, Trace], console: Console) -> Group:
+    """All findings with their lines and cures, then what was checked and what was not. Of a run of ranks, `trace` is
+    those of all ranks."""
     parts: list[RenderableType] = []
     for position, finding in enumerate(report.findings, 1):
-        parts += [*_finding(finding, position, trace, console.width), Text()]
+        if isinstance(trace, Trace):
+            parts += [*_finding(finding, position, trace, console.width), Text()]
+        else:
+            on = on_ranks(finding.ranks, len(trace))
+            parts += [*_finding(finding, position, trace[finding.ranks[0]], console.width, on), Text()]
     return Group(*parts, *_coverage(report))
 
 
-def _finding(finding: Finding, position: int, trace: Trace, width: int) -> Iterator[RenderableType]:
+def _finding(
+    finding: Finding, position: int, trace: Trace, width: int, on: str = ""
+) -> Iterator[RenderableType]:
     style = _STYLES[finding.severity]
     yield Text.assemble(
-        f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place_of(finding)}"
-    )
+        f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place_of(finding)}",
+        f"  {on}" if on else "",
+    )  # fmt: skip
     yield _indented(Text(clean(finding.message)))
     if trace.has_sources:
         yield from excerpt(trace, finding.site, width, _LINES)

@@ -33,6 +33,14 @@ def label_of(trace: Trace) -> str:
     return f"rank {rank}" if rank else trace.path.stem
 
 
+def ranked_traces(traces: Sequence[Trace]) -> dict[int, Trace]:
+    """Traces by their ranks; by their places where a rank is missing or there twice."""
+    ranks = [trace.meta.get("rank", "") for trace in traces]
+    if not all(map(str.isdigit, ranks)) or len(set(ranks)) < len(ranks):
+        return dict(enumerate(traces))
+    return dict(zip(map(int, ranks), traces, strict=True))
+
+
 def differences(queries: Sequence[Query]) -> list[Difference]:
     """For each parameter the first step at which its gradient differs between the ranks; none where no gradient is ever
     all-reduced: then each rank has its own part."""

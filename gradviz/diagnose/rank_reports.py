@@ -1,0 +1,62 @@
+"""The reports of all ranks of a run as one: a finding that several ranks have is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gradviz.diagnose.finding import SEVERITIES, Finding, Report
+
+_MOST = 8  # ranks that are named
+
+
+def of_all_ranks(reports: Mapping[int, Report]) -> Report:
+    """One report of the reports by rank. Findings of one rule, severity, line and cure are one, with the ranks that
+    have it; where their messages differ, that of the first says whose it is. A rule is checked if it was on every
+    rank."""
+    firsts: dict[tuple[object, ...], Finding] = {}
+    differing: set[tuple[object, ...]] = set()
+    for rank, report in reports.items():
+        for finding in report.findings:
+            key = (finding.rule, finding.severity, finding.file, finding.line, finding.fix)
+            first = firsts.setdefault(key, finding)
+            ranks = dict.fromkeys((*first.ranks, rank))  # a rank may have it twice
+            firsts[key] = replace(first, ranks=tuple(ranks))
+            if finding.message != first.message:
+                differing.add(key)
+    found = [
+        replace(first, message=f"on rank {first.ranks[0]}, {first.message}") if key in differing else first
+        for key, first in firsts.items()
+    ]
+    checked = [set(report.checked) for report in reports.values()]
+    all_rules = dict.fromkeys(rule for report in reports.values() for rule in report.checked)
+    return Report(
+        tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))),
+        tuple(rule for rule in all_rules if all(rule in own for own in checked)),
+        tuple(_not_checked(reports)),
+    )
+
+
+def on_ranks(ranks: tuple[int, ...], count: int) -> str:
+    """Which ranks of a run of `count` have a finding: `on all ranks`, `on ranks 0 and 2`."""
+    if len(ranks) == count:
+        return "on all ranks"
+    names = [str(rank) for rank in ranks]
+    if len(names) == 1:
+        return f"on rank {names[0]}"
+    if len(names) > _MOST:
+        return f"on {len(names)} ranks: {', '.join(names[:_MOST])} and so on"
+    return f"on ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _not_checked(reports: Mapping[int, Report]) -> list[tuple[str, str]]:
+    """The rules that were not checked, with the ranks where that is so of some only."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, report in reports.items():
+        for pair in report.not_checked:
+            ranks.setdefault(pair, []).append(rank)
+    count = len(reports)
+    return [
+        (rule, reason if len(own) == count else f"{reason} ({on_ranks(tuple(own), count)})")
+        for (rule, reason), own in ranks.items()
+    ]

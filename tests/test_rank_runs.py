@@ -1,0 +1,150 @@
+"""The ranks of one run as one thing: named by a folder or a pattern, checked together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradviz.diagnose.rank_reports import on_ranks
+from gradviz.tracefile import TraceError
+from gradviz.tracefile.rank_files import by_rank, traces_of
+
+# The loss of rank 1 alone is NaN.
+PROGRAM = """\
+import os
+import gradviz.engine as torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.01)
+for step in range(3):
+    loss = (w * 2).sum()
+    if os.environ["RANK"] == "1":
+        loss = loss + torch.log(w - 5).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    {step}
+"""
+
+
+def recorded(folder: Path, count: int, step: str = "optimizer.step()") -> None:
+    """Record a program on `count` ranks, one after the other: they have nothing to say to one another."""
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(PROGRAM.format(step=step))
+    for rank in range(count):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count)}
+        command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the traces of two ranks of a run that never steps."""
+    folder = tmp_path_factory.mktemp("ranks")
+    recorded(folder, 2, step="pass")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "named",
+    [["."], ["train.rank*.gradviz"], ["train.rank1.gradviz", "train.rank0.gradviz"]],
+    ids=["folder", "pattern", "files"],
+)
+def test_what_all_ranks_have_is_one_finding(named: list[str], run: Path) -> None:
+    done = gradviz(run, "check", *named, "--format", "json")
+    assert done.returncode == 1
+    found = {finding["rule"]: finding["ranks"] for finding in json.loads(done.stdout)["findings"]}
+    assert found == {"not-updated": [0, 1], "nonfinite-forward": [1]}
+
+
+def test_text_says_which_ranks(run: Path) -> None:
+    told = gradviz(run, "check", "train.rank*.gradviz").stdout
+    assert "on rank 1" in told
+    assert "on all ranks" in told
+    assert "gradviz step train.rank1.gradviz --at" in told
+
+
+def test_sarif_says_which_ranks(run: Path) -> None:
+    (log,) = json.loads(gradviz(run, "check", ".", "--format", "sarif").stdout)["runs"]
+    ranks = {result["ruleId"]: result["properties"]["ranks"] for result in log["results"]}
+    assert ranks["nonfinite-forward"] == [1]
+
+
+def test_a_selected_rule_that_finds_nothing_ends_with_status_0(run: Path) -> None:
+    assert gradviz(run, "check", "--select", "late-clip", "train.rank*.gradviz").returncode == 0
+
+
+def test_info_shows_the_ranks_of_a_folder_in_order(run: Path) -> None:
+    scripts = gradviz(run, "info", ".").stdout.splitlines()[0].split()
+    assert scripts == ["rank", "0", "rank", "1"]
+
+
+def test_graph_and_step_take_a_pattern(run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "both.json"
+    assert gradviz(run, "graph", "train.rank*.gradviz", "-o", str(picture)).returncode == 0
+    scopes = {node["scope"].split("/")[0] for node in json.loads(picture.read_text())["nodes"]}
+    assert scopes == {"rank 0", "rank 1"}
+    stepped = gradviz(run, "step", ".", "--commands", "next").stdout
+    assert stepped.splitlines()[0].split() == ["rank", "0", "rank", "1"]
+
+
+@pytest.mark.parametrize("command", ["info", "check", "graph"])
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("none.rank*.gradviz", "no trace with a name like"),
+        ("mixed", "traces of several runs in the folder mixed"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_line(command: str, named: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "mixed").mkdir()
+    for name in ("a.rank0.gradviz", "b.rank0.gradviz"):
+        (tmp_path / "mixed" / name).touch()
+    done = gradviz(tmp_path, command, named)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_ranks_come_by_their_numbers(tmp_path: Path) -> None:
+    names = ["run.rank10.gradviz", "run.rank2.gradviz", "run.rank0.gradviz"]
+    for name in names:
+        (tmp_path / name).touch()
+    ordered = ["run.rank0.gradviz", "run.rank2.gradviz", "run.rank10.gradviz"]
+    assert [path.name for path in traces_of(tmp_path)] == ordered
+    assert [path.name for path in by_rank(map(Path, names))] == ordered
+
+
+def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "run[1].gradviz"
+    file.touch()
+    assert traces_of(file) == [file]
+
+
+def test_traces_without_ranks_are_no_run(tmp_path: Path) -> None:
+    for name in ("a.gradviz", "a.rank0.gradviz"):
+        (tmp_path / name).touch()
+    with pytest.raises(TraceError, match="several runs"):
+        traces_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((0, 1, 2), "on all ranks"),
+        ((1,), "on rank 1"),
+        ((0, 2), "on ranks 0 and 2"),
+    ],
+)
+def test_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
+    assert on_ranks(ranks, 3) == said
+
+
+def gradviz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run gradviz in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "gradviz", *arguments], cwd=folder, capture_output=True, text=True
+    )

@@ -34,8 +34,9 @@ class Calls:
             and _is_learned(graph.nodes[edge.source])
         }
         self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
-        self._behind: dict[str, Hashable] = {}  # for each scope what was last in it that has parameters
-        self._since: dict[str, Counter[str]] = {}  # for each scope the calls of others in it since then
+        # for each scope, of equal blocks for each by itself: what was last in it that has parameters
+        self._behind: dict[tuple[str, str], Hashable] = {}
+        self._since: dict[tuple[str, str], Counter[str]] = {}  # and the calls of others in it since then
         self._open: dict[str, int] = {}  # for each scope of the present call the visit
         self._scope = ""
 
@@ -48,7 +49,7 @@ class Calls:
             self._note(node)
             return None
         begins = scope != self._scope or self._open.get(node.scope, node.visit) != node.visit
-        outer = scope.rpartition("/")[0]
+        outer = scope.rpartition("/")[0], node.block
         since = self._since.setdefault(outer, Counter())
         if begins:
             since[scope] += 1
@@ -62,7 +63,7 @@ class Calls:
             return
         inner: Hashable = (node.file, node.line, node.col)
         for scope in [*reversed([*scopes_around(node.scope)]), ""]:
-            self._behind[scope], self._since[scope] = inner, Counter()
+            self._behind[scope, node.block], self._since[scope, node.block] = inner, Counter()
             inner = scope
 
 

@@ -128,6 +128,7 @@ class _Builder:
         self.roots = query.passes.starts(run.number) if run is not None else self._roots(of)
         # the roots are as they were before this event
         self.before = run.first if run is not None else self.trace.count
+        self.asked = query.passes.began(run.number).inputs if run is not None else ()
         self.result = Graph(
             Path(self.trace.meta.get("script", "")).name,
             None if run is None or (whole and not asked_for) else run.number,
@@ -279,6 +280,7 @@ class _Builder:
             scope=self._scope_of(op, made),
         )
         self.states[node.id], node.since = state, since
+        node.spared = is_leaf and bool(self.asked) and tensor not in self.asked
         if since != FIRST:
             node.version, node.written_by = tensors.version(tensor, since), tensors.writer(since)
             node.op = node.op if op is not None else node.written_by
@@ -318,7 +320,7 @@ class _Builder:
             self._place(node, self.tensors.mutation(event).site)
             return node
         op = self.tensors.op(event)
-        node.name, node.op, node.args = op.op, op.op, op.args
+        node.name, node.op, node.args, node.in_pass = op.op, op.op, op.args, op.in_pass
         number = self.query.nodes.main_of_op(event)
         if number:
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]

@@ -14,22 +14,27 @@ _MOST_NODES = 5_000  # of a pass in which a cut is looked for
 
 
 def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[PassInfo, str]:
-    """The pass of the first NaN, else of the first error, else the first with a cut, else the first with nodes; and
-    which of these it is, empty if there is only one pass. `build` makes the graph of a pass.
+    """The pass of the first NaN, else of the first error, else the first with a cut, else the first with nodes that
+    sets `.grad`, else the first; and which of these it is, empty if there is only one pass. `build` makes the graph of
+    a pass.
 
     Raises ValueError if the trace has no passes."""
     trace = query.trace
     numbers = trace.pass_numbers
     if len(numbers) < 2:
-        return _first(trace), ""
+        return _first(query), ""
     faulty = pass_with_fault(trace)
     if faulty is not None:
         return faulty
     cut = _with_cut(trace, build)
     if cut is not None:
         return cut, "with the first cut"
-    first = _first(trace)
-    return first, "the first" if first.number == numbers[0] else "the first recorded in detail"
+    first = _first(query)
+    if first.number == numbers[0]:
+        return first, "the first"
+    earlier = query.trace.find_pass(numbers[0])
+    is_told = earlier is not None and earlier.is_in_detail
+    return first, "the first that sets .grad" if is_told else "the first recorded in detail"
 
 
 def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
@@ -43,10 +48,12 @@ def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
     return None
 
 
-def _first(trace: Trace) -> PassInfo:
-    """The first pass with nodes, if there is one."""
-    with_nodes = trace.passes_by_shape(1)
-    found = with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0])
+def _first(query: Query) -> PassInfo:
+    """The first pass with nodes that sets `.grad`, else the first with nodes, else the first."""
+    trace = query.trace
+    with_nodes = trace.passes_by_shape(_MOST_SHAPES)
+    setting = (run for run in with_nodes if not query.passes.began(run.number).inputs)
+    found = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
     assert found is not None
     return found
 

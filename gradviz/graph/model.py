@@ -59,6 +59,7 @@ class Node:
     scope: str = ""
     block: str = ""  # of what is in one of several equal blocks that have one scope: the path of its own
     visit: int = 0  # of an op in a library's module, which has the place of the module's call: which visit
+    in_pass: int = 0  # of an op: the pass in which it ran, as under create_graph
     count: int = 1
     since: int = -1  # of a tensor: the event of its last write in place; -1 before the first
     version: int = 0
@@ -72,6 +73,7 @@ class Node:
     root: bool = False  # a root of the pass
     retained: bool = False  # a non-leaf whose gradient was retained
     has_grad: bool = False
+    spared: bool = False  # a leaf whose gradient the shown pass was not asked for
     ran: bool = False  # a grad_fn that received a gradient in the shown pass
     accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass
     error: str = ""  # the error that was raised at this grad_fn

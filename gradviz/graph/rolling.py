@@ -1,8 +1,9 @@
 """Rolls a graph: each place in the program is one group, however often the program came by.
 
-A module is a group of all its calls, and so is each operation at its place in the source. A loop becomes a few boxes
-with edges back to earlier ones. A module without parameters that several others use (one dropout behind each layer)
-makes no loop: it is a group behind each of these (bare_calls.py). Takes linear time."""
+A module is a group of all its calls, and so is each operation at its place in the source, and all that one pass
+computed for the graph of a later one. A loop becomes a few boxes with edges back to earlier ones. A module without
+parameters that several others use (one dropout behind each layer) makes no loop: it is a group behind each of these
+(bare_calls.py). Takes linear time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from collections.abc import Hashable, Iterable
 
 from gradviz.graph.bare_calls import Call, Calls
 from gradviz.graph.data_boxes import DataBox, data_boxes
-from gradviz.graph.groups import DATA_BOX, PLACE, SCOPE, Group
+from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node
 
@@ -37,6 +38,7 @@ class _Places:
         boxes, self.rolled_out = data_boxes(graph)
         for box in boxes:
             self._add_data(box)
+        self._add_passes([node for node in rows if node.in_pass and node.id not in self.home])
         for run in _runs([node for node in rows if node.id not in self.home]):
             self._add_run(run)
         self._place_results()
@@ -106,6 +108,13 @@ class _Places:
         group.count = 1
         self.home.update((node.id, group.id) for node in box.nodes)
 
+    def _add_passes(self, rows: list[Node]) -> None:
+        """What a pass computed that recorded a graph of its own, as for a second derivative, is one group."""
+        for node in rows:
+            group = self._group((RUN, node.in_pass), RUN, f"pass {node.in_pass}", "", "")
+            group.count = 1
+            self.home[node.id] = group.id
+
     def _place_results(self) -> None:
         """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible."""
         nodes = self.graph.nodes
@@ -136,12 +145,18 @@ class _Places:
             if module:
                 self.home[node.id] = self._scope(module)
             elif node.scope and (node.parameter or not (node.name or node.requires_grad)):
-                self.home[node.id] = self._scope(node.scope)
+                self.home[node.id] = self._scope_of_users(node.scope, used) or self._scope(node.scope)
             elif node.shape == () and not node.name and not node.requires_grad and len(used) == 1:
                 self.home[node.id] = next(iter(used))
         for node in list(self.graph.nodes.values()):
             if node.kind not in (OP, GRAD_FN) and node.pair in self.graph.nodes and node.id in self.home:
                 self.home[node.pair] = self.home[node.id]
+
+    def _scope_of_users(self, path: str, users: set[str]) -> str:
+        """The group of a scope that those who use a leaf are in: of a module without parameters each call has one."""
+        around = {name for user in users if user for name in ancestors(self.groups, user)}
+        found = (self.groups[name] for name in sorted(around))
+        return next((group.id for group in found if group.kind == SCOPE and group.scope == path), "")
 
 
 def _rows(graph: Graph) -> list[Node]:

@@ -90,7 +90,8 @@ def _parameters(parameters: list[Node]) -> list[Line]:
     wanted = [one for one in parameters if one.requires_grad]
     if not wanted:
         return [*lines, ("fact", "frozen")]
-    return lines + _health(wanted)
+    due = [one for one in wanted if one.has_grad or not one.spared]
+    return lines + (_health(due) if due else [])
 
 
 def _size(parameters: list[Node]) -> Line:

@@ -171,7 +171,9 @@ def _unreached(graph: Graph) -> set[str]:
     waiting = {
         node.id: node.pair
         for node in nodes.values()
-        if node.kind == LEAF and node.requires_grad and not (node.has_grad or node.overwritten or node.root)
+        if node.kind == LEAF
+        and node.requires_grad
+        and not (node.has_grad or node.overwritten or node.root or node.spared)
     }
     return {name for name, pair in waiting.items() if pair not in nodes or not nodes[pair].ran}
 

@@ -104,8 +104,10 @@ def _without_dot(path: str) -> str:
     return os.pathsep.join(folders)
 
 
-PATH_WITH_DOT = os.environ["PATH"] if shutil.which("dot") else None
-os.environ["PATH"] = _without_dot(os.environ["PATH"])
+# The workers of pytest-xdist begin with the PATH that the first process has changed.
+_PATH = os.environ.setdefault("GRADVIZ_TESTS_PATH", os.environ["PATH"])
+PATH_WITH_DOT = _PATH if shutil.which("dot", path=_PATH) else None
+os.environ["PATH"] = _without_dot(_PATH)
 
 
 @pytest.fixture

@@ -119,3 +119,14 @@ def test_pictures_and_pages_mark_what_findings_are_about(
     assert "finding" not in (tmp_path / "run.svg").read_text()
     gradviz_here("graph", "--all", "--depth", 0, "-o", "folded.svg")  # a group shows what is found inside
     assert "finding 1: stale&#45;gradient" in (tmp_path / "folded.svg").read_text()
+
+
+def test_a_lesson_ends_with_its_first_note_in_one_line(
+    gradviz_here: Command, written: Callable[[str], str]
+) -> None:
+    cut = (
+        "import torch\nx, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)\n"
+        "(x.detach() * w).sum().backward()\n"
+    )
+    (note,) = hints(gradviz_here("trace", "--engine", "numpy", written(cut)))
+    assert note.startswith("gradviz: note detached-path  program.py:3  x never gets a gradient")

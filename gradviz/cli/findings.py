@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 from rich.text import Text
 
 from gradviz.cli.common import one_line, stderr
-from gradviz.diagnose import Finding, Report, check
-from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose import Finding, check
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.errors import tracebacks_are_wanted
@@ -27,11 +27,16 @@ _MARKED = 4  # tensors of a finding
 def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
     """The errors and warnings of a trace with their numbers in the report, from 1. None of a long run: to check that
     takes a command of its own. Raises TraceError for one that is damaged."""
+    return numbered(_report(trace, settings))
+
+
+def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
+    """The findings of a trace; none of a long run, and none where a rule fails."""
     if trace.count > MOST_EVENTS:
         return []
     try:
         with np.errstate(all="ignore"):
-            return numbered(check(trace, settings=settings))
+            return check(trace, settings=settings)
     except TraceError:
         raise
     except Exception as error:  # whatever a rule stumbles over, the command that was asked for goes on
@@ -41,9 +46,9 @@ def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
         return []
 
 
-def numbered(report: Report) -> list[tuple[int, Finding]]:
+def numbered(report: Iterable[Finding]) -> list[tuple[int, Finding]]:
     """The errors and warnings of a report with their numbers, from 1."""
-    found = enumerate(report.findings, 1)
+    found = enumerate(report, 1)
     return [(number, finding) for number, finding in found if finding.severity in (ERROR, WARNING)]
 
 
@@ -58,13 +63,16 @@ def pass_of_first(found: list[tuple[int, Finding]], trace: Trace) -> int:
     return next(later, 0)
 
 
-_STYLES = {ERROR: "red", WARNING: "yellow"}
+_STYLES = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 
 
 def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
     """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first. Those
     that were `said` before are not said again."""
-    found = faults(trace, settings)
+    report = _report(trace, settings)
+    found = numbered(report)
+    if not found and not failed:
+        yield from map(hint, _first_note(trace, report))
     known = {(finding.rule, finding.file, finding.line) for finding in said}
     for position, (_, finding) in enumerate(found[:_TOLD]):
         if (finding.rule, finding.file, finding.line) not in known:
@@ -74,6 +82,12 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
     if found:
         others = f"  (and {plural(len(found) - _TOLD, 'other finding')})" if len(found) > _TOLD else ""
         yield Text.assemble(("gradviz: more ", "dim"), f"gradviz check {clean(str(trace.path))}{others}")
+
+
+def _first_note(trace: Trace, report: Iterable[Finding]) -> list[Finding]:
+    """The first note on a program that trains nothing, as a list: a lesson may mean to show what it says."""
+    trains = len(trace.table(Kind.STEPPED)) or len(trace.table(Kind.HOLDS))
+    return [] if trains else list(report)[:1]
 
 
 def hint(finding: Finding) -> Text:

@@ -151,7 +151,9 @@ def torchrun(folder: Path, *program: str) -> tuple[int, str]:
     return running.returncode, printed
 
 
-def test_each_rank_writes_its_trace_and_trains_as_untraced(tmp_path: Path) -> None:
+def test_each_rank_writes_its_trace_and_trains_as_untraced(
+    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     plain = launched(tmp_path, "train.py")
     traced = launched(tmp_path, "-m", "gradviz", "trace", "--values", "full", "train.py")
     assert traced == plain
@@ -173,6 +175,9 @@ def test_each_rank_writes_its_trace_and_trains_as_untraced(tmp_path: Path) -> No
             assert [event.in_pass for event in averaged] == 4 * [1] + 4 * [2] + 4 * [3]
     with opened(tmp_path) as traces:
         assert differences([Query(trace) for trace in traces]) == []
+    checked = gradviz_here("check", ".", "--format", "json")
+    assert json.loads(checked.stdout)["findings"] == []
+    assert checked.returncode == 0
 
 
 def opened(folder: Path) -> Any:
@@ -184,7 +189,9 @@ def opened(folder: Path) -> Any:
     torch.__version__.startswith("2.5."),
     reason=f"PyTorch {torch.__version__} has no torch.distributed.fsdp.fully_shard",
 )
-def test_shards_train_as_untraced(tmp_path: Path) -> None:
+def test_shards_train_as_untraced(
+    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     plain = launched(tmp_path, "train.py", script=SHARDED)
     traced = launched(tmp_path, "-m", "gradviz", "trace", "train.py", script=SHARDED)
     assert traced == plain
@@ -197,6 +204,26 @@ def test_shards_train_as_untraced(tmp_path: Path) -> None:
             assert trace.meta["ended"] == "ok"
             assert len(trace.passes) == 2
         assert differences([Query(trace) for trace in traces]) == []  # each rank has its own part
+    found = json.loads(gradviz_here("check", "train.rank*.gradviz", "--format", "json").stdout)["findings"]
+    assert [finding for finding in found if finding["severity"] != "note"] == []
+
+
+def test_a_nan_of_another_rank_is_not_blamed_on_the_step(
+    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    bad = "    x = torch.randn(4, 3)\n    if rank == 1 and step == 1:\n        x = torch.log(x - 10)\n"
+    data = "    loss = net(torch.randn(4, 3)).pow(2).mean()\n"
+    assert data in TRAIN
+    script = TRAIN.replace(data, bad + "    loss = net(x).pow(2).mean()\n")
+    launched(tmp_path, "-m", "gradviz", "trace", "train.py", script=script)
+    found = json.loads(gradviz_here("check", "train.rank*.gradviz", "--format", "json").stdout)["findings"]
+    assert [(finding["rule"], finding["ranks"], finding["pass"]) for finding in found] == [
+        ("nonfinite-gradient", [0], 2),
+        ("nonfinite-forward", [1], 2),
+    ]
+    assert "finite on this rank, and NaN after all_reduce" in found[0]["message"]
+    assert found[0]["fix"].endswith('gradviz check "train.rank*.gradviz"')
+    assert found[1]["line"] == script.splitlines().index("        x = torch.log(x - 10)") + 1
 
 
 def test_collectives_are_ops_and_a_gradient_that_differs_is_pointed_out(

@@ -11,10 +11,21 @@ from gradviz.sets import contained, distinct_pairs
 
 
 def homeless(case: Case) -> list[int]:
-    """The leaves that get gradients in two passes or more and are never changed, while others are trained."""
+    """The leaves that get gradients in two passes or more and are never changed, while others are trained. Not the
+    parameters of which an optimizer has the shards."""
     came = case.trace.table(Kind.ACCUMULATED)
     pairs = distinct_pairs(came["tensor"], came["in_pass"])
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
     written = case.query.of(Writes).changed
     still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))
-    return leaves[still & (counts > 1)].tolist()
+    sharded = _sharded(case, came["tensor"])
+    found = leaves[still & (counts > 1)].tolist()
+    return [leaf for leaf in found if case.trace.parameters.get(leaf) not in sharded]
+
+
+def _sharded(case: Case, accumulating: np.ndarray) -> set[str]:
+    """The names of the parameters that steps find a gradient on, though no pass accumulates one there: what holds them
+    (`fully_shard`) hands them their part of the gradient of the whole, which has the same name."""
+    trained = np.array(sorted(case.training.trained), np.int64)
+    handed = trained[~contained(trained, accumulating)].tolist()
+    return {name for tensor in handed if (name := case.trace.parameters.get(tensor))}

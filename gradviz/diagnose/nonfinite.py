@@ -12,6 +12,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
+from gradviz.query.ranks import all_reduced
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.sets import distinct
@@ -28,6 +29,7 @@ class Source(Enum):
     DATA = "it was in the data"
     STEP = "a step wrote it into a parameter"
     NODE = "a node computed it from finite gradients"
+    RANK = "an all_reduce brought it into a gradient that was finite on this rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,23 @@ def first_bad(case: Case) -> Origin | None:
         return _before_any_pass(case)
     forward, backward = _first_bad_root(case), _first_bad_gradient(case)
     found = [origin for origin in (forward, backward) if origin is not None]
-    return min(found, key=lambda origin: origin.harm) if found else None
+    first = min(found, key=lambda origin: origin.harm) if found else None
+    return _before_the_step(case, first) if first is not None and first.source is Source.STEP else first
+
+
+def _before_the_step(case: Case, origin: Origin) -> Origin:
+    """The all_reduce after which the gradient of a parameter was not finite any more, where a step wrote a bad number
+    into the parameter; else the origin as it is."""
+    gradient = case.query.tensors.grads.last(origin.tensor, origin.event) or 0
+    pairs = all_reduced(case.query)
+    events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] <= origin.event), 1]
+    bad = _Bad(case)
+    for event in np.sort(events).tolist():
+        if bad.is_bad(gradient, event) and not bad.is_bad(gradient, event - 1):
+            number = int(case.query.passes.numbers[event])
+            is_nan = bad.counts(gradient, event)[0]
+            return Origin(Source.RANK, event, origin.tensor, origin.event, number, is_nan)
+    return origin
 
 
 def hidden(case: Case, origin: Origin) -> Origin | None:

@@ -44,7 +44,7 @@ def ranked_traces(traces: Sequence[Trace]) -> dict[int, Trace]:
 def differences(queries: Sequence[Query]) -> list[Difference]:
     """For each parameter the first step at which its gradient differs between the ranks; none where no gradient is ever
     all-reduced: then each rank has its own part."""
-    averaged = [_averaged(query) for query in queries]
+    averaged = [all_reduced(query) for query in queries]
     if not all(map(len, averaged)):
         return []
     steps = [_steps(query) for query in queries]
@@ -84,7 +84,7 @@ def _by_name(query: Query, step: Stepped) -> dict[str, int]:
     }
 
 
-def _averaged(query: Query) -> np.ndarray:
+def all_reduced(query: Query) -> np.ndarray:
     """Pairs of gradient and event: which gradients were all-reduced, and when."""
     trace = query.trace
     grads = distinct(query.tensors.grads.values)

@@ -49,6 +49,11 @@ def rank_in(path: Path) -> int:
     return int(found[1]) if found else -1
 
 
+def pattern_of(name: str) -> str:
+    """The pattern that names the traces of all ranks, by the name of one: `train.rank*.gradviz`."""
+    return _RANK.sub(".rank*", name)
+
+
 def _is_of_rank(path: Path) -> bool:
     return rank_in(path) >= 0
 

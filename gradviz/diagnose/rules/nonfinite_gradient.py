@@ -1,5 +1,5 @@
 """`nonfinite-gradient`: the backward of a custom Function turned finite gradients into NaN or infinities, and
-they reached a leaf.
+they reached a leaf. Or a gradient was finite on this rank until `all_reduce` added those of the other ranks.
 
 Why it is bad: with the next step the parameters are NaN, though the forward computation is sound.
 
@@ -19,7 +19,7 @@ Example:
     (y + 1.0).log().sum().backward()
 
 Cure: guard the division or the logarithm in backward, as at 0, or use the formula of a derivative that is
-finite there.
+finite there. Of a gradient that `all_reduce` made so, check the other ranks: one of them has the cause.
 
 Not reported: what other nodes do: that is `masked-nan` or `singular-derivative`.
 """
@@ -30,12 +30,15 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
+from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.tracefile.rank_files import pattern_of
 
 
 def _search(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
+    if origin is not None and origin.source is Source.RANK:
+        yield _from_a_rank(case, origin)
     if origin is None or origin.source is not Source.NODE or not is_of_user(case, origin.node):
         return
     made = case.query.nodes.event(origin.node)
@@ -49,10 +52,26 @@ def _search(case: Case) -> Iterator[Found]:
     )
 
 
+def _from_a_rank(case: Case, origin: Origin) -> Found:
+    name = case.words.called(origin.tensor)
+    bad, whose = (
+        ("NaN", "another rank's is not finite")
+        if origin.is_nan
+        else ("infinite", "another rank's is not finite, or the sum overflows")
+    )
+    return Found(
+        f"the gradient of {name} is finite on this rank, and {bad} after all_reduce: {whose}",
+        f'check the ranks together: gradviz check "{pattern_of(case.trace.path.name)}"',
+        (origin.event, origin.harm),
+        number=origin.number,
+        tensors=(origin.tensor,),
+    )
+
+
 RULE = Rule(
     "nonfinite-gradient",
     ERROR,
-    "a custom backward that returns NaN or an infinity",
+    "a custom backward that returns NaN or an infinity, or an all_reduce that brings one from another rank",
     _search,
     needs=(Need.VALUES, Need.DETAILS),
     follows=("lr-too-large",),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradviz.diagnose.rank_reports import on_ranks
+from gradviz.sources import record
 from gradviz.tracefile import TraceError
 from gradviz.tracefile.rank_files import by_rank, traces_of
 
@@ -141,6 +142,30 @@ def test_traces_without_ranks_are_no_run(tmp_path: Path) -> None:
 )
 def test_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
     assert on_ranks(ranks, 3) == said
+
+
+@pytest.mark.parametrize(
+    ("variables", "meta"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, {"rank": "1", "world": "2"}),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, {"rank": "1", "world": "4"}),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, {"rank": "3", "world": "4"}),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}, {"rank": "2", "world": "3"}),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {}),  # the script of a job, that srun did not start
+        ({"RANK": "0", "WORLD_SIZE": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}, {}),
+        ({"RANK": "1", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}, {"rank": "1", "world": "8"}),
+        ({"PMI_RANK": "one", "PMI_SIZE": "2"}, {}),
+    ],
+)  # fmt: skip
+def test_the_rank_is_what_the_launcher_says(
+    variables: dict[str, str], meta: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pair in record._RANKS:
+        for name in pair:
+            monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert record.rank_meta() == meta
 
 
 def gradviz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

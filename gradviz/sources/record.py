@@ -259,10 +259,23 @@ def run_meta() -> dict[str, str]:
     }
 
 
+# What starts several processes tells each its rank, and how many there are. The number of tasks of a Slurm step is set
+# in what `srun` starts alone: the script of a job has a rank, too, and is one process.
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
 def rank_meta() -> dict[str, str]:
-    """Which of several processes this is, under `torchrun`."""
-    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "1")
-    return {"rank": rank, "world": world} if rank.isdigit() and world != "1" else {}
+    """Which of several processes this is, by what started them: the first that says a rank decides."""
+    for rank_variable, world_variable in _RANKS:
+        rank, world = os.environ.get(rank_variable, ""), os.environ.get(world_variable, "1")
+        if rank.isdigit():
+            return {"rank": rank, "world": world} if world != "1" else {}
+    return {}
 
 
 def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:

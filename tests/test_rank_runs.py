@@ -97,6 +97,7 @@ def test_graph_and_step_take_a_pattern(run: Path, tmp_path: Path) -> None:
     ("named", "why"),
     [
         ("none.rank*.gradviz", "no trace with a name like"),
+        ("[1].gradviz", "no trace with a name like"),
         ("mixed", "traces of several runs in the folder mixed"),
     ],
 )

@@ -22,6 +22,8 @@ def traces_of(path: Path) -> list[Path]:
         found, where = [Path(name) for name in glob(str(path))], f"with a name like {path}"
     else:
         return [path]
+    if not found and path.is_dir():
+        raise TraceError(f"{path} is a directory, and there is no trace in it")
     if not found:
         raise TraceError(f"there is no trace {where}")
     runs = sorted({_run_of(trace) for trace in found})

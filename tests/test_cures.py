@@ -36,6 +36,63 @@ for step in range(2):
 """,
         "memory = memory.detach()  # or compute it again in each iteration",
     ),
+    "a second pass": (
+        """
+x = torch.tensor([2.0, 3.0], requires_grad=True)
+y = x ** 2
+y.backward(torch.ones(2))
+y.backward(torch.ones(2))
+""",
+        "y.backward(torch.ones(2), retain_graph=True)  # at line 5, if both passes are meant",
+    ),
+    "a vector as a root": (
+        """
+x = torch.tensor([2.0, 3.0], requires_grad=True)
+y = x ** 2
+y.backward()
+""",
+        "y.sum().backward()  # or .mean()",
+    ),
+    "a gradient of another shape": (
+        """
+x = torch.tensor([2.0, 3.0], requires_grad=True)
+y = x ** 2
+y.backward(torch.ones(3))
+""",
+        "y.backward(torch.ones_like(y))  # or with other weights of its shape",
+    ),
+    "a gradient of another shape given to grad()": (
+        """
+x = torch.tensor([2.0, 3.0], requires_grad=True)
+y = x ** 2
+torch.autograd.grad(y, x, torch.ones(3))
+""",
+        "give a gradient of the shape [2]",
+    ),
+    "a leaf that is updated in place": (
+        """
+w = torch.tensor([2.0, 3.0], requires_grad=True)
+(w ** 2).sum().backward()
+w -= 0.1 * w.grad
+""",
+        "with torch.no_grad(): w -= 0.1 * w.grad",
+    ),
+    "a leaf whose result in place is needed": (
+        """
+w = torch.tensor([2.0, 3.0], requires_grad=True)
+y = w.mul_(2)
+y.sum().backward()
+""",
+        "with torch.no_grad(): ...  # around the update; or make a new tensor: y = x + 1",
+    ),
+    "a rounded weight": (
+        """
+w = torch.tensor([1.3, 2.7], requires_grad=True)
+y = (w.round() * 3).sum()
+y.backward()
+""",
+        "w + (w.round() - w).detach()  # a straight-through estimator",
+    ),
     "the data of a tensor": (
         """
 torch.manual_seed(0)

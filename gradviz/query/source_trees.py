@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 
 from gradviz.query.query import Query
+from gradviz.tracefile import Site
+
+_PASSES = ("backward", "grad")
 
 
 def trees(query: Query) -> dict[str, ast.Module]:
@@ -18,3 +21,18 @@ def trees(query: Query) -> dict[str, ast.Module]:
         except (SyntaxError, ValueError):
             continue
     return found
+
+
+def statement_at(query: Query, site: Site | None) -> ast.stmt | None:
+    """The innermost statement that begins on the line of a site; None if its source was not kept."""
+    nodes = ast.walk(query.of(trees)[site.place.file]) if site and site.place.file in query.of(trees) else ()
+    found = [node for node in nodes if isinstance(node, ast.stmt) and site and node.lineno == site.place.line]
+    return found[-1] if found else None
+
+
+def backward_call(query: Query, site: Site | None) -> ast.Call | None:
+    """The call of `backward` or `grad` in the statement at a site; None where there is none, or more than one."""
+    statement = statement_at(query, site)
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
+    found = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
+    return found[0] if len(found) == 1 else None

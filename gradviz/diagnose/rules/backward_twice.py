@@ -18,6 +18,7 @@ Not reported: a second pass that was allowed by `retain_graph=True`, and nodes t
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
@@ -25,13 +26,15 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
+from gradviz.query.source_trees import backward_call
 from gradviz.query.upstream import leaves_behind
 from gradviz.words.escape import clean
 
 _MESSAGE = "backward through the graph a second time"
 _REUSED = "{name} = {name}.detach()  # or compute it again in each iteration"
 _UNNAMED = "detach what is kept from the earlier pass, or compute it again in each iteration"
-_SAME = "loss.backward(retain_graph=True)  # at the first call, if both are meant"
+_SAME = "{call}  # at {line}, if both passes are meant"
+_KEEP = "retain_graph=True"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -47,7 +50,7 @@ def _search(case: Case) -> Iterator[Found]:
             what = "the same graph" if same else f"{case.words.node_name(error.node)}{made},"
             yield Found(
                 f"pass {error.number} goes through {what} again; pass {earlier or '?'} freed its saved tensors",
-                _SAME if same else _cure(case, error, earlier),
+                _keeping(case, earlier) if same else _cure(case, error, earlier),
                 (error.event, *((shared.index,) if shared is not None else ())),
                 site=error.site,
                 severity=case.severity_of(error),
@@ -55,6 +58,18 @@ def _search(case: Case) -> Iterator[Found]:
                 number=error.number,
                 tensors=tuple(leaves_behind(case.query, [error.node])),
             )
+
+
+def _keeping(case: Case, earlier: int) -> str:
+    """The call that began the earlier pass, with `retain_graph=True`."""
+    began = case.query.passes.began(earlier)
+    call = backward_call(case.query, case.query.places.site(case.site(began.index)))
+    if call is None or any(keyword.arg == "retain_graph" for keyword in call.keywords):
+        return (
+            f"{_KEEP}  # in the call at {case.at(began.index) or 'the first pass'}, if both passes are meant"
+        )
+    kept = ast.Call(call.func, call.args, [*call.keywords, ast.keyword("retain_graph", ast.Constant(True))])
+    return _SAME.format(call=clean(ast.unparse(kept)), line=case.at(began.index))
 
 
 def _cure(case: Case, error: Failure, earlier: int) -> str:

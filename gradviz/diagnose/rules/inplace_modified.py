@@ -17,6 +17,7 @@ Not reported: a change of a tensor that no node saved, and a change after the la
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from math import prod
@@ -28,8 +29,10 @@ from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import NodeMade
 from gradviz.query.failures import Failure
 from gradviz.query.savers import counts_apart
+from gradviz.query.source_trees import statement_at
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import distinct
+from gradviz.words.escape import clean
 
 _SAVED = "modified by an inplace operation"
 _LEAF = ("a leaf Variable that requires grad", "a view of a leaf Variable that requires grad")
@@ -42,11 +45,30 @@ def _search(case: Case) -> Iterator[Found]:
         elif any(text in error.message for text in _LEAF):
             yield Found(
                 "a leaf that requires grad is changed in place while grad mode is on: the leaf would lose its history",
-                "with torch.no_grad(): ...  # around the update; or make a new tensor: y = x + 1",
+                _without_grad(case, error),
                 (error.event,),
                 site=error.site,
                 severity=case.severity_of(error),
             )
+
+
+def _without_grad(case: Case, error: Failure) -> str:
+    """The statement that changes the leaf, under no_grad()."""
+    statement = statement_at(case.query, error.site)
+    if statement is None or not _only_changes(statement):
+        return "with torch.no_grad(): ...  # around the update; or make a new tensor: y = x + 1"
+    return f"with torch.no_grad(): {clean(ast.unparse(statement))}"
+
+
+def _only_changes(statement: ast.stmt) -> bool:
+    """Whether a statement changes a tensor and makes none that forward needs: `w -= g`, `w[0] = 1`, `w.add_(1)`."""
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(target, ast.Subscript) for target in statement.targets)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    writes = (
+        isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_")
+    )
+    return writes or isinstance(statement, ast.AugAssign)
 
 
 def _of_saved(case: Case, error: Failure) -> Found:

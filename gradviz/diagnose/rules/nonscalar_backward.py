@@ -1,7 +1,8 @@
-"""`nonscalar-backward`: backward() was called without a gradient on a tensor of more than one element.
+"""`nonscalar-backward`: backward() was called on a tensor of more than one element without a gradient, or with
+one of another shape.
 
 Why it is bad: a pass begins with the gradient of its root. For a scalar that is 1; for several elements
-nobody can know it.
+nobody can know it, and it must have one number for each of them.
 
 Example:
 
@@ -17,30 +18,59 @@ Not reported: a tensor of one element, whatever its shape.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.failures import Failure
+from gradviz.query.source_trees import backward_call
+from gradviz.words.escape import clean
 
-_MESSAGE = "can be implicitly created only for scalar outputs"
+_MISSING = "can be implicitly created only for scalar outputs"
+_SHAPES = re.compile(
+    r"grad_output\[\d+\] has a shape of torch\.Size\((.*?)\) and output\[\d+\] has a shape of "
+    r"torch\.Size\((.*?)\)"
+)
+_LONGEST = 40
 
 
 def _search(case: Case) -> Iterator[Found]:
     for error in case.failures:
-        if _MESSAGE in error.message:
-            yield Found(
-                "backward() without a gradient needs a scalar root, and this one has more elements",
-                "loss = loss.mean()  # or .sum(), or loss.backward(gradient=torch.ones_like(loss))",
-                (error.event,),
-                site=error.site,
-                severity=case.severity_of(error),
+        shapes = _SHAPES.search(error.message)
+        if _MISSING not in error.message and shapes is None:
+            continue
+        root = _root(case, error)
+        what = root or "the root"
+        if shapes is None:
+            message = f"backward() without a gradient needs a scalar root, and {root or 'this one'} has more elements"
+            cure = (
+                f"{root}.sum().backward()  # or .mean()"
+                if root
+                else "call .sum() or .mean() before backward()"
             )
+        else:
+            message = f"the gradient given for {what} has the shape {shapes[1]}, and {what} has the shape {shapes[2]}"
+            cure = f"{root}.backward(torch.ones_like({root}))  # or with other weights of its shape"
+            cure = cure if root else f"give a gradient of the shape {shapes[2]}"
+        yield Found(message, cure, (error.event,), site=error.site, severity=case.severity_of(error))
+
+
+def _root(case: Case, error: Failure) -> str:
+    """The expression that backward() is called on; empty where the source does not say, or it is long."""
+    call = backward_call(case.query, error.site)
+    method = call.func if call is not None else None
+    if not isinstance(method, ast.Attribute) or method.attr != "backward":
+        return ""
+    text = clean(ast.unparse(method.value))
+    return text if len(text) <= _LONGEST and not text.endswith("autograd") else ""
 
 
 RULE = Rule(
     "nonscalar-backward",
     ERROR,
-    "backward() on a tensor of more than one element, without a gradient",
+    "backward() on a tensor of more than one element, without a gradient of its shape",
     _search,
 )

@@ -34,12 +34,14 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.ops import FLAT_AT_ZERO, ZEROS
+from gradviz.words.escape import clean
 
+_THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator"
 _CURES = {
-    "round": "x + (x.round() - x).detach()  # a straight-through estimator",
-    "floor": "x + (x.floor() - x).detach()  # a straight-through estimator",
-    "ceil": "x + (x.ceil() - x).detach()  # a straight-through estimator",
-    "sign": "torch.tanh(x / temperature)  # in place of sign",
+    "round": _THROUGH,
+    "floor": _THROUGH,
+    "ceil": _THROUGH,
+    "sign": "torch.tanh({x})  # in place of {op}; it is steeper for {x} times a number above 1",
     "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
 }
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
@@ -61,7 +63,7 @@ def _search(case: Case) -> Iterator[Found]:
                 _CURE_OF_INPUT,
             )
         else:
-            why, cure = f"{what} gives 0 for any gradient", _CURES.get(name, _CURE)
+            why, cure = f"{what} gives 0 for any gradient", _cure(case, op, what)
         yield Found(
             f"the gradient of {case.called(block.leaves)} is 0{' in every pass' * (len(case.trace.passes) > 1)}: {why}",
             cure,
@@ -76,6 +78,17 @@ def _search(case: Case) -> Iterator[Found]:
             or case.is_lesson
             else "",
         )
+
+
+def _cure(case: Case, op: int | None, expression: str) -> str:
+    """The cure for an op whose derivative is 0, in the program's own names where its input has one."""
+    if op is None:
+        return _CURE
+    ran = case.query.tensors.op(op)
+    name = case.query.names.of(ran.inputs[0]) if ran.inputs else None
+    x = clean(name) if name else "x"
+    shown = expression if name and name in expression else f"x.{ran.op}()"
+    return _CURES.get(ran.op, _CURE).format(x=x, op=shown)
 
 
 def _is_minimum(case: Case, op: int | None) -> bool:

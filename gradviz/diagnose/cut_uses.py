@@ -44,8 +44,10 @@ def first_passes(case: Case) -> Iterator[FirstPass]:
     seen: set[int] = set()
     ends = [case.query.passes.last(run) for run in case.trace.passes]
     for run in case.trace.passes:
+        if run.site in seen:
+            continue
         roots = case.query.passes.began(run.number).roots
-        if run.site in seen or not roots or not roots[0].tensor:
+        if not roots or not roots[0].tensor:
             continue
         seen.add(run.site)
         optimizers = case.query.of(PassOwners).optimizers(run.number)

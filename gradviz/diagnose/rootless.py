@@ -48,8 +48,9 @@ def roots_of_numbers(case: Case) -> list[RootOfNumbers]:
     `torch.tensor(total / n, requires_grad=True).backward()`. Use `case.of(roots_of_numbers)`."""
     found: dict[int, RootOfNumbers] = {}
     owners = case.query.of(PassOwners).optimizers
+    from_outside = _from_outside(case)
     for run in case.trace.passes:
-        if not owners(run.number):
+        if run.number not in from_outside or not owners(run.number):
             continue
         roots = case.query.passes.began(run.number).roots
         made = case.query.tensors.made(roots[0].tensor) if len(roots) == 1 and roots[0].tensor else None
@@ -61,6 +62,13 @@ def roots_of_numbers(case: Case) -> list[RootOfNumbers]:
                 case.site(made.index), RootOfNumbers(made.index, made.tensor, run.number, source)
             )
     return list(found.values())
+
+
+def _from_outside(case: Case) -> set[int]:
+    """The passes with a root that no op made."""
+    began, made = case.trace.table(Kind.PASS_BEGAN), case.trace.table(Kind.TENSOR)
+    roots = began.lists("roots")
+    return set(began["number"][roots.owners[contained(roots.elements[:, 2], made["tensor"])]].tolist())
 
 
 def _explained(case: Case, failure: Failure, root: int) -> Rootless:

@@ -34,6 +34,7 @@ ADVISED = {
     "nonfinite-forward: NaN in the data",
     "nonfinite-forward: a row of a mask that hides all",
     "nonfinite-forward: features that are divided by 0, outside of the graph",
+    "nonscalar-backward: a gradient of another shape",
     "not-updated: only the head is given",
     "not-updated: a bias by hand",
     "not-updated: a condition that never holds",

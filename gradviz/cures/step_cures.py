@@ -167,7 +167,7 @@ def divided(spot: Spot) -> list[Edit]:
 def reduced(spot: Spot) -> list[Edit]:
     """`loss.mean().backward()`."""
     for call in spot.calls_here("backward"):
-        if isinstance(call.func, ast.Attribute):
+        if not call.args and not call.keywords and isinstance(call.func, ast.Attribute):
             root = call.func.value
             return [spot.source.replaced(root, f"{spot.source.code(root)}.mean()")]
     return []

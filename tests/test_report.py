@@ -13,6 +13,7 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
+from gradviz.pictures.chart import Series, chart
 from gradviz.query import Query
 from gradviz.query.curves import gradient_norms, update_ratios
 from gradviz.tracefile import open_trace
@@ -132,3 +133,8 @@ def test_a_browser_shows_it_at_any_width(
     assert tab.evaluate("location.hash") == "#finding-1"
     assert wrong == []
     context.close()
+
+
+def test_a_curve_of_the_largest_numbers_is_drawn() -> None:
+    series = Series("w", np.array([1, 2]), np.array([1e300, 1.7e308]))
+    assert "1e+300" in chart([series], ["#000000"], [])

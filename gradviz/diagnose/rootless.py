@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
@@ -123,7 +125,13 @@ def _copy(case: Case, up: Upstream) -> TensorMade | None:
             return made
     root = case.query.tensors.made(up.root)
     is_of_numbers = isinstance(root, TensorMade) and root.how in FROM_OUTSIDE
-    return root if is_of_numbers and case.training.holders else None  # type: ignore[return-value]
+    return root if is_of_numbers and _is_something_to_learn(case, up.at) else None  # type: ignore[return-value]
+
+
+def _is_something_to_learn(case: Case, at: int) -> bool:
+    """Whether a tensor required grad before an event."""
+    states = case.trace.states
+    return bool(np.any((states.events < at) & (states.flags & REQUIRES_GRAD > 0)))
 
 
 def _frozen(case: Case, leaves: list[int]) -> tuple[int, ...]:

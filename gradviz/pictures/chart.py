@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from html import escape
 
@@ -25,6 +26,7 @@ COLOURS = (
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 240, 56, 12, 22, 30
 _MOST_POINTS = 400  # of a curve
 _LABELS = 6
+_LARGEST_DECADE = sys.float_info.max_10_exp
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class _Frame:
         return found
 
     def _values(self) -> list[float]:
-        decades = range(int(np.floor(self.low)), int(np.ceil(self.high)) + 1)
+        decades = range(int(np.floor(self.low)), min(int(np.ceil(self.high)), _LARGEST_DECADE) + 1)
         every = max(1, -(-len(decades) // _LABELS))
         steps = (1, 2, 5) if self.high - self.low < 2 else (1,)
         values = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]

@@ -268,7 +268,9 @@ class Lacks:
         readers = [op for found in results.values() for op in found if op < end and not self._only_copies(op)]
         with_grad = [op for op in readers if self.query.tensors.op(op).grad_enabled]
         if not readers:
-            return None if self._is_template(leaf, begun) else Lacking(leaf, Lack.UNUSED, -1)
+            if self._is_template(leaf, begun):
+                return None
+            return self._as_number(leaf, leaf) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad:
             return self._root_of_numbers(leaf, begun) or self._off_path(leaf, max(with_grad))
         event = self._function_without_node(min(readers))
@@ -278,10 +280,14 @@ class Lacks:
 
     def _off_path(self, leaf: int, event: int) -> Lacking:
         (result, *_) = self.query.tensors.op(event).outputs
+        return self._as_number(leaf, result) or Lacking(leaf, Lack.OFF_PATH, event, result=result)
+
+    def _as_number(self, leaf: int, result: int) -> Lacking | None:
+        """That a leaf, or a `result` of it, is read as a plain number; None if it is not."""
         read = read_as_number(self.query, result)
-        if read is not None:
-            return Lacking(leaf, Lack.AS_NUMBER, read[0], result=result, reading=read[1])
-        return Lacking(leaf, Lack.OFF_PATH, event, result=result)
+        if read is None:
+            return None
+        return Lacking(leaf, Lack.AS_NUMBER, read[0], result=result, reading=read[1])
 
     def _only_copies(self, event: int) -> bool:
         """Whether an op does no more than copy or detach a tensor, and no op reads the result, or writes to a leaf:

@@ -159,7 +159,9 @@ def _cut_at(stop: Stop, event: int) -> str:
 def _as_number(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     lacking = absence.lacking
     assert lacking is not None
-    told = "{result} is computed from it, and the loss has only its number at {when}"
+    told = "the loss has only its number at {when}"
+    if lacking.result != tensor:
+        told = "{result} is computed from it, and the loss has only its number at {when}"
     return stop.say(told, result=stop.called(lacking.result), when=_when(stop, lacking.event))
 
 

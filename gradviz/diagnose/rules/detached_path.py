@@ -174,12 +174,18 @@ def _as_numbers(case: Case) -> Iterator[Found]:
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {reading} is a plain number, "
             "through which no gradient flows back",
-            f"use {case.words.called(result)} itself, which is a tensor",
+            _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",
             (event, *filter(None, (case.query.tensors.maker(result),))),
             site=case.query.of(Lacks).place(own[0].lacking),
             tensors=leaves,
             severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
         )
+
+
+def _as_tensor(reading: str) -> str:
+    """The function of `math` that was given a tensor as one of `torch`; empty for another reading."""
+    of_math = reading.removeprefix("math.")
+    return f"torch.{of_math}  # not {reading}" if of_math != reading else ""
 
 
 RULE = Rule(

@@ -10,16 +10,20 @@ from gradviz.cures.source_text import FUNCTIONS, Edit, SourceText, called
 from gradviz.cures.spot import Spot
 
 _CUTS = {"detach", "item", "numpy", "tolist"}
+_OF_MATH = {  # that torch has by the same name
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log1p", "log2",
+    "log10", "sqrt", "erf",
+}  # fmt: skip
 _MAKERS = {"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor"}
 
 
 def without_cut(spot: Spot) -> list[Edit]:
-    """`x.detach()` as `x`; a statement outside of `torch.no_grad()`."""
+    """`x.detach()` as `x`, `math.sin(x)` as `torch.sin(x)`; a statement outside of `torch.no_grad()`."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
     for area in (_with_twins(source, spot.area, statement), statement):
-        edits = list(_uncut(source, area)) if area is not None else []
+        edits = (list(_uncut(source, area)) or list(_of_torch(source, area))) if area is not None else []
         if edits:
             return [] if _leaves_torch(source, area) else [*edits, *_uncut_sources(source, statement)]
     return _with_grad_mode(source, statement)
@@ -100,7 +104,16 @@ def _uncut_sources(source: SourceText, statement: ast.stmt) -> Iterator[Edit]:
             is_added = isinstance(call, ast.Call) and called(call) == "append"
             targets = [call.func.value] if is_added else []  # type: ignore[attr-defined]
         if any(isinstance(target, ast.Name) and target.id in names for target in targets):
-            yield from _uncut(source, node)
+            yield from list(_uncut(source, node)) or _of_torch(source, node)
+
+
+def _of_torch(source: SourceText, area: ast.AST) -> Iterator[Edit]:
+    """Edits that call `torch.sin` in place of `math.sin`."""
+    for node in ast.walk(area):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_MATH:
+            module = node.func.value
+            if isinstance(module, ast.Name) and module.id == "math":
+                yield Edit(*source.span(module), "torch")
 
 
 def _with_grad_mode(source: SourceText, statement: ast.stmt) -> list[Edit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
@@ -10,10 +10,12 @@ from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 _MOST = 8  # ranks that are named
 
 
-def of_all_ranks(reports: Mapping[int, Report]) -> Report:
-    """One report of the reports by rank. Findings of one rule, severity, line and cure are one, with the ranks that
-    have it; where their messages differ, that of the first says whose it is. A rule is checked if it was on every
-    rank."""
+def of_all_ranks(
+    reports: Mapping[int, Report], between: Sequence[Finding] = (), checked_between: Sequence[str] = ()
+) -> Report:
+    """One report of the reports by rank, and of what was found `between` them. Findings of one rule, severity, line and
+    cure are one, with the ranks that have it; where their messages differ, that of the first says whose it is. A rule
+    is checked if it was on every rank."""
     firsts: dict[tuple[object, ...], Finding] = {}
     differing: set[tuple[object, ...]] = set()
     for rank, report in reports.items():
@@ -31,8 +33,8 @@ def of_all_ranks(reports: Mapping[int, Report]) -> Report:
     checked = [set(report.checked) for report in reports.values()]
     all_rules = dict.fromkeys(rule for report in reports.values() for rule in report.checked)
     return Report(
-        tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))),
-        tuple(rule for rule in all_rules if all(rule in own for own in checked)),
+        tuple(sorted([*between, *found], key=lambda finding: SEVERITIES.index(finding.severity))),
+        (*checked_between, *(rule for rule in all_rules if all(rule in own for own in checked))),
         tuple(_not_checked(reports)),
     )
 

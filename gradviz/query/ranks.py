@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,37 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace
 
 ALL_REDUCE = "all_reduce"
+# Those in which every rank of a group takes part.
+COLLECTIVES = frozenset({
+    ALL_REDUCE, "broadcast", "reduce", "scatter", "all_gather", "gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_gather_single", "reduce_scatter_single",
+})  # fmt: skip
 _MOST_STEPS = 1000
+
+
+class Collective(NamedTuple):
+    """A collective that a rank took part in: its name, the shape of its first tensor, and the event."""
+
+    name: str
+    shape: tuple[int, ...]
+    event: int
+
+
+class Parting(NamedTuple):
+    """Where the collectives of the ranks part: the number of the first that is not the same on all, from 1, and what
+    each rank called there, None if it called no more."""
+
+    number: int
+    calls: tuple[Collective | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A parameter that did not begin with the same values on all ranks. `tensors` are by rank."""
+
+    name: str
+    tensors: tuple[int, ...]
+    values: tuple[Snapshot | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +77,13 @@ def differences(queries: Sequence[Query]) -> list[Difference]:
     """For each parameter the first step at which its gradient differs between the ranks; none where no gradient is ever
     all-reduced: then each rank has its own part."""
     averaged = [all_reduced(query) for query in queries]
-    if not all(map(len, averaged)):
-        return []
+    return _differences(queries, averaged) if all(map(len, averaged)) else []
+
+
+_NONE = np.zeros((0, 2), np.int64)
+
+
+def _differences(queries: Sequence[Query], averaged: Sequence[np.ndarray]) -> list[Difference]:
     steps = [_steps(query) for query in queries]
     found: dict[str, Difference] = {}
     for number, together in enumerate(zip(*steps, strict=False), 1):
@@ -69,6 +106,59 @@ def differences(queries: Sequence[Query]) -> list[Difference]:
                 )
                 found[name] = Difference(name, number, snapshots, reduced)
     return list(found.values())
+
+
+def starts_apart(queries: Sequence[Query]) -> list[Start]:
+    """The parameters of the first step that had other values on some ranks before the first pass."""
+    steps = [_steps(query)[:1] for query in queries]
+    if not all(steps) or not all(query.trace.passes for query in queries):
+        return []
+    own = [_by_name(query, step) for query, (step,) in zip(queries, steps, strict=True)]
+    found = []
+    for name in own[0]:
+        if all(name in known for known in own):
+            tensors = tuple(known[name] for known in own)
+            values = tuple(
+                query.memory.value(tensor, query.trace.passes[0].first)
+                for query, tensor in zip(queries, tensors, strict=True)
+            )
+            if not all(_same(values[0], other) for other in values[1:]):
+                found.append(Start(name, tensors, values))
+    return found
+
+
+def unreduced(queries: Sequence[Query]) -> list[Difference]:
+    """For each parameter the first step at which its gradient differs between the ranks, where no rank all-reduces any
+    gradient."""
+    return (
+        []
+        if any(len(all_reduced(query)) for query in queries)
+        else _differences(queries, [_NONE] * len(queries))
+    )
+
+
+def partings(queries: Sequence[Query]) -> Parting | None:
+    """Where the collectives of the ranks part; None if they do not. The n-th of each rank is the same."""
+    called = [collectives(query) for query in queries]
+    for number, calls in enumerate(zip_longest(*called), 1):
+        if len({None if call is None else (call.name, call.shape) for call in calls}) > 1:
+            return Parting(number, calls)
+    return None
+
+
+def collectives(query: Query) -> list[Collective]:
+    """The collectives that a rank called itself, in order; not those of DistributedDataParallel."""
+    ops = query.trace.table(Kind.OP)
+    events = ops.events[query.trace.named(ops["op"], COLLECTIVES)].tolist()
+    return [
+        Collective(op.op, _shape(query, op.inputs[0] if op.inputs else 0), op.index)
+        for op in map(query.tensors.op, events)
+    ]
+
+
+def _shape(query: Query, tensor: int) -> tuple[int, ...]:
+    form = query.trace.shape(tensor) if tensor else None
+    return form[0] if form is not None else ()
 
 
 def _steps(query: Query) -> list[Stepped]:

@@ -20,7 +20,7 @@ from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
 from gradviz.diagnose.rank_reports import of_all_ranks
-from gradviz.diagnose.rank_rules import RANK_RULES, findings_of
+from gradviz.diagnose.rank_rules import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.rule_page import page_of
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import rule_called
@@ -53,9 +53,10 @@ def _of_run(
     ranks: Mapping[int, Trace], select: Sequence[str], ignore: Sequence[str], settings: Settings
 ) -> Report:
     """What the rules of one trace find on each rank, and those of ranks between them."""
-    known = [rule.id for rule in RANK_RULES]
-    own_select, own_ignore = ([rule for rule in asked if rule not in known] for asked in (select, ignore))
-    chosen = [rule for rule in known if (not select or rule in select) and rule not in ignore]
+    own_select, own_ignore = (
+        [rule for rule in asked if rule not in BETWEEN_RANKS] for asked in (select, ignore)
+    )
+    chosen = [rule for rule in BETWEEN_RANKS if (not select or rule in select) and rule not in ignore]
     reports = {
         rank: Report((), (), ())
         if select and not own_select

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
+from gradviz.diagnose.rank_rules import BETWEEN_RANKS
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rule_page import markdown, page_of
 from gradviz.diagnose.rules import BY_ID
@@ -49,15 +50,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
                     "driver": {
                         "name": "gradviz",
                         "version": __version__,
-                        "rules": [
-                            {
-                                "id": rule,
-                                "shortDescription": {"text": BY_ID[rule].looks_for},
-                                "help": _help(BY_ID[rule]),
-                                "defaultConfiguration": {"level": _LEVELS[BY_ID[rule].severity]},
-                            }
-                            for rule in report.checked
-                        ],
+                        "rules": [_rule(rule) for rule in report.checked],
                     }
                 },
                 "results": [_result(finding) for finding in report.findings],
@@ -76,6 +69,24 @@ def as_sarif(report: Report) -> dict[str, Any]:
                 ],
             }
         ],
+    }
+
+
+def _rule(name: str) -> dict[str, Any]:
+    """What a rule is: one of a trace, or one between ranks."""
+    if name in BETWEEN_RANKS:
+        between = BETWEEN_RANKS[name]
+        return {
+            "id": name,
+            "shortDescription": {"text": between.looks_for},
+            "defaultConfiguration": {"level": _LEVELS[WARNING]},
+        }
+    rule = BY_ID[name]
+    return {
+        "id": name,
+        "shortDescription": {"text": rule.looks_for},
+        "help": _help(rule),
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
     }
 
 

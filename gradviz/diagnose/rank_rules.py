@@ -159,7 +159,7 @@ def _called(call: Collective | None) -> str:
     return "none any more" if call is None else f"{call.name} of shape {call.shape}"
 
 
-RANK_RULES = (
+_RULES = (
     RankRule(
         "ranks-collectives", "ranks whose collectives are not the same, in the same order", _collectives
     ),
@@ -168,13 +168,13 @@ RANK_RULES = (
     RankRule("ranks-unreduced", "gradients that no rank averages", _unreduced),
     RankRule("ranks-apart", "gradients that differ at a step, though others are averaged", _partly),
 )
+BETWEEN_RANKS = {rule.id: rule for rule in _RULES}
 
 
 def findings_of(ranks: Mapping[int, Query], ids: Sequence[str]) -> Iterator[Finding]:
     """What the rules of ranks with these ids find."""
-    for rule in RANK_RULES:
-        if rule.id in ids:
-            yield from rule.search(ranks)
+    for name in ids:
+        yield from BETWEEN_RANKS[name].search(ranks)
 
 
 # --- wording and places

@@ -536,3 +536,18 @@ def test_info_cuts_no_name_where_nobody_looks_at_a_terminal(gradviz_here: Run, t
     )
     gradviz_here("trace", path)
     assert name in gradviz_here("info", "script.gradviz").stdout
+
+
+def test_a_quiet_recording_prints_what_the_script_prints(gradviz_here: Run, tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import gradviz.engine as torch
+        x = torch.tensor(2.0, requires_grad=True)
+        (x * x).backward()
+        print(x.grad)
+        """,
+    )
+    done = gradviz_here("trace", "-q", path)
+    assert (done.stdout, done.stderr) == ("tensor(4.)\n", "")
+    assert (tmp_path / "script.gradviz").exists()

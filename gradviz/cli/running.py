@@ -101,13 +101,17 @@ def _warn_of_options(arguments: tuple[str, ...]) -> None:
         stderr.print(Text(clean(told), "yellow"))
 
 
-def tell(path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = ()) -> bool:
-    """Print a summary of the recording, and its strongest findings, without those that were `said` before. Returns
-    whether there is a trace to be read."""
+def tell(
+    path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = (), quiet: bool = False
+) -> bool:
+    """Print a summary of the recording, and its strongest findings, without those that were `said` before; neither if
+    `quiet`. Returns whether there is a trace to be read."""
     if outcome.lost and not path.exists():  # which has been said
         return False
     try:
         with open_trace(path) as recorded:
+            if quiet:
+                return True
             stderr.print(summary(recorded, outcome))
             for line in hints(recorded, settings, outcome.error is not None, said):
                 stderr.print(line)

@@ -79,6 +79,7 @@ Examples:
     help="End the run, with status 3, at the first such finding that is sure.",
 )
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
 def trace(
     module: str | None,
     output: Path | None,
@@ -93,6 +94,7 @@ def trace(
     watch: bool,
     stop_on: str | None,
     graph_file: Path | None,
+    quiet: bool,
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
@@ -129,7 +131,8 @@ def trace(
         )
 
         def after(outcome: Outcome) -> int:
-            is_there = tell(path, outcome, settings, watcher.said if watcher is not None else ())
+            said = watcher.said if watcher is not None else ()
+            is_there = tell(path, outcome, settings, said, quiet)
             if scope is not None and outcome.others is not None:
                 _tell_others(scope, outcome.others)
             if graph_file is not None and is_there:

@@ -43,7 +43,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.ops import DROPOUTS
 
-_MEAN, _VARIANCE = 1, 2  # which inputs of batch norm are its running statistics
+_RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # which inputs of batch norm are its running statistics
 _LOOKED_AT = 200  # ops of a call
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
@@ -129,8 +129,8 @@ def _never_counted(case: Case, visit: Visit) -> bool:
     begins = int(np.searchsorted(ops.events, visit.event))
     for event in ops.events[begins : begins + _LOOKED_AT].tolist():
         op = ops.object(event)
-        if op.op == "batch_norm" and len(op.inputs) > _VARIANCE and op.inputs[_VARIANCE]:
-            statistics = np.array(op.inputs[_MEAN : _VARIANCE + 1])
+        if op.op == "batch_norm" and len(op.inputs) > _RUNNING_VARIANCE and op.inputs[_RUNNING_VARIANCE]:
+            statistics = np.array(op.inputs[_RUNNING_MEAN : _RUNNING_VARIANCE + 1])
             rows = states.rows_of(statistics, np.full(len(statistics), op.index))
             mean, variance = states.stats[rows, Stat.RMS] if (rows >= 0).all() else (np.nan, np.nan)
             return bool(mean == 0 and variance == 1)

@@ -50,7 +50,7 @@ def _partly_zero(case: Case) -> Iterator[tuple[int, float]]:
         own = rows[came["tensor"] == leaf]
         if leaf not in case.training.trained or form is None or len(form.shape) < _LEAST or len(own) < _LEAST:
             continue
-        if (own < 0).any():
+        if (own < 0).any() or not prod(form.shape):
             continue
         zeros = float(np.min(states.stats[own, Stat.ZEROS])) / prod(form.shape)
         if 0 < zeros < _ALMOST:

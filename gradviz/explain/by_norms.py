@@ -13,9 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.explain.hops import Hops
+from gradviz.explain.hops import Hops, place_told
 from gradviz.query.gradient_norms import WayStep
-from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
@@ -135,9 +134,7 @@ def _table(stages: tuple[Stage, ...]) -> Table:
 
 
 def _cells(stage: Stage, with_file: bool) -> tuple[Text, ...]:
-    place = "?" if stage.site is None else f"line {stage.site.place.line}"
-    if stage.site is not None and with_file:
-        place = f"{file_name(stage.site.place.file)}:{stage.site.place.line}"
+    place = place_told(stage.site, with_file)
     gain = "" if math.isnan(stage.gain) else f"×{number(stage.gain, 3)}"
     note = f"+ {stage.meets} more" if stage.meets else ""
     went = f"→ {_size(stage)}"

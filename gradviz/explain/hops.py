@@ -9,6 +9,7 @@ from gradviz.events.kinds import Kind, NodeMade, PassBegan, Produced
 from gradviz.query.chain_step import chain_step
 from gradviz.query.flow import Flow
 from gradviz.query.gradient_paths import Arrival, Step
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
 from gradviz.words.chain import formula_of, local, over
 from gradviz.words.numbers import brief
@@ -32,6 +33,13 @@ class Hop:
     others: int
     exact: bool
     hooked: bool
+
+
+def place_told(site: Site | None, with_file: bool) -> str:
+    """The line of a place, and its file if there are several."""
+    if site is None:
+        return "?"
+    return f"{file_name(site.place.file)}:{site.place.line}" if with_file else f"line {site.place.line}"
 
 
 class Hops:

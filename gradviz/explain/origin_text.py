@@ -11,10 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.explain.hops import Hop
+from gradviz.explain.hops import Hop, place_told
 from gradviz.explain.origin import Contribution, Reason
 from gradviz.query.gradient_paths import MOST_PATHS
-from gradviz.system.paths import file_name
 from gradviz.words.escape import clean
 from gradviz.words.numbers import SHOWN, nested, number, plural
 
@@ -71,9 +70,7 @@ def _chain(contribution: Contribution) -> Table:
 
 def _hop(hop: Hop, with_file: bool) -> tuple[Text, ...]:
     """The cells of a hop; a path through several files names them."""
-    place = "?" if hop.site is None else f"line {hop.site.place.line}"
-    if hop.site is not None and with_file:
-        place = f"{file_name(hop.site.place.file)}:{hop.site.place.line}"
+    place = place_told(hop.site, with_file)
     notes = (f"+ {hop.others} more" * bool(hop.others), _ABOUT * (not hop.exact), "hook" * hop.hooked)
     note = " ".join(filter(None, notes))
     parts = (place, hop.expression, hop.local or hop.grad_fn, f"→ {hop.gradient}", note)

@@ -124,3 +124,10 @@ def test_without_any_values_there_is_no_answer(tmp_path: Path) -> None:
         (w * 3).sum().backward()
     with pytest.raises(NoAnswer, match="record with gradviz trace --values full"):
         package.why(tmp_path / "run.gradviz", "w")
+
+
+def test_nan_from_outside_begins_at_no_operation(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w = torch.ones(100, requires_grad=True)
+        (w * 3).backward(torch.full((100,), float("nan")))
+    assert not any(stage.begins for stage in reason_of(tmp_path / "run.gradviz", "w").stages)

@@ -71,9 +71,10 @@ def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
         label = ".".join(scope) or expression
         gain = last.norm / came if came else math.nan
         meets = sum(len(step.others) for step in steps)
-        begins = not was_odd and any(step.odd for step in steps)
+        odd = any(step.odd for step in steps)
+        begins = odd and not was_odd and bool(found)  # else it came from outside
         found.append(Stage(label, site, last.norm, gain, meets, last.odd, begins))
-        came, was_odd = last.norm, was_odd or begins
+        came, was_odd = last.norm, was_odd or odd
     return tuple(found)
 
 

@@ -109,6 +109,8 @@ def test_the_first_collective_that_is_not_the_same_is_named(tmp_path: Path) -> N
         "import torch.distributed as dist\n"
         "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
         "dist.all_reduce(torch.ones(2))\n"
+        "some = dist.new_group([0])\n"
+        "dist.all_reduce(torch.ones(5 + int(os.environ['RANK'])), group=some)\n"
         "dist.all_reduce(torch.ones(2 + int(os.environ['RANK'])))\n"
         "dist.destroy_process_group()\n"
     )
@@ -123,6 +125,6 @@ def test_the_first_collective_that_is_not_the_same_is_named(tmp_path: Path) -> N
         text=True,
     )
     (found,) = json.loads(told.stdout)["findings"]
-    assert found["line"] == 6
+    assert found["line"] == 8
     assert "collective 2 is not the same on all ranks" in found["message"]
     assert "shape (2,) on rank 0, all_reduce of shape (3,) on rank 1" in found["message"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradviz.diagnose.finding import NOTE, WARNING, Finding
+from gradviz.diagnose.finding import WARNING, Finding
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.ranks import (
@@ -42,19 +42,7 @@ def _unreduced(ranks: Mapping[int, Query]) -> Iterator[Finding]:
     """Gradients that no rank averages, of a model that begins the same on all."""
     queries = [*ranks.values()]
     found = unreduced(queries)
-    if not found:
-        return
-    apart = {start.name for start in starts_apart(queries)}
-    if apart:
-        yield Finding(
-            "ranks-unreduced",
-            NOTE,
-            f"no collective averages a gradient, and {_named(sorted(apart))} begin with other values on each rank: "
-            f"the {len(queries)} ranks train models of their own",
-            _WRAP,
-            _site_of_step(queries[0]),
-            ranks=tuple(ranks),
-        )
+    if not found or starts_apart(queries):  # each has a part of its own, or a model of its own
         return
     first = found[0]
     yield Finding(
@@ -102,7 +90,7 @@ def _starts(ranks: Mapping[int, Query]) -> Iterator[Finding]:
     """Replicas that differ before the first step, of a model whose gradients are averaged."""
     queries = [*ranks.values()]
     found = starts_apart(queries)
-    if not found or unreduced(queries) or not _are_averaged(queries):
+    if not found or not _are_averaged(queries):
         return
     first = found[0]
     values = _listed(ranks, [brief(value) for value in first.values])

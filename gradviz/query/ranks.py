@@ -147,12 +147,14 @@ def partings(queries: Sequence[Query]) -> Parting | None:
 
 
 def collectives(query: Query) -> list[Collective]:
-    """The collectives that a rank called itself, in order; not those of DistributedDataParallel."""
+    """The collectives of all ranks that a rank called itself, in order; not those of DistributedDataParallel, nor of a
+    group of some ranks."""
     ops = query.trace.table(Kind.OP)
     events = ops.events[query.trace.named(ops["op"], COLLECTIVES)].tolist()
     return [
         Collective(op.op, _shape(query, op.inputs[0] if op.inputs else 0), op.index)
         for op in map(query.tensors.op, events)
+        if "group" not in op.args.split(", ")
     ]
 
 

@@ -126,7 +126,8 @@ def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
 
 
 def _text(given: dict[str, Any], late: bool) -> str:
-    """The arguments that say what is done: `SUM`, `src=0`."""
+    """The arguments that say what is done: `SUM`, `src=0`, `group` if it is one of some ranks."""
     parts = [str(given["op"]).rpartition(".")[2]] if "op" in given else []
     parts += [f"{name}={given[name]}" for name in ("src", "dst") if given.get(name) is not None]
+    parts += ["group"] if given.get("group") is not None else []
     return ", ".join([*parts, "async"] if late else parts)

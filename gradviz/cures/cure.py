@@ -33,7 +33,7 @@ APPLIED: dict[str, Apply] = {
     "hook-changed-gradient": model.passed_on,
     "inplace-modified": graph.out_of_place,
     "late-clip": steps.clipped_between,
-    "lr-too-large": steps.rate("0.01"),
+    "lr-too-large": steps.smaller_rate,
     "masked-nan": numbers.masked_inside,
     "missing-create-graph": graph.with_create_graph,
     "missing-detach": graph.detached,

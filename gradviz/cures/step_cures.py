@@ -7,7 +7,9 @@ import re
 
 from gradviz.cures.graph_cures import updated_in_place
 from gradviz.cures.source_text import Edit
-from gradviz.cures.spot import Apply, Spot
+from gradviz.cures.spot import Spot
+
+_PARTS = {"a tenth": "0.1", "a hundredth": "0.01"}  # of a learning rate
 
 
 def cleared_before(spot: Spot) -> list[Edit]:
@@ -138,20 +140,18 @@ def scheduled_behind(spot: Spot) -> list[Edit]:
     return []
 
 
-def rate(factor: str) -> Apply:
-    """A cure that multiplies the learning rate of the optimizer that steps at the line, or of the only one."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        source, made = spot.source, list(spot.optimizers())
-        stepping = {spot.receiver(call) for call in spot.calls_here("step")}
-        own = [call for node, call, name in made if name in stepping or node is spot.statement]
-        for call in own or ([made[0][1]] if len(made) == 1 else []):
-            for keyword in call.keywords:
-                if keyword.arg == "lr":
-                    return [source.replaced(keyword.value, f"{factor} * {source.code(keyword.value)}")]
-        return []
-
-    return edits
+def smaller_rate(spot: Spot) -> list[Edit]:
+    """The part of the learning rate that the finding says, of the optimizer that steps at the line, or of the only
+    one."""
+    factor = next((part for word, part in _PARTS.items() if word in spot.finding.fix), "")
+    source, made = spot.source, list(spot.optimizers())
+    stepping = {spot.receiver(call) for call in spot.calls_here("step")}
+    own = [call for node, call, name in made if name in stepping or node is spot.statement]
+    for call in own or ([made[0][1]] if len(made) == 1 else []):
+        for keyword in call.keywords:
+            if keyword.arg == "lr" and factor:
+                return [source.replaced(keyword.value, f"{factor} * {source.code(keyword.value)}")]
+    return []
 
 
 def divided(spot: Spot) -> list[Edit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -15,8 +15,9 @@ from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
 from gradviz.query.ranks import all_reduced
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
+from gradviz.query.writes import Writes
 from gradviz.sets import distinct
-from gradviz.tracefile import PassInfo
+from gradviz.tracefile import PassInfo, Snapshot
 
 _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
 _MOST = 10_000  # ops that a search looks at
@@ -27,7 +28,8 @@ class Source(Enum):
 
     OP = "an op computed it from finite numbers"
     DATA = "it was in the data"
-    STEP = "a step wrote it into a parameter"
+    STEP = "a step of an optimizer wrote it into a parameter, of which nothing says that the gradient had it"
+    WRITE = "the program wrote it into a parameter, or into a gradient after its pass"
     NODE = "a node computed it from finite gradients"
     RANK = "an all_reduce brought it into a gradient that was finite on this rank"
 
@@ -62,18 +64,49 @@ def first_bad(case: Case) -> Origin | None:
 
 
 def _before_the_step(case: Case, origin: Origin) -> Origin:
-    """The all_reduce after which the gradient of a parameter was not finite any more, where a step wrote a bad number
-    into the parameter; else the origin as it is."""
+    """The origin of a bad number in a parameter that is written outside of the graph: the all_reduce or the write that
+    made its gradient bad, or the program's own write to the parameter, by whatever name of its memory; else the step
+    itself."""
     gradient = case.query.tensors.grads.last(origin.tensor, origin.event) or 0
-    pairs = all_reduced(case.query)
-    events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] <= origin.event), 1]
     bad = _Bad(case)
-    for event in np.sort(events).tolist():
+    reduced = all_reduced(case.query)
+    events = reduced[(reduced[:, 0] == gradient) & (reduced[:, 1] <= origin.event), 1].tolist()
+    changed = _first_bad_write(case, gradient, origin.event) if gradient else None
+    for event in sorted(events):
         if bad.is_bad(gradient, event) and not bad.is_bad(gradient, event - 1):
             number = int(case.query.passes.numbers[event])
             is_nan = bad.counts(gradient, event)[0]
-            return Origin(Source.RANK, event, origin.tensor, origin.event, number, is_nan)
+            return Origin(Source.RANK, event, origin.tensor, event, number, is_nan)
+    if changed is not None:
+        is_nan = has_nan(case, gradient, changed)
+        return replace(origin, source=Source.WRITE, event=changed, tensor=gradient, is_nan=is_nan)
+    written = _first_bad_write(case, origin.tensor, origin.event)
+    if written is not None and written not in case.query.of(Writes).of_optimizers:
+        is_nan = has_nan(case, origin.tensor, written)
+        return replace(origin, source=Source.WRITE, event=written, is_nan=is_nan)
     return origin
+
+
+def _first_bad_write(case: Case, tensor: int, until: int) -> int | None:
+    """The first event, up to one, that wrote a bad number into the memory of a tensor; None if none is known to."""
+    memory = case.query.memory
+    written = {*case.query.tensors.writes(tensor), *memory.changes(tensor)}
+    return next(
+        (e for e in sorted(written) if e <= until and is_finite(memory.value(tensor, e)) is False), None
+    )
+
+
+def is_finite(value: Snapshot | None) -> bool | None:
+    """Whether a value has no NaN and no infinity; None if it was not recorded."""
+    stats = value.stats if value is not None else None
+    return None if stats is None else not (stats.nan or stats.inf)
+
+
+def has_nan(case: Case, tensor: int, at: int) -> bool:
+    """Whether a tensor has a NaN just after an event, also one that was written through another tensor."""
+    value = case.query.memory.value(tensor, at)
+    stats = value.stats if value is not None else None
+    return stats is not None and bool(stats.nan)
 
 
 def hidden(case: Case, origin: Origin) -> Origin | None:

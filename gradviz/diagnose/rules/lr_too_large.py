@@ -13,28 +13,34 @@ Example:
         loss.backward()
         optimizer.step()  # <- lr-too-large
 
-Cure: divide the learning rate by 10 until the loss falls, or clip the gradients.
+Cure: a tenth of the learning rate, or a hundredth where the norm grows ninefold or more in a step; or clip
+the gradients.
 
-Not reported: a range test, which raises the rate on purpose.
+Not reported: a range test, which raises the rate on purpose; and a NaN that the program writes into a parameter or its
+gradient by itself, which is `nonfinite-forward`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.nonfinite import Source, first_bad
+from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_finite
 from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.training import STEPPED
 from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _LEAST, _LEAST_FINITE = 3, 5  # passes, with and without an overflow at the end
+_NINEFOLD = 9.0  # the growth in one step from which a tenth of the rate is too much, too
+_TENTH, _HUNDREDTH = "a tenth", "a hundredth"
 _RISING = 0.7  # the share of the passes in which the norm has to rise
 
 
@@ -62,19 +68,60 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in "
             f"{len(rising)} passes{' and then is no longer finite' if overflow else ''}: the updates overshoot",
-            "use a smaller learning rate (a tenth), or clip the gradients before the step",
+            _smaller(_part(rising)),
             (first, runs[-1].first),
             severity=ERROR if overflow else WARNING,
         )
         return
     if origin is not None and origin.source is Source.STEP:
-        yield Found(
-            f"a step makes {case.words.called(origin.tensor)} infinite or NaN while its gradients are finite",
-            "use a smaller learning rate, or clip the gradients before the step",
-            (origin.event, origin.harm),
-            tensors=(origin.tensor,),
-            severity=ERROR,
+        yield _one_step(case, origin)
+
+
+def _part(norms: np.ndarray) -> str:
+    """How much of the rate to keep. If the root is a parabola of curvature c, a step at the rate r changes the gradient
+    by the factor 1 − rc: a norm that grows less than ninefold in each step falls with a tenth of the rate."""
+    return _TENTH if np.max(norms[1:] / norms[:-1]) < _NINEFOLD else _HUNDREDTH
+
+
+def _smaller(part: str) -> str:
+    return f"use {part} of the learning rate, or clip the gradients before the step"
+
+
+def _one_step(case: Case, origin: Origin) -> Found:
+    """A step that makes a parameter bad, and what the trace has of the gradient and the settings that it used."""
+    name, bad = case.words.called(origin.tensor), "NaN" if origin.is_nan else "infinite"
+    gradient = case.query.tensors.grads.last(origin.tensor, origin.event) or 0
+    value = case.query.memory.value(gradient, origin.event) if gradient else None
+    settings = _settings(case, origin)
+    rate = number_of(settings.get("lr"))
+    message = f"a step makes {name} {bad}{' while its gradient is finite' if is_finite(value) else ''}"
+    cure = _smaller(_HUNDREDTH)
+    if "lr" in settings and not np.isfinite(rate):
+        message, cure = (
+            f"{message}: its learning rate is {rate}",
+            "give the optimizer a rate that is a number",
         )
+    elif (
+        settings.get("eps") == 0 and origin.is_nan and value is not None and value.stats and value.stats.zeros
+    ):
+        message = f"{message}: eps is 0, and elements of the gradient are 0"
+        cure = "leave out eps=0: the default keeps the step from 0 / 0"
+    return Found(message, cure, (origin.event, origin.harm), tensors=(origin.tensor,), severity=ERROR)
+
+
+def _settings(case: Case, origin: Origin) -> Mapping[str, Any]:
+    """The settings that the step at an event uses for a parameter; none where they are not known."""
+    steps = case.training.stepped.events
+    at = int(np.searchsorted(steps, origin.event)) - 1
+    if at < 0:
+        return {}
+    step = case.training.stepped.object(int(steps[at]))
+    place = step.parameters.index(origin.tensor) if origin.tensor in step.parameters else -1
+    for group in step.groups:
+        if 0 <= place < group.size:
+            return settings_of(group)
+        place -= group.size
+    return {}
 
 
 RULE = Rule(

@@ -1,5 +1,6 @@
 """`nonfinite-forward`: the root of a pass is NaN or infinite, and an op of the forward computation made it so
-from finite inputs, or the data had it; or the program ends with an exception because of it, before any pass.
+from finite inputs, or the data had it, or the program wrote it into a parameter or a gradient; or the program ends with
+an exception because of it, before any pass.
 
 Why it is bad: the gradients of this pass are NaN or infinite, and after the next step so are the parameters.
 
@@ -35,12 +36,15 @@ _CURE = (
 
 def _search(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
-    if origin is None or origin.source not in (Source.OP, Source.DATA):
+    if origin is None or origin.source not in (Source.OP, Source.DATA, Source.WRITE):
         return
     bad = "NaN" if origin.is_nan else "an infinity"
     name = case.words.called(origin.tensor)
     if origin.source is Source.DATA:
         told, cure = f"{name} has {bad} from the beginning", "clean the data: torch.isfinite(x).all()"
+    elif origin.source is Source.WRITE:
+        told = f"{clean(case.query.tensors.writer(origin.event))} writes {bad} into {name}"
+        cure = "write finite values only: torch.isfinite(x).all() on what is written"
     else:
         told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _CURE
     yield Found(

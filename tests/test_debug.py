@@ -185,6 +185,43 @@ y.sum().backward()
     assert re.search(r"the first NaN\n.*\nMulBackward0 gives \[nan, nan\] to x", done.stderr)
 
 
+MASKED = """\
+import torch
+def attention(scores):
+    {mask}
+    return torch.softmax(scores, -1)
+scores = torch.zeros(2, 2, requires_grad=True)
+attention(scores * 1).sum().backward()
+print("masked")
+torch.log(scores * 0)
+"""
+MASKS = [
+    'scores = scores.masked_fill(torch.tensor([[False, True], [False, False]]), float("-inf"))',
+    'scores.masked_fill_(torch.tensor([[False, True], [False, False]]), float("-inf"))',
+    'scores = scores + torch.triu(torch.full((2, 2), float("-inf")), 1)',
+    'scores[0, 1] = float("-inf")',
+]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_an_infinity_that_the_program_wrote_down_does_not_stop_it(debug: Run, mask: str) -> None:
+    done = debug(MASKED.format(mask=mask), "continue", "--break", "nan")
+    assert done.stdout == "masked\n"
+    assert re.findall(r"the first \w+\n.*\n(.*)", done.stderr) == ["torch.log(scores * 0) ran (LogBackward0)"]
+
+
+def test_an_infinity_counts_in_a_tensor_whose_mask_was_written_over(debug: Run) -> None:
+    script = """\
+import torch
+x = torch.full((2,), float("-inf"))
+x.fill_(0.0)
+y = torch.log(x)
+"""
+    done = debug(script, "continue", "--run")
+    assert "the first infinity\n" in done.stderr
+    assert "torch.log(x) made y" in done.stderr
+
+
 def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
     debug_alone: Run, plainly: Run
 ) -> None:

@@ -87,6 +87,32 @@ def test_it_stops_at_the_first_nan_in_backward(debug: Run) -> None:
     assert done.stdout == "begun\ndone tensor([0., nan, 0.])\n"
 
 
+CAUSAL = """\
+import torch
+scores = torch.zeros(2, 2, requires_grad=True)
+{mask}
+torch.softmax(masked, -1).sum().backward()
+print("masked")
+torch.log(scores * 0)
+"""
+MASKS = [
+    'masked = scores.masked_fill(torch.ones(2, 2).tril() == 0, float("-inf"))',
+    'masked = (scores * 1).masked_fill_(torch.ones(2, 2).tril() == 0, float("-inf"))',
+    'masked = scores + torch.triu(torch.full((2, 2), float("-inf")), 1)',
+    'masked = torch.where(torch.ones(2, 2).tril() == 1, scores, float("-inf"))',
+    'masked = scores * 1; masked[0, 1] = float("-inf")',
+    "masked = scores + torch.nn.Transformer.generate_square_subsequent_mask(2)",
+]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_an_infinity_that_the_program_wrote_down_does_not_stop_it(debug: Run, mask: str) -> None:
+    done = debug(CAUSAL.format(mask=mask), "continue", "--break", "nan")
+    assert done.stdout == "masked\n"
+    assert "the first infinity\n" in done.stderr
+    assert stops(done.stderr) == ["torch.log(scores * 0) ran (LogBackward0)"]
+
+
 def test_it_stops_at_an_error_in_backward_and_the_script_still_gets_it(debug: Run, tmp_path: Path) -> None:
     done = debug(TWICE, "continue", "--run")
     assert "an error in a backward pass" in done.stderr

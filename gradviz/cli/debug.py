@@ -16,9 +16,9 @@ from gradviz.cli.job import Job, perform
 from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell, trace_for
 from gradviz.diagnose.rule_settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
+from gradviz.live.bad_values import BAD
 from gradviz.live.debugger import Debugger, Reader
 from gradviz.live.interrupt import ctrl_c_pauses
-from gradviz.live.pauses import BAD
 from gradviz.live.readers import AtTerminal, Commands
 from gradviz.sources.script import Outcome, Running
 from gradviz.step.breakpoints import breakpoint_of

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Protocol
 
 from gradviz.errors import GradvizError, text_of
-from gradviz.live.pauses import BAD, Pauses
+from gradviz.live.bad_values import BAD
+from gradviz.live.pauses import Pauses
 from gradviz.live.waiting_script import PausedScript, Recording
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from math import isfinite
 from threading import get_ident
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from gradviz.events.field_types import Edge, Rule, Saved
-from gradviz.events.handles import elements_of
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import Listener, State, Where
+from gradviz.live.bad_values import BAD, FirstBad
 from gradviz.live.conditions import Condition, Holds, condition_of
-from gradviz.live.measures import is_finite
 from gradviz.live.present import Present
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.state import Resume
@@ -29,7 +25,6 @@ from gradviz.tracefile import Recorder
 from gradviz.words.words import Words
 
 _NEVER = 1 << 62
-BAD = ("NaN", "infinity")  # stop at the first of each
 
 
 def _first(name: str) -> str:
@@ -43,7 +38,8 @@ class Pauses(Listener):
     """Passes every event to the recorder, and calls `pause(index, reasons)` where the script stops. `index`
     is the event to show. The result of `pause` says how to continue; None ends the script.
 
-    `bad` says whether to stop at the first NaN and the first infinity."""
+    `bad` says whether to stop at the first NaN and the first infinity that the program did not
+    write down."""
 
     def __init__(
         self,
@@ -57,8 +53,7 @@ class Pauses(Listener):
         self.breakpoints = breakpoints
         self.turn = threading.RLock()
         self.present = Present(recorder.sites)
-        self.unseen = set(bad)
-        self.looking = bool(bad)
+        self.bad = FirstBad(bad)
         self.target = _NEVER  # the number of events at which to stop
         self.stop_at = _NEVER  # the same, or 0 if there is an earlier reason to stop
         self.reasons: list[tuple[int, str]] = []  # reasons to stop now, each with its event
@@ -124,16 +119,10 @@ class Pauses(Listener):
     def _reason(self, number: int) -> str:
         return f"breakpoint {number}: {self.breakpoints.by_number[number].text}" if number else ""
 
-    def _look(self, values: Sequence[Any], index: int = -1) -> None:
-        """Stop at the first NaN and the first infinity. The lock is held."""
-        for value in values:
-            if value is None or is_finite(value):
-                continue
-            for name, test in _BAD_TESTS.items():
-                if name in self.unseen and test(elements_of(value)).any():
-                    self.unseen.discard(name)
-                    self._due_at(self.recorder.count - 1 if index < 0 else index, _first(name))
-            self.looking = bool(self.unseen)
+    def _first_seen(self, names: Sequence[str], index: int = -1) -> None:
+        """Stop at these events, where a NaN or an infinity is seen for the first time. The lock is held."""
+        for name in names:
+            self._due_at(self.recorder.count - 1 if index < 0 else index, _first(name))
 
     def _due_at(self, index: int, reason: str) -> None:
         """Stop when this event is complete."""
@@ -176,7 +165,7 @@ class Pauses(Listener):
     def let_go(self) -> None:
         """Do not stop any more."""
         self.target = self.stop_at = _NEVER
-        self.looking = self.interrupted = False
+        self.bad.looking = self.interrupted = False
         self.reasons = []
         self.attend = [False] * len(self.attend)
 
@@ -213,8 +202,8 @@ class Pauses(Listener):
                 self._raised(values, isinstance(where, TracebackType) and not values[3])
             if self.attend[kind]:
                 self._happened(kind, values, states, recorder.site if where is not None else 0)
-            if self.looking and states:
-                self._look([state.value for state in states])
+            if self.bad.looking and states:
+                self._first_seen(self.bad.of_states(kind, values, states))
             try:
                 if recorder.count >= self.stop_at:
                     self._due()
@@ -249,8 +238,8 @@ class Pauses(Listener):
                 states = [*map(State, outputs, values, flags, versions, bases)]
                 fields = (op, args, rule, in_pass, grad_enabled, inputs, outputs)
                 self._happened(Kind.OP, fields, states, recorder.site)
-            if self.looking:
-                self._look(values)
+            if self.bad.looking:
+                self._first_seen(self.bad.of_op(args, inputs, outputs, values))
             if recorder.count >= self.stop_at:
                 self._due()
 
@@ -300,10 +289,8 @@ class Pauses(Listener):
             if self.attend[_NODE]:
                 made = (node, grad_fn, -1, rule, (output,), edges, saved)
                 self._happened(Kind.NODE, made, (), recorder.site)
-            if self.looking and not (
-                type(value) is np.ndarray and value.dtype in _PLAIN and isfinite(_vdot(value, value))
-            ):
-                self._look((value,), at)
+            if self.bad.looking:
+                self._first_seen(self.bad.of_one(args, inputs, output, value), at)
             if recorder.count >= self.stop_at:
                 self._due()
 
@@ -328,8 +315,8 @@ class Pauses(Listener):
         if self.attend[_RECEIVED]:
             states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
             self._happened(Kind.RECEIVED, (node, grad_fn, in_pass, gradients), states, 0, index)
-        if self.looking:
-            self._look(values, index)
+        if self.bad.looking:
+            self._first_seen(self.bad.of_values(values), index)
 
     def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
         with self.turn:
@@ -340,8 +327,8 @@ class Pauses(Listener):
         if self.attend[_PRODUCED]:
             states = [State(g, v) for g, v in zip(flows[1::2], values, strict=False) if v is not None]
             self._happened(Kind.PRODUCED, (node, in_pass, flows), states, 0)
-        if self.looking:
-            self._look(values)
+        if self.bad.looking:
+            self._first_seen(self.bad.of_values(values))
         if self.recorder.count >= self.stop_at:
             self._due()
 
@@ -358,12 +345,9 @@ class Pauses(Listener):
         recorder = self.recorder
         with self.turn:
             recorder.ran(node, grad_fn, in_pass, gradient, value, flows, values)
-            if self.attend[_RECEIVED] or (self.looking and value is not None):
+            if self.attend[_RECEIVED] or (self.bad.looking and value is not None):
                 self._received(node, grad_fn, in_pass, (gradient,), (value,), recorder.count - 2)
             self._produced(node, in_pass, flows, values)
 
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))
-_BAD_TESTS: dict[str, Callable[[Any], Any]] = {"NaN": np.isnan, "infinity": np.isinf}
-_PLAIN = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
-_vdot = np.vdot

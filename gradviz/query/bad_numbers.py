@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.predicate_fields import TraceFields
 from gradviz.query.query import Query
+from gradviz.query.written_infinities import WrittenInfinities
 from gradviz.sets import distinct
 
 
@@ -38,11 +39,11 @@ def bad_numbers(query: Query) -> BadNumbers:
 
 
 class _Written:
-    """Follows the infinities of a run from where they were written down."""
+    """Follows the infinities of a trace from where they were written down."""
 
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace
-        self.tensors: set[int] = set()
+        self.written = WrittenInfinities()
 
     def events(self, with_inf: np.ndarray) -> list[int]:
         """Those of some events, in order, whose infinities were written down."""
@@ -52,24 +53,16 @@ class _Written:
         kind, made = int(self.trace.kinds[event]), self.trace.event(event)
         if kind == Kind.OP:
             op = self.query.tensors.op(event)
-            given = [tensor for tensor in op.inputs if tensor and self._has_infinity(tensor, event - 1)]
-            written = "inf" in op.args if not given else self.tensors.issuperset(given)
-            tensors = [tensor for tensor in op.outputs if tensor]
-        elif kind == Kind.TENSOR:
+            infinite = [tensor for tensor in op.inputs if tensor and self._has_infinity(tensor, event - 1)]
+            return self.written.by_op(op.args, infinite, op.outputs)
+        if kind == Kind.TENSOR:
             tensor = int(getattr(made, "tensor", 0))
-            written = not self.query.tensors.flags(tensor, event) & REQUIRES_GRAD
-            written = written and getattr(made, "how", "") != "gradient"
-            tensors = [tensor]
-        elif kind == Kind.MUTATED:
+            how, flags = getattr(made, "how", ""), self.query.tensors.flags(tensor, event)
+            return self.written.by_maker(tensor, how, flags)
+        if kind == Kind.MUTATED:
             mutated = self.query.tensors.mutation(event)
-            written, tensors = mutated.source in self.tensors, [mutated.tensor]
-        else:
-            return False
-        if written:
-            self.tensors.update(tensors)
-        else:
-            self.tensors.difference_update(tensors)
-        return written
+            return self.written.by_write(mutated.tensor, mutated.source)
+        return False
 
     def _has_infinity(self, tensor: int, at: int) -> bool:
         states = self.trace.states

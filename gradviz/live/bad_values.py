@@ -1,0 +1,82 @@
+"""The first NaN and the first infinity of a running script. An infinity that the program wrote down does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.handles import elements_of
+from gradviz.events.kinds import Kind
+from gradviz.events.listener import State
+from gradviz.live.measures import is_finite
+from gradviz.query.written_infinities import WrittenInfinities
+
+_INFINITY = "infinity"
+BAD = ("NaN", _INFINITY)
+_TESTS: dict[str, Callable[[Any], Any]] = {"NaN": np.isnan, _INFINITY: np.isinf}
+_PLAIN = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
+_vdot = np.vdot
+
+
+class FirstBad:
+    """Looks at the values of each event for those of `names` that have not been seen yet; each method returns what it
+    sees for the first time. `looking` says whether there is any to be seen."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.unseen = set(names)
+        self.looking = bool(names)
+        self.written = WrittenInfinities()  # of all tensors that have any, as long as no other has been seen
+
+    def of_values(self, values: Sequence[Any]) -> list[str]:
+        """In gradients: an infinity there is never written down."""
+        return self._first(values, lambda: False)
+
+    def of_op(
+        self, args: str, inputs: Sequence[int], outputs: Sequence[int], values: Sequence[Any]
+    ) -> list[str]:
+        """In what an op made or wrote over."""
+        infinite = self.written.tensors.intersection(inputs)
+        self._forget_finite(outputs, values)
+        return self._first(values, lambda: self.written.by_op(args, infinite, outputs))
+
+    def of_one(self, args: str, inputs: Sequence[int], output: int, value: Any) -> list[str]:
+        """In the one new tensor that an op made."""
+        if type(value) is np.ndarray and value.dtype in _PLAIN and isfinite(_vdot(value, value)):
+            return []
+        return self.of_op(args, inputs, (output,), (value,))
+
+    def of_states(self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State]) -> list[str]:
+        """In what tensors are at an event of any other kind."""
+        values = [state.value for state in states]
+        self._forget_finite([state.tensor for state in states], values)
+        if kind == Kind.TENSOR:
+            tensor, how, _ = fields
+            return self._first(values, lambda: self.written.by_maker(tensor, how, states[0].flags))
+        if kind == Kind.MUTATED:
+            tensor, _, source, *_ = fields
+            return self._first(values, lambda: self.written.by_write(tensor, source))
+        return self.of_values(values)
+
+    def _first(self, values: Sequence[Any], is_written: Callable[[], bool]) -> list[str]:
+        found: list[str] = []
+        for value in values:
+            if value is None or is_finite(value):
+                continue
+            for name, test in _TESTS.items():
+                if name not in self.unseen or not test(elements_of(value)).any():
+                    continue
+                if name != _INFINITY or not is_written():
+                    self.unseen.discard(name)
+                    found.append(name)
+        self.looking = bool(self.unseen)
+        return found
+
+    def _forget_finite(self, tensors: Sequence[int], values: Sequence[Any]) -> None:
+        """A tensor whose infinities have been written over has none any more."""
+        if written := self.written.tensors.intersection(tensors):
+            own = zip(tensors, values, strict=True)
+            finite = {tensor for tensor, value in own if value is not None and is_finite(value)}
+            self.written.tensors.difference_update(written & finite)

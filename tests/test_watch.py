@@ -94,6 +94,42 @@ def test_a_watched_script_goes_on(gradviz: Command, tmp_path: Path) -> None:
     assert said < done.stderr.index("ended at 149")
 
 
+def test_check_watches_as_trace_does(gradviz: Command, tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    done = gradviz("check", "--engine", "numpy", "--watch", "long.py", 150)
+    assert done.returncode == 1
+    said = done.stderr.index(f"gradviz: error nonfinite-forward  long.py:{LINE}")
+    assert said < done.stderr.index("ended at 149")
+    assert "nonfinite-forward" in done.stdout
+
+
+def test_check_ends_a_script_where_it_goes_wrong(gradviz: Command, tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    done = gradviz("check", "--engine", "numpy", "--stop-on", "error", "long.py", 20_000)
+    assert done.returncode == 3
+    assert "stop because of nonfinite-forward" in done.stderr
+    assert "ended at 19999" not in done.stderr
+    assert "nonfinite-forward" in done.stdout
+
+
+def test_check_watches_for_the_selected_rules_alone(gradviz: Command, tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    options = ("--engine", "numpy", "--stop-on", "error", "--ignore", "nonfinite-forward")
+    done = gradviz("check", *options, "long.py", 150)
+    assert "ended at 149" in done.stderr
+    assert "nonfinite-forward" not in done.stderr
+
+
+def test_check_watches_no_trace(gradviz: Command, tmp_path: Path) -> None:
+    (tmp_path / "short.py").write_text("import torch\ntorch.ones(2, requires_grad=True).sum().backward()\n")
+    gradviz("trace", "--engine", "numpy", "short.py")
+    done = gradviz("check", "--watch", "short.gradviz")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gradviz: --watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read\n"
+    )
+
+
 SLOW = """\
 import time, torch
 net = torch.nn.Linear(4, 4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +15,15 @@ from rich.console import Console
 
 from gradviz.cli.common import all_opened, fail, named_traces, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
-from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, trace_for
+from gradviz.cli.running import (
+    SETTINGS,
+    can_watch,
+    check_functions,
+    runs_a_script,
+    target_of,
+    trace_for,
+    watched_run,
+)
 from gradviz.cures import Rerun, Tried, try_cure
 from gradviz.cures.tried_text import tried_as_json, tried_text
 from gradviz.diagnose import Report
@@ -109,6 +119,7 @@ Examples:
   gradviz check train.gradviz --format json
   gradviz check "train.rank*.gradviz"
   gradviz check --select stale-gradient,late-clip train.py
+  gradviz check --watch --stop-on error train.py
   gradviz check --try-cures --diff train.py
   gradviz check --explain stale-gradient
 """,
@@ -123,6 +134,7 @@ Examples:
     help="How to print the findings.",
 )
 @check_functions
+@can_watch
 @click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
 @click.option("--ignore", metavar="RULE,...", default="", callback=_rule_ids, help="Leave out these rules.")
 @click.option(
@@ -154,6 +166,8 @@ def check(
     arguments: tuple[str, ...],
     form: str,
     check_functions: bool,
+    watch: bool,
+    stop_on: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     fail_on: str | None,
@@ -205,15 +219,29 @@ def check(
             fail("--try-cures runs the program again, so it needs SCRIPT: a trace is only read")
         if check_functions:
             fail("--check-functions runs custom Functions again, so it needs SCRIPT: a trace is only read")
+        if watch or stop_on is not None:
+            fail(
+                "--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read"
+            )
         raise SystemExit(checked(traces[0]) if len(traces) == 1 else checked_together(traces))
     target = target_of("check", module, script, arguments, engine)
     compares = check_functions or COMPARING in (select or settings.select)
+    around = ExitStack()
     try:
         path = trace_for(output, target.stem)
+        chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
+        watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
         running = Running(
-            target, path, values, engine=engine, say=say, check_functions=compares, source=not no_source
+            target,
+            path,
+            values,
+            engine=engine,
+            stopper=watcher.stopper if watcher is not None else None,
+            say=say,
+            check_functions=compares,
+            source=not no_source,
         )
-        perform(Job(running, lambda outcome: checked(path, outcome.status), failure=2))
+        perform(Job(running, lambda outcome: checked(path, outcome.status), around, failure=2))
     except OSError as error:
         fail(str(error))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -20,6 +21,9 @@ from gradviz.sources.script import Outcome, Target, of_this_rank
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.claim import claim_first
 from gradviz.words.escape import clean
+
+if TYPE_CHECKING:
+    from gradviz.cli.watch import Watch
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -60,6 +64,36 @@ check_functions = click.option(
     is_flag=True,
     help="Compare the backward of custom Functions with finite differences: their forward runs again.",
 )
+
+
+_WATCH_OPTIONS = (
+    click.option(
+        "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
+    ),
+    click.option(
+        "--stop-on",
+        type=click.Choice(["error", "warning"]),
+        help="End the run, with status 3, at the first such finding that is sure.",
+    ),
+)
+
+
+def can_watch(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--watch` and `--stop-on`."""
+    for decorate in reversed(_WATCH_OPTIONS):
+        command = decorate(command)
+    return command
+
+
+def watched_run(
+    path: Path, settings: Settings, watch: bool, stop_on: str | None
+) -> AbstractContextManager[Watch | None]:
+    """What checks the trace at `path` while its block runs; nothing if neither option is given."""
+    if not watch and stop_on is None:
+        return nullcontext()
+    from gradviz.cli.watch import watched
+
+    return watched(path, settings, stop_on)
 
 
 def target_of(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -15,8 +14,16 @@ from rich.text import Text
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
 from gradviz.cli.progress import shown_on_terminal
-from gradviz.cli.running import SETTINGS, check_functions, runs_a_script, target_of, tell, trace_for
-from gradviz.diagnose.rule_settings import Settings
+from gradviz.cli.running import (
+    SETTINGS,
+    can_watch,
+    check_functions,
+    runs_a_script,
+    target_of,
+    tell,
+    trace_for,
+    watched_run,
+)
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.sources.script import Outcome, Running
@@ -25,9 +32,6 @@ from gradviz.words.escape import clean
 
 _OPTION = re.compile(r"""["']--graph["'=]""")  # in a script that takes such an option
 _NAMED = 6  # the most scopes that are listed by name
-
-if TYPE_CHECKING:
-    from gradviz.cli.watch import Watch
 
 
 def _pass_numbers(context: click.Context, option: click.Parameter, text: str | None) -> Passes | None:
@@ -70,14 +74,7 @@ Examples:
     "--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of."
 )
 @check_functions
-@click.option(
-    "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
-)
-@click.option(
-    "--stop-on",
-    type=click.Choice(["error", "warning"]),
-    help="End the run, with status 3, at the first such finding that is sure.",
-)
+@can_watch
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
 def trace(
@@ -112,7 +109,7 @@ def trace(
     try:
         path = trace_for(output, target.stem)
         around.enter_context(shown_on_terminal(path))
-        watcher = around.enter_context(_watched(path, settings, watch, stop_on))
+        watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
         stopper = watcher.stopper if watcher is not None else None
         running = Running(
             target,
@@ -166,16 +163,6 @@ def _source_of(module: str | None, script: str | None) -> str:
         return Path(path or "").read_text(encoding="utf-8", errors="replace")
     except (OSError, ImportError, ValueError):
         return ""
-
-
-def _watched(
-    path: Path, settings: Settings, watch: bool, stop_on: str | None
-) -> AbstractContextManager[Watch | None]:
-    if not watch and stop_on is None:
-        return nullcontext()
-    from gradviz.cli.watch import watched
-
-    return watched(path, settings, stop_on)
 
 
 def _tell_others(scope: str, others: Sequence[str]) -> None:

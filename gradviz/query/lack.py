@@ -13,7 +13,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, Te
 from gradviz.query.copies import copied_from, original
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
-from gradviz.query.ops import COPYING, SHARING
+from gradviz.query.ops import COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import read_as_number
 from gradviz.query.query import Query
@@ -291,12 +291,15 @@ class Lacks:
 
     def _only_copies(self, event: int) -> bool:
         """Whether an op does no more than copy or detach a tensor, and no op reads the result, or writes to a leaf:
-        `state_dict()`, `deepcopy`, a value that is logged, `nn.init.zeros_`."""
+        `state_dict()`, `deepcopy`, a value that is logged, `nn.init.zeros_`. Or looks at its parts, of which no op
+        reads any: `fully_shard` asks for their shapes."""
         op = self.query.tensors.op(event)
         if op.outputs and op.outputs[0] in op.inputs and not self.query.nodes.of_op(event):
             return self.query.of(Writes).leaf_of(op.outputs[0]) > 0
+        if op.op in SPLITTING and any(read_as_number(self.query, part) for part in op.outputs):
+            return False
         readers = self.query.of(Downstream).readers
-        return op.op in COPYING and all(
+        return op.op in COPYING | SPLITTING and all(
             self._only_copies(reader) for out in op.outputs for reader in readers(out)
         )
 

@@ -40,6 +40,7 @@ RESHAPING = frozenset({
 })  # fmt: skip
 CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
+SPLITTING = frozenset({"chunk", "split", "tensor_split", "unbind"})
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max", "clip")
 
 # Products of data with weights: what a layer does that learns. An embedding is one, of rows that are 0 but for a 1.

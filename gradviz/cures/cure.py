@@ -10,6 +10,7 @@ from pathlib import Path
 from gradviz.cures import graph_cures as graph
 from gradviz.cures import model_cures as model
 from gradviz.cures import number_cures as numbers
+from gradviz.cures import refused_cures as refused
 from gradviz.cures import step_cures as steps
 from gradviz.cures.source_text import SourceText
 from gradviz.cures.spot import Apply, Spot
@@ -17,6 +18,7 @@ from gradviz.diagnose import Finding
 from gradviz.query.query import Query
 
 APPLIED: dict[str, Apply] = {
+    "backward-result": refused.read_from_the_leaf,
     "backward-twice": graph.kept_graph,
     "broadcast-surprise": numbers.same_shape,
     "broken-tie": model.shared,
@@ -32,16 +34,19 @@ APPLIED: dict[str, Apply] = {
     "graph-leak": graph.kept_without_graph,
     "hook-changed-gradient": model.passed_on,
     "inplace-modified": graph.out_of_place,
+    "integer-leaf": refused.of_floating_point,
     "late-clip": steps.clipped_between,
     "lr-too-large": steps.smaller_rate,
     "masked-nan": numbers.masked_inside,
     "missing-create-graph": graph.with_create_graph,
     "missing-detach": graph.detached,
-    "no-graph": model.as_leaf,
+    "no-graph": refused.on_the_tensor,
+    "none-grad": refused.with_a_gradient_to_read,
     "nonfinite-forward": numbers.in_the_domain,
     "nonleaf-grad-read": graph.retained,
     "nonscalar-backward": steps.reduced,
     "not-updated": steps.held_by_the_optimizer,
+    "numpy-of-graph": refused.detached_for_numpy,
     "restricted-backward": graph.unrestricted,
     "scheduler-order": steps.scheduled_behind,
     "silent-write": graph.behind_backward,
@@ -53,6 +58,7 @@ APPLIED: dict[str, Apply] = {
     "uninitialised-parameter": model.initialised,
     "unregistered-parameter": model.registered,
     "unscaled-accumulation": steps.divided,
+    "unused-input": refused.with_unused,
     "unused-parameter": model.removed_layer,
     "wrong-loss-input": numbers.logits,
     "wrong-mode": steps.evaluated,

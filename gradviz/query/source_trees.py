@@ -36,3 +36,15 @@ def backward_call(query: Query, site: Site | None) -> ast.Call | None:
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
     found = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
     return found[0] if len(found) == 1 else None
+
+
+def in_place(statement: ast.stmt | None, name: str) -> str:
+    """A statement that makes a new tensor of a leaf, as an update of the leaf in place: `w -= lr * w.grad` for
+    `w = w - lr * w.grad`. Empty for any other statement."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(statement, ast.Assign) or not isinstance(value, ast.BinOp):
+        return ""
+    if ast.unparse(value.left) != name or ast.unparse(statement.targets[0]) != name:
+        return ""
+    target = ast.Name(name, ast.Store())
+    return ast.unparse(ast.AugAssign(target, value.op, value.right))

@@ -6,6 +6,7 @@ from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.lack import Lacks
+from gradviz.query.source_trees import in_place, statement_at
 from gradviz.query.why_none import Absence, Why, why_no_grad
 from gradviz.query.zeros import why_zero
 from gradviz.tracefile import Site
@@ -104,11 +105,14 @@ def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 
 
 def _replaced(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    site = stop.query.places.site(int(stop.trace.events["site"][absence.event]))
+    update = in_place(statement_at(stop.query, site), name) or f"{name} -= ..."
     return stop.say(
         "{name} is a non-leaf since {when}. That made a new tensor of the leaf {name}; update the leaf in place "
-        "instead: with torch.no_grad(): {name} -= ...",
+        "instead: with torch.no_grad(): {update}",
         name=name,
         when=_when(stop, absence.event),
+        update=clean(update),
     )
 
 

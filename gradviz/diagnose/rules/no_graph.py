@@ -1,5 +1,5 @@
 """`no-graph`: backward() was called on a tensor that does not require grad, because nothing that it was computed
-from does.
+from does; or on a plain number that was read from a tensor.
 
 Why it is bad: there is no graph, so there is nothing to differentiate, and backward() raises.
 
@@ -9,7 +9,8 @@ Example:
     y = (x ** 2).sum()
     y.backward()  # <- no-graph
 
-Cure: make the leaf with `requires_grad=True`, or compute the loss from the parameters of the model.
+Cure: make the leaf with `requires_grad=True`, or compute the loss from the parameters of the model. Call backward() on
+the tensor itself, before `.item()` or `float()`.
 
 Not reported: a root that was cut off from leaves that do require grad: that is `detached-path` or
 `frozen-parameter`.
@@ -17,16 +18,22 @@ Not reported: a root that was cut off from leaves that do require grad: that is 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.last_line import wrong_values
 from gradviz.query.upstream import Upstream
+from gradviz.words.escape import clean
+
+_NUMBERS = ("float", "int", "complex", "bool")
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _on_numbers(case)
     for failed in case.of(rootless):
         name = case.words.called(failed.root) if failed.root else "the root"
         leaves = Upstream(case.query, failed.root, failed.failure.event).leaves if failed.root else []
@@ -40,6 +47,36 @@ def _search(case: Case) -> Iterator[Found]:
             site=failed.failure.site,
             severity=case.severity_of(failed.failure),
         )
+
+
+def _on_numbers(case: Case) -> Iterator[Found]:
+    """Calls of backward() on a plain number, which ended the program."""
+    for value in case.query.of(wrong_values):
+        if value.attribute != "backward" or value.type not in _NUMBERS:
+            continue
+        tensor = _read_from(value.origin)
+        written = clean(ast.unparse(value.expression))
+        of = f"the number of {tensor}" if tensor else "a plain number"
+        yield Found(
+            f"backward() is called on {written}, which is {of} ({value.type}): a number has no graph",
+            f"{tensor}.backward()"
+            if tensor
+            else f"leave out .item() and float() where {written} is computed",
+            (value.failure.event,),
+            site=value.failure.site,
+        )
+        return
+
+
+def _read_from(origin: ast.expr) -> str:
+    """The tensor that an expression reads as a number, as the source has it; empty if it is no such expression."""
+    if not isinstance(origin, ast.Call):
+        return ""
+    function = origin.func
+    if isinstance(function, ast.Attribute) and function.attr == "item" and not origin.args:
+        return clean(ast.unparse(function.value))
+    is_number = isinstance(function, ast.Name) and function.id in _NUMBERS and len(origin.args) == 1
+    return clean(ast.unparse(origin.args[0])) if is_number else ""
 
 
 RULE = Rule(

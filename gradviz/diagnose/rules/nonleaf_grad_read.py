@@ -20,12 +20,16 @@ show that it is None.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.query.last_line import wrong_values
+from gradviz.query.source_trees import in_place, statement_at
+from gradviz.words.escape import clean
 
 _SHORT = 2_000  # events
 
@@ -46,8 +50,14 @@ def _search(case: Case) -> Iterator[Found]:
             _cure(case, name, made),
             (event, *((made,) if made is not None else ())),
             tensors=(tensor,),
-            severity=NOTE if _is_lesson(case) and not _is_update(case, name, made) else "",
+            severity=_severity(case, name, made),
         )
+
+
+def _severity(case: Case, name: str, made: int | None) -> str:
+    if any(ast.unparse(value.origin) == f"{name}.grad" for value in case.query.of(wrong_values)):
+        return ERROR
+    return NOTE if _is_lesson(case) and not _is_update(case, name, made) else ""
 
 
 def _is_lesson(case: Case) -> bool:
@@ -66,7 +76,11 @@ def _is_update(case: Case, name: str, made: int | None) -> bool:
 
 def _cure(case: Case, name: str, made: int | None) -> str:
     if _is_update(case, name, made):
-        return f"with torch.no_grad(): {name} -= ...  # update the leaf in place: it stays the leaf"
+        site = case.query.places.site(case.site(made)) if made is not None else None
+        update = in_place(statement_at(case.query, site), name)
+        if update:
+            return f"with torch.no_grad(): {clean(update)}  # update the leaf in place: it stays the leaf"
+        return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
     return (
         f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from"
     )

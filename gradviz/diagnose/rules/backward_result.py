@@ -1,0 +1,93 @@
+"""`backward-result`: the program uses what backward() returned, which is None.
+
+Why it is bad: backward() returns nothing. It adds the gradients to `.grad` of the leaves, and the variable that it
+is assigned to holds None.
+
+Example:
+
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x ** 2
+    g = y.backward()  # <- backward-result
+    print(g)
+
+Cure: read `.grad` of the leaves after backward(), or call `torch.autograd.grad`, which returns gradients.
+
+Not reported: a call whose result is dropped, or assigned to a name that begins with `_`; a method called `backward`
+of something that is no tensor.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.events.kinds import Kind
+from gradviz.query.last_line import wrong_values
+from gradviz.query.source_trees import statement_at
+from gradviz.words.escape import clean
+
+
+def _search(case: Case) -> Iterator[Found]:
+    used = _used_in_the_last_line(case)
+    for run in case.trace.passes:
+        site = case.query.places.site(run.site)
+        statement = statement_at(case.query, site)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            continue
+        name, call = statement.targets[0].id, statement.value
+        if name.startswith("_") or not _is_of_root(case, call, run.number):
+            continue
+        read = _first_leaf(case, run.number)
+        yield Found(
+            f"{clean(name)} is None: backward() returns nothing, it adds the gradients to .grad of the leaves",
+            f"{clean(ast.unparse(call))}; {clean(name)} = {read}.grad"
+            if read
+            else "read .grad of the leaves",
+            (run.first,),
+            site=site,
+            number=run.number,
+            severity=ERROR if statement.lineno in used else WARNING,
+        )
+        return
+
+
+def _used_in_the_last_line(case: Case) -> set[int]:
+    """The lines of calls of backward() whose None ended the program."""
+    return {
+        value.origin_line
+        for value in case.query.of(wrong_values)
+        if value.type == "NoneType" and _is_backward(value.origin)
+    }
+
+
+def _is_backward(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+    )
+
+
+def _is_of_root(case: Case, call: ast.expr, number: int) -> bool:
+    """Whether a call is backward() of the root of a pass, by its name in the source."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not _is_backward(call):
+        return False
+    roots = [root.tensor for root in case.query.passes.began(number).roots]
+    names = [case.query.names.of(root) for root in roots]
+    return ast.unparse(call.func.value) in names
+
+
+def _first_leaf(case: Case, number: int) -> str:
+    """The name of the first leaf that a pass gave a gradient to; empty if it has none."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    leaves = sorted(came["tensor"][came["in_pass"] == number].tolist())
+    return next((clean(name) for leaf in leaves if (name := case.query.names.of(leaf))), "")
+
+
+RULE = Rule(
+    "backward-result",
+    WARNING,
+    "the result of backward(), which is None",
+    _search,
+)

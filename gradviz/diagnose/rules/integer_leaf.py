@@ -1,0 +1,78 @@
+"""`integer-leaf`: a tensor of integers was to require grad.
+
+Why it is bad: a derivative is a limit of small changes, and an integer has none, so PyTorch refuses.
+
+Example:
+
+    x = torch.tensor([1, 2], requires_grad=True)  # <- integer-leaf
+    (x ** 2).sum().backward()
+
+Cure: make the tensor of floating-point numbers: `torch.tensor([1.0, 2.0], requires_grad=True)`.
+
+Not reported: integers that are indices, labels or counts and do not require grad.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.source_trees import statement_at
+from gradviz.words.escape import clean
+
+_MESSAGE = re.compile(
+    "only Tensors of floating point (and complex )?dtype can require gradients", re.IGNORECASE
+)
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for failure in case.failures:
+        if _MESSAGE.search(failure.message) is None:
+            continue
+        statement = statement_at(case.query, failure.site)
+        yield Found(
+            "integers and truth values cannot require grad: they have no small change to differentiate by",
+            _cure(statement) or "make the tensor with dtype=torch.float32",
+            (failure.event,),
+            site=failure.site,
+            severity=case.severity_of(failure),
+        )
+
+
+def _cure(statement: ast.stmt | None) -> str:
+    """The only call of `tensor(...)` in a statement with its integers as floating-point numbers."""
+    calls = [node for node in ast.walk(statement) if _is_made(node)] if statement is not None else []
+    if len(calls) != 1:
+        return ""
+    call = calls[0]
+    assert isinstance(call, ast.Call)
+    if not call.args or any(keyword.arg == "dtype" for keyword in call.keywords):
+        return ""
+    numbers = [node for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)]
+    if not numbers or not all(type(node.value) is int for node in numbers):
+        return ""
+    text = ast.unparse(_Floating().visit(ast.parse(ast.unparse(call), mode="eval")))
+    return clean(text)
+
+
+class _Floating(ast.NodeTransformer):
+    """Writes the integers of an expression as floating-point numbers."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        return ast.Constant(float(node.value)) if type(node.value) is int else node
+
+
+def _is_made(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tensor"
+
+
+RULE = Rule(
+    "integer-leaf",
+    ERROR,
+    "a tensor of integers that is to require grad",
+    _search,
+)

@@ -1,0 +1,132 @@
+"""`none-grad`: the program ended because it computed with a `.grad` that is None.
+
+Why it is bad: `.grad` of a leaf is None until a backward pass has reached it, and None has no `item()`, no
+`zero_()` and no product.
+
+Example:
+
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x ** 2
+    print(x.grad.item())  # <- none-grad
+    y.backward()
+
+Cure: call backward() first, and let what is differentiated be computed from a leaf that requires grad.
+
+Not reported: a `.grad` that is None and only printed or compared with None. The gradient of a non-leaf is
+reported as `nonleaf-grad-read`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import TensorMade
+from gradviz.query.last_line import WrongValue, wrong_values
+from gradviz.query.source_trees import in_place, statement_at, trees
+from gradviz.query.why_none import Why, why_no_grad
+from gradviz.words.absence import no_grad_reason
+from gradviz.words.escape import clean
+from gradviz.words.stop import Stop
+
+_OF_NON_LEAVES = (Why.NON_LEAF, Why.REPLACED)
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for value in case.query.of(wrong_values):
+        origin = value.origin
+        if value.type != "NoneType" or not isinstance(origin, ast.Attribute) or origin.attr != "grad":
+            continue
+        written = clean(ast.unparse(origin.value))
+        tensor = case.query.names.tensor_called(written, value.failure.event)
+        found = _of_tensor(case, value, tensor, written) if tensor else _of_unknown(case, value, written)
+        if found is not None:
+            yield found
+            return
+
+
+def _of_tensor(case: Case, value: WrongValue, tensor: int, name: str) -> Found | None:
+    """What is said of a tensor whose `.grad` is None as the program ends."""
+    stop = Stop(case.words, value.failure.event)
+    absence = why_no_grad(case.query, tensor, stop.moment)
+    if absence.why in (Why.THERE, Why.NOT_MADE_YET):
+        return None
+    if absence.why in _OF_NON_LEAVES and case.trace.passes:  # for nonleaf-grad-read
+        return None
+    reason = no_grad_reason(stop, tensor, name)
+    return Found(
+        f"{name}.grad is None at this line: {reason}",
+        _cure(case, value, tensor, name, absence.why),
+        (value.failure.event,),
+        site=value.failure.site,
+        tensors=(tensor,),
+    )
+
+
+def _of_unknown(case: Case, value: WrongValue, name: str) -> Found | None:
+    """What is said of a tensor that the source does not name: only that no pass had begun, if none had."""
+    if case.trace.passes:
+        return None
+    reason = "no backward pass has begun yet"
+    return Found(
+        f"{name}.grad is None at this line: {reason}",
+        _backward_first(case, value),
+        (value.failure.event,),
+        site=value.failure.site,
+    )
+
+
+def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> str:
+    if why is Why.NON_LEAF:
+        return f"{name}.retain_grad()  # before backward(), and backward() before line {value.origin_line}"
+    if why is Why.REPLACED:
+        made = case.query.tensors.maker(tensor)
+        site = case.query.places.site(case.site(made)) if made is not None else None
+        update = in_place(statement_at(case.query, site), name)
+        if update:
+            return f"with torch.no_grad(): {clean(update)}  # update the leaf in place: it stays the leaf"
+        return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
+    if why is Why.NO_PASS_YET:
+        return _backward_first(case, value)
+    if why is Why.NOT_REQUIRED and isinstance(case.query.tensors.made(tensor), TensorMade):
+        return f"{name}.requires_grad_()  # before the forward computation"
+    if why is Why.RETURNED:
+        return f"use what torch.autograd.grad() returned in place of {name}.grad"
+    if why is Why.EMPTIED:
+        return f"read {name}.grad after backward() and before it is set to None"
+    return f"compute the root of backward() from {name}, or do not read {name}.grad"
+
+
+def _backward_first(case: Case, value: WrongValue) -> str:
+    """The first call of backward() behind the line, to be called before it; a guard where the line clears `.grad`."""
+    site = value.failure.site
+    assert site is not None
+    statement = statement_at(case.query, site)
+    if isinstance(statement, ast.Expr) and ast.unparse(statement).endswith(".zero_()"):
+        return f"if {clean(ast.unparse(value.origin))} is not None: {clean(ast.unparse(statement))}"
+    nodes = ast.walk(case.query.of(trees)[site.place.file])
+    calls = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward"
+        and node.lineno > site.place.line
+    ]
+    if not calls:
+        return f"call backward() on the loss before line {site.place.line}"
+    call = min(calls, key=lambda call: call.lineno)
+    return f"{clean(ast.unparse(call))}  # before line {site.place.line}"
+
+
+RULE = Rule(
+    "none-grad",
+    ERROR,
+    "a `.grad` that is None, with which the program computes",
+    _search,
+    needs=(Need.START,),
+    follows=("detached-path", "frozen-parameter", "off-loss-path"),
+)

@@ -1,0 +1,60 @@
+"""`numpy-of-graph`: a tensor that requires grad was to become an array of NumPy.
+
+Why it is bad: NumPy knows no graph, so what it computes could not be differentiated, and PyTorch refuses.
+
+Example:
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    print(y.numpy())  # <- numpy-of-graph
+
+Cure: `.detach().numpy()` for a value that is only to be looked at; what is to be differentiated has to be computed
+with torch.
+
+Not reported: a tensor that does not require grad, or one that is detached.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.source_trees import statement_at
+from gradviz.words.escape import clean
+
+_MESSAGE = "Can't call numpy() on Tensor that requires grad"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for failure in case.failures:
+        if _MESSAGE not in failure.message:
+            continue
+        statement = statement_at(case.query, failure.site)
+        arrays = list(_tensors_for_numpy(statement)) if statement else []
+        name = clean(ast.unparse(arrays[0])) if len(arrays) == 1 else ""
+        what = name or "the tensor"
+        yield Found(
+            f"{what} requires grad, and an array of NumPy has no graph to hand its gradient back through",
+            f"{name}.detach().numpy()" if name else "call .detach() before the tensor is given to NumPy",
+            (failure.event,),
+            site=failure.site,
+            severity=case.severity_of(failure),
+        )
+
+
+def _tensors_for_numpy(statement: ast.stmt) -> Iterator[ast.expr]:
+    """What the calls of `.numpy()` in a statement are of."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "numpy":
+            yield node.func.value
+
+
+RULE = Rule(
+    "numpy-of-graph",
+    ERROR,
+    "a tensor that requires grad as an array of NumPy",
+    _search,
+)

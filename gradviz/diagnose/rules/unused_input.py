@@ -1,0 +1,81 @@
+"""`unused-input`: torch.autograd.grad was asked for the gradient of a tensor that its root was not computed from.
+
+Why it is bad: there is no such gradient, and grad() raises.
+
+Example:
+
+    x = torch.tensor(2.0, requires_grad=True)
+    w = torch.tensor(3.0, requires_grad=True)
+    y = x ** 2
+    gx, gw = torch.autograd.grad(y, [x, w])  # <- unused-input
+
+Cure: compute the root from the tensor too, or pass `allow_unused=True`: the gradient is None then.
+
+Not reported: a call with `allow_unused=True` or `materialize_grads=True`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.cuts import shortest_way
+from gradviz.query.source_trees import backward_call
+from gradviz.words.escape import clean
+
+_MESSAGE = "to not have been used in the graph"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    for failure in case.failures:
+        if _MESSAGE not in failure.message:
+            continue
+        call = backward_call(case.query, failure.site)
+        root, asked = _arguments(call)
+        unused = [name for name in asked if root and not _is_behind(case, name, root, failure.event)]
+        root_name = root or "the root"
+        message = (
+            f"torch.autograd.grad() is asked for the gradient of {clean(', '.join(unused)) or 'an input'}, and "
+            f"{clean(root_name)} was not computed from {'them' if len(unused) > 1 else 'it'}"
+        )
+        cure = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
+        yield Found(message, cure, (failure.event,), site=failure.site, severity=case.severity_of(failure))
+
+
+def _arguments(call: ast.Call | None) -> tuple[str, list[str]]:
+    """The root of a call of grad() and its inputs, as the source has them; empty where it does not say."""
+    if call is None:
+        return "", []
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    given = [*call.args, *[None] * 2]
+    root, inputs = given[0] or keywords.get("outputs"), given[1] or keywords.get("inputs")
+    if root is None or inputs is None:
+        return "", []
+    asked = inputs.elts if isinstance(inputs, ast.List | ast.Tuple) else [inputs]
+    return ast.unparse(root), [ast.unparse(element) for element in asked]
+
+
+def _with_unused(call: ast.Call | None) -> str:
+    """The call with `allow_unused=True`; empty where the source does not say."""
+    if call is None:
+        return ""
+    keywords = [*call.keywords, ast.keyword("allow_unused", ast.Constant(True))]
+    text = ast.unparse(ast.Call(call.func, call.args, keywords))
+    return f"{clean(text)}  # the gradient is None then"
+
+
+def _is_behind(case: Case, name: str, root: str, event: int) -> bool:
+    """Whether a root was computed from a tensor, by their names in the source; True where one is not known."""
+    tensor, of = (case.query.names.tensor_called(own, event) for own in (name, root))
+    return not tensor or not of or bool(shortest_way(case.query, tensor, of))
+
+
+RULE = Rule(
+    "unused-input",
+    ERROR,
+    "torch.autograd.grad of a tensor that the root was not computed from",
+    _search,
+)

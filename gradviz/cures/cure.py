@@ -18,6 +18,8 @@ from gradviz.diagnose import Finding
 from gradviz.query.query import Query
 
 APPLIED: dict[str, Apply] = {
+    "aliased-gradient": steps.copied,
+    "ascent": steps.downhill,
     "backward-result": refused.read_from_the_leaf,
     "backward-twice": graph.kept_graph,
     "broadcast-surprise": numbers.same_shape,

@@ -249,3 +249,19 @@ def evaluated(spot: Spot) -> list[Edit]:
     if isinstance(statement, ast.Return):
         return [before]
     return [before, source.after(statement, f"{model}.train()")]
+
+
+def downhill(spot: Spot) -> list[Edit]:
+    """`w -= rate * w.grad` in place of `w += rate * w.grad`: the update as the cure has it."""
+    statement, cure = spot.statement, spot.finding.fix
+    is_update = re.search(r" -= | = |\.sub_\(", cure) is not None
+    return [spot.source.replaced(statement, cure)] if statement is not None and is_update else []
+
+
+def copied(spot: Spot) -> list[Edit]:
+    """`first = w.grad.clone()` in place of `first = w.grad`."""
+    statement = spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    end = spot.source.span(statement.value)[1]
+    return [Edit(end, end, ".clone()")]

@@ -2,6 +2,8 @@
 
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rules import (
+    aliased_gradient,
+    ascent,
     backward_result,
     backward_twice,
     broadcast_surprise,
@@ -94,6 +96,8 @@ RULES: tuple[Rule, ...] = tuple(
         gradient_overwritten,
         discarded_gradient,
         stale_gradient,
+        aliased_gradient,
+        ascent,
         gradient_leak,
         clip_before_unscale,
         late_clip,

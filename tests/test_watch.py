@@ -79,11 +79,66 @@ def test_a_script_is_ended_where_it_goes_wrong(gradviz: Command, tmp_path: Path,
     said, stopped, ended, recorded, *_ = lines
     assert said.startswith(f"gradviz: error nonfinite-forward  long.py:{LINE}")
     assert stopped == "gradviz: stop because of nonfinite-forward: the run ends with status 3"
-    assert ended != "ended at 19999"
+    assert ended == "ended at 20"
     assert recorded.startswith("gradviz: recorded")
     assert sum("nonfinite-forward  long.py" in line for line in lines) == 1  # not a second time at the end
     info = gradviz("info", "long.gradviz")
     assert info.returncode == 0
+
+
+FORGETS = """\
+import sys, torch
+w = torch.tensor([1.0, 2.0], requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.01)
+for step in range(300):
+    print(step, file=sys.stderr)
+    if step != int(sys.argv[1]):
+        optimizer.zero_grad()
+    (w ** 2).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("step", [5, 37])
+def test_a_run_ends_with_the_pass_behind_a_wrong_step(gradviz: Command, tmp_path: Path, step: int) -> None:
+    """Also where a pass has nothing that earlier ones do not have, but lacks something. The fault is complete when the
+    step has used the gradient."""
+    (tmp_path / "forgets.py").write_text(FORGETS)
+    done = gradviz("trace", "-q", "--engine", "numpy", "--stop-on", "error", "forgets.py", step)
+    assert done.returncode == 3
+    assert "gradviz: stop because of stale-gradient" in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.isdigit()][-1] == str(step + 1)
+
+
+def scaled(clears: bool) -> str:
+    """Half precision by hand: the gradient overflows in step 3, which is left out, or not."""
+    return f"""\
+import sys, torch
+w = torch.tensor([1e-3, 2e-3], requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=1e-6)
+for step in range(30):
+    print(step, file=sys.stderr)
+    factor = torch.full((2,), 1e38 if step == 3 else 1.0)
+    loss = (w * factor).sum()
+    optimizer.zero_grad()
+    (loss * 1024.0).backward()
+    w.grad.div_(1024.0)
+    if {clears} and not torch.isfinite(w.grad).all():
+        continue
+    optimizer.step()
+"""
+
+
+def test_a_gradient_of_a_scaled_loss_ends_the_run_when_a_step_has_used_it(
+    gradviz: Command, tmp_path: Path
+) -> None:
+    ended = {}
+    for clears in (True, False):
+        (tmp_path / "scaled.py").write_text(scaled(clears))
+        done = gradviz("trace", "-q", "--engine", "numpy", "--stop-on", "error", "scaled.py")
+        last = [line for line in done.stderr.splitlines() if line.isdigit()][-1]
+        ended[clears] = done.returncode, last
+    assert ended == {True: (0, "29"), False: (3, "4")}
 
 
 def test_a_watched_script_goes_on(gradviz: Command, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from gradviz.tracefile import open_trace
 
 _EVERY = 0.5  # seconds between two checks, if they take little time
 _SHARE = 20  # one part in so many of the time is spent on checking
+_MOST_NEW = 200  # passes that show something new and are checked for that
+_GROWTH = 2  # else a pass is checked when there are one part in so many more
 
 
 @contextmanager
@@ -44,13 +46,18 @@ def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator[Wat
 
 
 class Watch:
-    """A thread that checks. `said` are the findings that it has said."""
+    """A thread that checks: now and then, or if findings are to end the run, while the script waits at the end of a
+    pass. Which passes that are depends on the run alone, not on the time: those that show something new, the one behind
+    each of them, which shows what the step made of it, and of the others fewer and fewer. `said` are the findings that
+    it has said."""
 
     def __init__(self, path: Path, settings: Settings, stop_on: str | None) -> None:
         self.settings = settings
         self.path = path
         self.stopping = SEVERITIES[: SEVERITIES.index(stop_on) + 1] if stop_on is not None else ()
-        self.stopper = Stopper()
+        self.stopper = Stopper(self._pass_ended if self.stopping else None)
+        self.passes = self.next = self.of_news = 0
+        self.was_new = False
         self.sure = Sure()
         self.said: list[Finding] = []
         self.seen = 0, 0  # events of the last check, and its last pass
@@ -60,34 +67,52 @@ class Watch:
         )  # a script may close its own
         self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
-        self.over: SimpleQueue[None] = SimpleQueue()
+        self.asked: SimpleQueue[bool] = SimpleQueue()  # to check now; False to end
+        self.answered: SimpleQueue[None] = SimpleQueue()
         self.thread = Background(self._run)
 
     def end(self) -> None:
         """Check no more."""
-        self.over.put(None)
+        self.asked.put(False)
         self.thread.join()
         os.close(self.terminal)
 
+    def _pass_ended(self, is_new: bool) -> None:
+        """Have the thread check, if this pass is one to be checked, and wait for it. This is the script's thread."""
+        self.passes += 1
+        follows, self.was_new = self.was_new, is_new and self.of_news < _MOST_NEW
+        self.of_news += is_new
+        if not (self.was_new or follows or self.passes >= self.next):
+            return
+        self.next = max(self.next, self.passes + max(1, self.passes // _GROWTH))
+        self.asked.put(True)
+        while self.thread.is_running:
+            with suppress(Empty):
+                self.answered.get(timeout=_EVERY)
+                return
+
     def _run(self) -> None:
         pause = _EVERY
-        while not self._is_over_in(pause):
+        while self._is_to_check(None if self.stopper.looks is not None else pause):
             began = time.thread_time()
             try:
                 self._check()
             except GradvizError:
-                continue  # the file is being written; the next check comes soon
+                pass  # the file is being written; the next check comes soon
             except Exception as error:  # whatever it is, the script must go on, and its user must know
                 self._say(Text(f"gradviz: it is not watched any more: {one_line(repr(error))}"))
                 return
             pause = max(_EVERY, _SHARE * (time.thread_time() - began))
+            if self.stopper.looks is not None:
+                self.answered.put(None)
 
-    def _is_over_in(self, seconds: float) -> bool:
+    def _is_to_check(self, seconds: float | None) -> bool:
+        """Wait until there is to be checked, which is at the latest after some seconds (None: when it is asked for);
+        whether it goes on."""
         try:
-            self.over.get(timeout=seconds)
+            return self.asked.get(timeout=seconds)
         except Empty:
-            return False
-        return True
+            return True
 
     def _check(self) -> None:
         with open_trace(self.path) as trace:

@@ -11,15 +11,18 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
+from gradviz.query.loss_scale import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
 from gradviz.query.ranks import all_reduced
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
+from gradviz.query.training import STEPPED
 from gradviz.query.writes import Writes
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Snapshot
 
 _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
+_SCALE = 2.0  # of a loss, at least
 _MOST = 10_000  # ops that a search looks at
 
 
@@ -291,7 +294,7 @@ def _is_flat_at_0(case: Case, node: int) -> bool:
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
     """For each gradient, whether it was cleared before any step used it, as a gradient scaler does with one
-    that overflowed, in a run that has steps."""
+    that overflowed, in a run that has steps. While the run goes on, also one of a scaled loss that may still be."""
     lives = case.training.lives
     if not case.training.trained:
         return np.zeros(len(events), bool)
@@ -299,5 +302,6 @@ def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
     at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | events)
     known = at < len(keys)
     at = np.minimum(at, max(len(keys) - 1, 0))
-    unused = lives.after(lives.whats == 4) == 0
-    return known & (unused & lives.ends_cleared)[at]
+    unused = lives.after(lives.whats == STEPPED) == 0
+    goes_on = not case.trace.meta.get("ended") and loss_scale(case.query, case.trace.count) >= _SCALE
+    return known & (unused & (lives.ends_cleared | goes_on))[at]

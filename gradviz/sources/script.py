@@ -132,6 +132,8 @@ class Running:
         if self.serves:
             alias.install(self._tell_of_engine if self.engine == "auto" else lambda: None)
         self.recording.__enter__()
+        if self.stopper.looks is not None and self.recording.recorder is not None:
+            self.recording.recorder.look_at_passes(self.stopper.looks)
         hiding.begin()
         if self.companion is not None:
             self.companion.began(self.recording)

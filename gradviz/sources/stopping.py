@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 
 STATUS = 3  # the exit status of a script that was ended
 
@@ -18,9 +19,10 @@ class Stopped(SystemExit):
 class Stopper:
     """Ends a script: `stop` raises Stopped in the thread that runs it, between two of its instructions. The script
     may clean up (`finally`), and `except Exception` does not catch it. It runs from `begin` to `end`, or in a `with`
-    block."""
+    block. `looks` is called at the end of each pass (see `Recorder.look_at_passes`), and may stop the script there."""
 
-    def __init__(self) -> None:
+    def __init__(self, looks: Callable[[bool], None] | None = None) -> None:
+        self.looks = looks
         self.lock = threading.Lock()
         self.thread = 0  # that runs the script now; 0 for none
 

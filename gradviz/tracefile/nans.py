@@ -1,4 +1,4 @@
-"""Where values that are being recorded have a NaN."""
+"""Where values that are being recorded have a NaN, or an infinity."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ _SMALL = 1 << 12  # bytes of a value; larger ones are looked at one by one, and 
 def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, str]) -> np.ndarray:
     """The events at which a tensor's value has a NaN, in order, one for each such value. `payload` has the values of
     the states that have one; `dtypes` are those of forms, by their numbers."""
+    return with_bad(Stat.NAN, states, payload, dtypes)
+
+
+def with_bad(
+    statistic: Stat, states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, str]
+) -> np.ndarray:
+    """The same for a NaN or for an infinity: the `statistic` that counts them."""
     valued = states[states["what"] >> 8 != 0]
     if not len(valued):
         return np.zeros(0, np.int64)
@@ -25,7 +32,7 @@ def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, 
     bad = np.zeros(len(valued), bool)
     (of_stats,) = (grades == STATS).nonzero()
     packed = b"".join([payload[at] for at in of_stats.tolist()])
-    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, Stat.NAN] > 0
+    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, statistic] > 0
     (in_full,) = (grades == ELEMENTS).nonzero()
     if _are_sound(
         [payload[at] for at in in_full.tolist()],
@@ -35,29 +42,32 @@ def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, 
     forms = valued["form"][in_full]
     for form in distinct(forms).tolist():
         own = in_full[forms == form].tolist()
-        bad[own] = _are_nan([payload[at] for at in own], dtypes.get(form, ""))
+        bad[own] = _are_bad(statistic, [payload[at] for at in own], dtypes.get(form, ""))
     return valued["event"][bad].astype(np.int64)
 
 
 def _are_sound(values: Sequence[bytes], dtypes: set[str | None]) -> bool:
-    """Whether it is seen at a glance that none of many values has a NaN: so it is, mostly."""
+    """Whether it is seen at a glance that all of many values are finite: so they are, mostly."""
     if not dtypes <= {"float32"} or sum(map(len, values)) > _GLANCE:
         return False
-    return not np.isnan(np.frombuffer(b"".join(values), "<f4")).any()
+    return bool(np.isfinite(np.frombuffer(b"".join(values), "<f4")).all())
 
 
-def _are_nan(values: Sequence[bytes], dtype: str) -> list[bool] | np.ndarray:
-    """For each of several values of one form whether it has a NaN."""
+_TESTS = {Stat.NAN: np.isnan, Stat.INF: np.isinf}
+
+
+def _are_bad(statistic: Stat, values: Sequence[bytes], dtype: str) -> list[bool] | np.ndarray:
+    """For each of several values of one form whether it has a NaN, or an infinity."""
     size = len(values[0])
     if not 0 < size <= _SMALL or any(len(value) != size for value in values):
-        return [_has_nan(np.frombuffer(value, np.uint8), dtype) for value in values]
+        return [_is_bad(statistic, np.frombuffer(value, np.uint8), dtype) for value in values]
     elements = elements_of(np.frombuffer(b"".join(values), np.uint8), dtype)
     if elements is None or elements.dtype.kind not in "fc":
         return [False] * len(values)
-    found: np.ndarray = np.isnan(elements).reshape(len(values), -1).any(axis=1)
+    found: np.ndarray = _TESTS[statistic](elements).reshape(len(values), -1).any(axis=1)
     return found
 
 
-def _has_nan(value: np.ndarray, dtype: str) -> bool:
+def _is_bad(statistic: Stat, value: np.ndarray, dtype: str) -> bool:
     elements = elements_of(value, dtype)
-    return elements is not None and elements.dtype.kind in "fc" and bool(np.isnan(elements).any())
+    return elements is not None and elements.dtype.kind in "fc" and bool(_TESTS[statistic](elements).any())

@@ -25,6 +25,7 @@ from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import Passes
 from gradviz.tracefile.frequent import Frequent
+from gradviz.tracefile.news import News
 from gradviz.tracefile.packing import FEW
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
@@ -59,6 +60,7 @@ class Recorder(Frequent):
         self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
+        self.at_end_of_pass: Callable[[], None] | None = None  # called where no pass is under way any more
         self.all_passes = Renumbered()  # those that have ended, too
         self._preparations = {
             Kind.OP: self._prepare_op,
@@ -162,6 +164,22 @@ class Recorder(Frequent):
             except BaseException as error:
                 if not self._is_lost(error):
                     raise
+        if kind == Kind.PASS_ENDED and self.at_end_of_pass is not None and not self.open_passes:
+            self.at_end_of_pass()
+
+    def look_at_passes(self, look: Callable[[bool], None]) -> None:
+        """Call `look` at the end of each pass, when the file has all up to there, with whether the pass has shown
+        something that no pass before it has. A pass of which that cannot be said is left out."""
+        news = self.writer.news = News()
+
+        def ended() -> None:
+            try:
+                self.flush()
+            except OSError:
+                return
+            look(news.take())
+
+        self.at_end_of_pass = ended
 
     def tell_each(
         self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]

@@ -27,6 +27,7 @@ from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chunk_tables import ChunkTables, execute_each
 from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
+from gradviz.tracefile.news import News
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
 from gradviz.tracefile.runs import PassInfo
@@ -92,6 +93,7 @@ class Writer:
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
         self.ring = None if last is None else Ring(last)
+        self.news: News | None = None  # what each pass shows anew, if somebody asks for it
         self.dtypes: dict[int, str] = {}  # of forms, by their numbers
         self.chunks = ChunkTables(source.strings.known, self.dtypes, is_ring=last is not None)
         linecache.checkcache()  # a file may have been edited since another recording
@@ -307,6 +309,8 @@ class Writer:
     def _write_chunk(self, cursor: sqlite3.Cursor, batch: Batch, events: ByKind) -> None:
         """Write the packed arrays of a batch."""
         settle(batch)
+        if self.news is not None:
+            self.news.note(batch, self.dtypes)
         self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:

@@ -33,9 +33,8 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind, OpRan
-from gradviz.events.values import Stat
-from gradviz.query.cuts import op_of
+from gradviz.events.kinds import Kind
+from gradviz.query.loss_scale import constant_of, loss_scale
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained, distinct
 
@@ -90,36 +89,11 @@ def _unscales(case: Case, event: int) -> bool:
         return True
     if name not in ("div_", "mul_", "__itruediv__") or not case.query.tensors.is_op(event):
         return False
-    factor = _constant(case, case.query.tensors.op(event))
-    scale = _scale(case, event)
+    factor = constant_of(case.query, case.query.tensors.op(event))
+    scale = loss_scale(case.query, event)
     if not factor or not scale or scale < _LEAST:
         return False
     return bool(np.isclose(1 / factor if name == "mul_" else factor, scale, rtol=1e-3))
-
-
-def _scale(case: Case, event: int) -> float:
-    """What the root of the last pass before an event was multiplied with; 0 if it is no product with a number."""
-    run = max(
-        (run for run in case.trace.passes if run.first < event), key=lambda run: run.first, default=None
-    )
-    if run is None:
-        return 0.0
-    roots = case.query.passes.began(run.number).roots
-    op = op_of(case.query, roots[0].tensor) if roots else None
-    return _constant(case, op) if op is not None and op.op == "mul" else 0.0
-
-
-def _constant(case: Case, op: OpRan) -> float:
-    """The number in the arguments of an op, or the value of its second operand; 0 if there is none."""
-    try:
-        return float(op.args)
-    except ValueError:
-        pass
-    for tensor in op.inputs[::-1][:1]:
-        row = case.trace.states.valued(tensor, op.index) if tensor else -1
-        if row >= 0 and case.trace.states.stats[row, Stat.MIN] == case.trace.states.stats[row, Stat.MAX]:
-            return float(case.trace.states.stats[row, Stat.MIN])
-    return 0.0
 
 
 RULE = Rule(

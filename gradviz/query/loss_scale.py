@@ -1,0 +1,34 @@
+"""The scale of a loss: the number that a root was multiplied with, as a gradient scaler does in mixed precision."""
+
+from __future__ import annotations
+
+from gradviz.events.kinds import OpRan
+from gradviz.events.values import Stat
+from gradviz.query.cuts import op_of
+from gradviz.query.query import Query
+
+
+def loss_scale(query: Query, event: int) -> float:
+    """What the root of the last pass that began before an event was multiplied with; 0 if it is no product with a
+    number."""
+    begun = [run for run in query.trace.passes if run.first < event]
+    run = max(begun, key=lambda run: run.first, default=None)
+    if run is None:
+        return 0.0
+    roots = query.passes.began(run.number).roots
+    op = op_of(query, roots[0].tensor) if roots else None
+    return constant_of(query, op) if op is not None and op.op == "mul" else 0.0
+
+
+def constant_of(query: Query, op: OpRan) -> float:
+    """The number in the arguments of an op, or the value of its second operand; 0 if there is none."""
+    try:
+        return float(op.args)
+    except ValueError:
+        pass
+    states = query.trace.states
+    for tensor in op.inputs[::-1][:1]:
+        row = states.valued(tensor, op.index) if tensor else -1
+        if row >= 0 and states.stats[row, Stat.MIN] == states.stats[row, Stat.MAX]:
+            return float(states.stats[row, Stat.MIN])
+    return 0.0

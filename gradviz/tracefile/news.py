@@ -1,0 +1,45 @@
+"""Whether a pass of a run that is being recorded has shown something that no pass before it has: a line that ran or did
+not, another NaN or infinity, an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gradviz.events.event_layout import ROW
+from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
+from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.nans import with_bad
+from gradviz.tracefile.schema import STATE
+
+
+class News:
+    """Takes note of what is written; `take` is to be called at the end of each pass."""
+
+    def __init__(self) -> None:
+        self.places: list[np.ndarray] = []  # of this pass: kinds of events, each with its place
+        self.bad = 0  # values of this pass with a NaN or an infinity
+        self.errors = 0  # in this pass
+        self.known: set[bytes] = set()  # the places of earlier passes
+        self.most = 0  # bad values of an earlier pass
+
+    def note(self, batch: Batch, dtypes: Mapping[int, str]) -> None:
+        """Take note of a batch that has been written; `dtypes` are those of the forms by their numbers."""
+        rows = np.frombuffer(batch.rows, ROW)
+        kinds = rows["head"] & 0xFF
+        self.errors += int(np.count_nonzero(kinds == Kind.ERROR))
+        self.places.append(np.unique(kinds.astype(np.int64) << 32 | rows["site"]))
+        states = np.frombuffer(batch.states, STATE)
+        for statistic in (Stat.NAN, Stat.INF):
+            self.bad += len(with_bad(statistic, states, batch.payload, dtypes))
+
+    def take(self) -> bool:
+        """Whether the pass that ends here has something new."""
+        places = np.unique(np.concatenate(self.places)).tobytes() if self.places else b""
+        is_new = places not in self.known or self.bad > self.most or self.errors > 0
+        self.known.add(places)
+        self.most = max(self.most, self.bad)
+        self.places, self.bad, self.errors = [], 0, 0
+        return is_new

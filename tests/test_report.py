@@ -13,7 +13,7 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
-from gradviz.pictures.chart import Series, chart
+from gradviz.pictures.chart import Series, chart, is_clearer_linear
 from gradviz.query import Query
 from gradviz.query.curves import gradient_norms, update_ratios
 from gradviz.tracefile import open_trace
@@ -51,7 +51,15 @@ def test_findings_curves_and_picture_are_linked(reported: Callable[[str], str]) 
     targets = set(re.findall(r'href="#([^"]+)"', page))
     assert {"findings", "curves", "picture", "not-checked", "finding-1"} <= targets
     assert targets <= set(re.findall(r'\bid="([^"]+)"', page))
-    assert page.count('class="chart"') == 2
+    drawn = re.findall(r"<figure><h3>(.*?)</h3>(<svg|<p)", page)
+    assert drawn == [
+        ("Loss, by pass", "<svg"),
+        ("Learning rate, by step", "<p"),
+        ("Norm of the gradient of each module, by pass", "<svg"),
+        ("Norm of the gradient over that of the parameters, by pass", "<svg"),
+        ("Change of each module relative to its size, by step", "<svg"),
+    ]
+    assert "SGD: 0.01, the same at all steps" in page
 
 
 def test_nothing_of_the_trace_is_markup(reported: Callable[[str], str]) -> None:
@@ -74,9 +82,50 @@ def test_a_trace_without_values_or_passes_has_a_report(gradviz_here: Command, tm
     (tmp_path / "stale.py").write_text(STALE)
     gradviz_here("trace", "--engine", "numpy", "--values", "none", "stale.py")
     assert gradviz_here("report", "stale.gradviz").returncode == 0
-    assert (tmp_path / "stale.report.html").read_text().count("The trace has no values for it") == 2
+    assert (tmp_path / "stale.report.html").read_text().count("The trace has no values for it") == 4
     done = gradviz_here("report", "stale.gradviz", "-o", "report.pdf")
     assert (done.returncode, done.stderr) == (2, "gradviz: a report is an .html file, not report.pdf\n")
+
+
+def test_several_runs_have_their_curves_together(gradviz_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "stale.py").write_text(STALE)
+    (tmp_path / "sound.py").write_text(
+        STALE.replace("    loss.backward()", "    optimizer.zero_grad()\n    loss.backward()")
+    )
+    for name, script in (("one", "stale.py"), ("two", "stale.py"), ("three", "sound.py")):
+        gradviz_here("trace", "--engine", "numpy", "-o", f"{name}.gradviz", script)
+    done = gradviz_here("report", "one.gradviz", "two.gradviz", "three.gradviz", "-o", "all.html")
+    assert done.stdout == "wrote all.html: 2 findings\n"
+    page = (tmp_path / "all.html").read_text()
+    loss = page[page.index("<h3>Loss") : page.index("<h3>Learning")]
+    assert re.findall(r"<title>(.*?)</title>", loss) == ["one", "two", "three"]
+    assert len(set(re.findall(r'stroke="(#\w+)"', loss))) == 3
+    assert page.count("<article") == 1
+    assert "<p class='see'>in one, two</p>" in page
+
+
+def test_more_runs_than_colours_are_refused(gradviz_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "stale.py").write_text(STALE)
+    gradviz_here("trace", "--engine", "numpy", "-o", "one.gradviz", "stale.py")
+    done = gradviz_here("report", *["one.gradviz"] * 21)
+    assert (done.returncode, done.stderr) == (2, "gradviz: a report has up to 20 runs, not 21\n")
+
+
+def test_a_curve_of_many_points_keeps_its_peaks_and_gaps() -> None:
+    values = np.ones(20_000)
+    values[[777, 12_345]] = 1e6, np.nan
+    drawn = chart([Series("w", np.arange(20_000), values)], ["#000000"], [])
+    heights = [float(point.split(",")[1]) for point in re.findall(r"[\d.]+,[\d.]+", drawn)]
+    assert len(heights) < 500
+    assert min(heights) < 40 < 150 < max(heights)
+    assert drawn.count("not finite") == 1
+
+
+def test_negative_values_are_drawn_on_a_linear_scale() -> None:
+    series = [Series("loss", np.array([1, 2, 3]), np.array([-1.0, 0.0, 1.0]))]
+    assert is_clearer_linear(series)
+    drawn = chart(series, ["#000000"], [], linear=True)
+    assert {"-1", "0", "1"} <= set(re.findall(r">(-?[\d.]+)</text>", drawn))
 
 
 def test_norms_and_ratios_are_those_of_the_run(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""`gradviz report`: findings, curves and the picture of a run on one page."""
+"""`gradviz report`: findings, curves, the model and the picture of a run on one page; or the curves of several runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened, patience
+from gradviz.cli.common import all_opened, fail, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
+from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.settings_file import settings_at
@@ -15,11 +18,9 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
-from gradviz.pictures.chart import COLOURS, Series
 from gradviz.pictures.render import svg, write
-from gradviz.query.curves import Curve, gradient_norms, update_ratios
+from gradviz.query.query import Query
 from gradviz.tracefile import Trace
-from gradviz.words import Words
 from gradviz.words.numbers import plural
 
 _AROUND = 2  # lines of source above and below a place
@@ -30,35 +31,42 @@ _AROUND = 2  # lines of source above and below a place
 Examples:
   gradviz report                                the newest trace here, as STEM.report.html
   gradviz report train.gradviz -o report.html
+  gradviz report lr1.gradviz lr2.gradviz        the curves of two runs together
 """
 )
-@click.argument("trace", required=False, type=click.Path(path_type=Path))
+@traces_argument
 @click.option("-o", "output", type=click.Path(path_type=Path), help="The page [default: STEM.report.html].")
-def report(trace: Path | None, output: Path | None) -> None:
-    """Write what `gradviz check` finds in TRACE, the curves of its training and its picture on one page.
+def report(traces: tuple[Path, ...], output: Path | None) -> None:
+    """Write what `gradviz check` finds in TRACE, the curves of its training, its modules and its picture on one page.
+    Of several traces the page has their curves together, and the findings of each.
 
     The page is one file that needs no network. Default: the newest *.gradviz here.
     """
-    with opened(trace) as recorded:
-        path = output or recorded.path.with_suffix(".report.html")
+    with all_opened(traces) as recorded:
+        if len(recorded) > MOST_RUNS:
+            fail(f"a report has up to {MOST_RUNS} runs, not {len(recorded)}")
+        path = output or recorded[0].path.with_suffix(".report.html")
         if path.suffix.lower() != ".html":
             fail(f"a report is an .html file, not {path.name}")
-        with patience(f"checking {recorded.path.name}") as doing:
-            found = check(recorded, settings=settings_at(Path.cwd()))
+        found: list[Report] = []
+        with patience(f"checking {recorded[0].path.name}") as doing:
+            for trace in recorded:
+                doing(f"checking {trace.path.name}")
+                found.append(check(trace, settings=settings_at(Path.cwd())))
             doing(f"drawing into {path.name}")
-            text = page.html(_report(recorded, found))
+            one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
+            text = page.html(one)
         write(path, text.encode())
-    click.echo(f"wrote {path}: {plural(len(found.findings), 'finding')}")
+    click.echo(f"wrote {path}: {plural(sum(len(one.findings) for one in found), 'finding')}")
 
 
-def _report(trace: Trace, found: Report) -> page.Report:
-    words = Words(trace)
+def _of_run(trace: Trace, found: Report) -> page.Report:
+    query = Query(trace)
     graph, about = _picture(trace, found)
-    norms, ratios = gradient_norms(words.query), update_ratios(words.query)
-    left_out = max(len(norms) - len(COLOURS), 0)
     reasons: dict[str, list[str]] = {}
     for rule, reason in found.not_checked:
         reasons.setdefault(reason, []).append(rule)
+    rows, total = model_rows(query)
     return page.Report(
         title=Path(trace.meta.get("script", "") or trace.path.name).name,
         facts=_facts(trace, found),
@@ -66,14 +74,59 @@ def _report(trace: Trace, found: Report) -> page.Report:
             _item(number, finding, trace, about.get(number, []))
             for number, finding in enumerate(found.findings, 1)
         ],
+        charts=charts_of_run(query),
+        rows=rows,
+        total=total,
         not_checked=[(reason, ", ".join(rules)) for reason, rules in reasons.items()],
-        norms=_series(words, norms),
-        ratios=_series(words, ratios),
-        more=f"{plural(left_out, 'leaf', 'leaves')} with smaller gradients left out" if left_out else "",
         picture=svg(graph),
         caption=_caption(graph),
         checked=len(found.checked),
     )
+
+
+def _of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> page.Report:
+    names = _names(traces)
+    runs = [
+        page.Run(name, tuple(text for _, text in _facts(trace, found)))
+        for name, trace, found in zip(names, traces, reports, strict=True)
+    ]
+    scripts = dict.fromkeys(Path(trace.meta.get("script", "")).name or trace.path.name for trace in traces)
+    return page.Report(
+        title=", ".join(scripts),
+        facts=[],
+        items=_items_of_runs(names, traces, reports),
+        charts=charts_of_runs(dict(zip(names, map(Query, traces), strict=True))),
+        columns=tuple(label for label, _ in _facts(traces[0], reports[0])),
+        runs=runs,
+        checked=min(len(found.checked) for found in reports),
+    )
+
+
+def _items_of_runs(
+    names: Sequence[str], traces: Sequence[Trace], reports: Sequence[Report]
+) -> list[page.Item]:
+    """The findings of several runs: those that read the same are one, shown as the first run has it."""
+    first: dict[tuple[str, ...], tuple[Finding, Trace]] = {}
+    where: dict[tuple[str, ...], list[str]] = {}
+    for name, trace, report in zip(names, traces, reports, strict=True):
+        for finding in report.findings:
+            key = (finding.rule, place_of(finding), finding.message, finding.fix)
+            first.setdefault(key, (finding, trace))
+            where.setdefault(key, []).append(name)
+    found = []
+    for number, (text, (finding, trace)) in enumerate(first.items(), 1):
+        runs = "all runs" if len(where[text]) == len(names) else ", ".join(where[text])
+        found.append(replace(_item(number, finding, trace, []), where=runs))
+    return found
+
+
+def _names(traces: Sequence[Trace]) -> list[str]:
+    """What the runs are called: by their files, with the folders where these are the same."""
+    stems = [trace.path.stem for trace in traces]
+    names = stems if len(set(stems)) == len(stems) else [str(trace.path) for trace in traces]
+    return [
+        f"{name} ({place})" if names.index(name) < place - 1 else name for place, name in enumerate(names, 1)
+    ]
 
 
 def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
@@ -109,13 +162,7 @@ def _caption(graph: Graph) -> str:
     return "The whole run" if graph.pass_number is None else f"Pass {graph.pass_number} of {graph.passes}"
 
 
-def _series(words: Words, curves: list[Curve]) -> list[Series]:
-    """The curves that reach highest, by name."""
-    largest = sorted(curves, key=lambda curve: -max(curve.values, default=0.0))[: len(COLOURS)]
-    return [Series(words.called(curve.leaf), curve.at, curve.values) for curve in curves if curve in largest]
-
-
-def _item(number: int, finding: Finding, trace: Trace, nodes: list[Node]) -> page.Item:
+def _item(number: int, finding: Finding, trace: Trace, nodes: Iterable[Node]) -> page.Item:
     event = finding.events[0] + 1 if finding.events else 0
     return page.Item(
         number,

@@ -1,4 +1,4 @@
-"""A chart of curves as SVG: logarithmic values over passes or steps."""
+"""A chart of curves as SVG, over passes or steps; and the small ones of a table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,24 @@ COLOURS = (
     "#5f3dc4",
     "#868e96",
     "#d6336c",
+    "#4dabf7",
+    "#ffa94d",
+    "#69db7c",
+    "#da77f2",
+    "#ff8787",
+    "#3bc9db",
+    "#dab280",
+    "#9775fa",
+    "#adb5bd",
+    "#f783ac",
 )
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 240, 56, 12, 22, 30
-_MOST_POINTS = 400  # of a curve
+MOST = 10  # curves that are told apart by colour in one chart, of one run
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520, 220, 56, 12, 22, 30
+_MOST_POINTS = 400  # of a curve; of more, the least and the largest of each stretch
+_SMALL = 110, 20  # of the charts of a table: width, height
 _LABELS = 6
 _LARGEST_DECADE = sys.float_info.max_10_exp
+_LARGEST = sys.float_info.max / 100  # on a linear scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +60,105 @@ class Mark:
     link: str
 
 
-def chart(series: list[Series], colours: list[str], marks: list[Mark]) -> str:
-    """The curves as an SVG element that is as wide as its container, each in the colour beside it."""
+def chart(series: list[Series], colours: list[str], marks: list[Mark], linear: bool = False) -> str:
+    """The curves as an SVG element that is as wide as its container, each in the colour beside it. The values are
+    logarithmic, or `linear`."""
     values = np.concatenate([one.values for one in series])
     places = np.concatenate([one.at for one in series])
-    known = values[np.isfinite(values) & (values > 0)]
-    low, high = (np.log10(known.min()), np.log10(known.max())) if len(known) else (-1.0, 1.0)
-    margin = max(0.05 * (high - low), 0.1)
-    frame = _Frame(float(places.min()), float(places.max()), float(low - margin), float(high + margin))
+    frame = _Frame(float(places.min()), float(places.max()), *_extent(values, linear), linear)
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" class="chart">',
         *frame.grid(),
-        *(frame.mark(mark) for mark in marks),
         *(frame.curve(one, colour) for one, colour in zip(series, colours, strict=True)),
+        *(frame.mark(mark) for mark in marks),  # above the curves: they are links
         "</svg>",
     ]
     return "\n".join(parts)
 
 
+def is_clearer_linear(series: list[Series]) -> bool:
+    """Whether some values are negative, or all within a factor of ten."""
+    values = np.concatenate([one.values for one in series])
+    known = values[np.isfinite(values)]
+    return len(known) > 0 and bool(known.min() < 0 or known.max() < 10 * known.min())
+
+
+def small_chart(series: Series) -> str:
+    """One curve without axes, logarithmic, for a cell of a table."""
+    width, height = _SMALL
+    low, high = _extent(series.values, False)
+    at, values = _thinned(series)
+    known = np.isfinite(values) & (values > 0)
+    at, values = at[known].astype(float), np.log10(values[known])
+    if not len(at):
+        return ""
+    span = max(float(series.at.max() - series.at.min()), 1.0)
+    xs = 2 + (at - series.at.min()) / span * (width - 4)
+    ys = height - 2 - (values - low) / (high - low) * (height - 4)
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+    line = (
+        f'<polyline points="{points}"/>'
+        if len(at) > 1
+        else f'<circle cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2"/>'
+    )
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="small">{line}</svg>'
+
+
+def _extent(values: np.ndarray, linear: bool) -> tuple[float, float]:
+    """The least and the largest value on a scale, with a margin; logarithms unless it is linear."""
+    known = values[np.isfinite(values) & (linear | (values > 0))]
+    known = np.clip(known, -_LARGEST, _LARGEST) if linear else np.log10(known)
+    low, high = (float(known.min()), float(known.max())) if len(known) else (-1.0, 1.0)
+    least = 0.05 * max(abs(low), abs(high)) or 0.1
+    margin = max(0.05 * (high - low), least if linear else 0.1)
+    return low - margin, high + margin
+
+
+def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """The points of a curve; of many, the least and the largest of each stretch, and all stretches that have one that
+    is not finite."""
+    count = len(series.at)
+    if count <= _MOST_POINTS:
+        return series.at, series.values
+    step = -(-2 * count // _MOST_POINTS)
+    starts = np.arange(0, count, step)
+    chosen = []
+    for start in starts.tolist():
+        part = series.values[start : start + step]
+        finite = np.isfinite(part)
+        if finite.any():
+            chosen += [start + int(np.where(finite, part, np.inf).argmin())]
+            chosen += [start + int(np.where(finite, part, -np.inf).argmax())]
+        if not finite.all():
+            chosen.append(start + int(finite.argmin()))
+    own = distinct(chosen)
+    return series.at[own], series.values[own]
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The scales: the first and last place, the least and largest decimal logarithm."""
+    """The scales: the first and last place, the least and largest value or, unless it is linear, decimal logarithm."""
 
     first: float
     last: float
     low: float
     high: float
+    linear: bool
 
     def x(self, place: float) -> float:
         share = (place - self.first) / (self.last - self.first) if self.last > self.first else 0.5
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
-        if value <= 0:
+        if value <= 0 and not self.linear:
             return _HEIGHT - _BOTTOM
-        share = (np.log10(value) - self.low) / (self.high - self.low)
-        return float(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM))
+        height = value if self.linear else float(np.log10(value))
+        return _HEIGHT - _BOTTOM - (height - self.low) / (self.high - self.low) * (_HEIGHT - _TOP - _BOTTOM)
 
     def grid(self) -> list[str]:
-        """Lines at powers of ten, between them too if there are few, and the numbers of passes or steps."""
+        """Lines at round values, and the numbers of passes or steps."""
         found = []
-        for value in self._values():
+        for value in self._round_values() if self.linear else self._values():
             y, text = self.y(value), f"{value:.6g}"
             found.append(
                 f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -101,16 +172,24 @@ class _Frame:
         return found
 
     def _values(self) -> list[float]:
+        """Powers of ten; values between them too if there are few."""
         decades = range(int(np.floor(self.low)), min(int(np.ceil(self.high)), _LARGEST_DECADE) + 1)
         every = max(1, -(-len(decades) // _LABELS))
         steps = (1, 2, 5) if self.high - self.low < 2 else (1,)
         values = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
         return [value for value in values if self.low <= np.log10(value) <= self.high]
 
+    def _round_values(self) -> list[float]:
+        """Multiples of 1, 2 or 5 times a power of ten."""
+        rough = (self.high - self.low) / _LABELS
+        decade = 10.0 ** np.floor(np.log10(rough))
+        step = next(float(decade * factor) for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
+        first, last = int(np.ceil(self.low / step)), int(np.floor(self.high / step))
+        return [number * step for number in range(first, last + 1)]
+
     def curve(self, series: Series, colour: str) -> str:
         """The stretches of finite values as lines, those of others at the upper edge."""
-        step = -(-len(series.at) // _MOST_POINTS)
-        at, values = series.at[::step], series.values[::step]
+        at, values = _thinned(series)
         finite = np.isfinite(values)
         bounds = np.flatnonzero(np.diff(finite.astype(int))) + 1
         parts = []

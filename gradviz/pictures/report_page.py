@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from gradviz.pictures.chart import COLOURS, Mark, Series, chart
+from gradviz.pictures.chart import COLOURS, Mark, Series, chart, is_clearer_linear, small_chart
 from gradviz.words.escape import visible
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -26,8 +26,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding as the report shows it. `nodes` are the ids and names of the nodes of the picture that it is
-    about."""
+    """A finding as the report shows it. `nodes` are the ids and names of the nodes of the picture that it is about;
+    `where` names the runs that have it, of several."""
 
     number: int
     severity: str
@@ -40,23 +40,59 @@ class Item:
     excerpt: Excerpt | None
     consequences: tuple[str, ...]
     nodes: tuple[tuple[str, str], ...]
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A chart with its title, and a sentence under it. `marks` says whether findings are marked in it."""
+
+    title: str
+    series: list[Series]
+    note: str = ""
+    marks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A module in the table of the model: texts, and its curves of gradient and change (None: not known)."""
+
+    depth: int
+    name: str
+    type: str
+    count: int
+    shapes: str
+    parameters: str
+    ops: str
+    gradient: Series | None
+    change: Series | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One of several runs: its name, and the facts about it."""
+
+    name: str
+    facts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a report shows. `facts` are pairs of a label and a text; `picture` is an SVG document."""
+    """What a report shows. `facts` are pairs of a label and a text; `picture` is an SVG document. Of several runs it
+    has `runs`, whose facts have the labels `columns`, and neither rows nor a picture."""
 
     title: str
     facts: list[tuple[str, str]]
     items: list[Item]
-    not_checked: list[tuple[str, str]]
-    norms: list[Series]
-    ratios: list[Series]
-    more: str
-    picture: str
-    caption: str
+    charts: list[Drawn]
+    rows: list[Row] = field(default_factory=list)
+    total: str = ""
+    not_checked: list[tuple[str, str]] = field(default_factory=list)
+    picture: str = ""
+    caption: str = ""
     checked: int = 0
-    notes: list[str] = field(default_factory=list)
+    columns: tuple[str, ...] = ()
+    runs: list[Run] = field(default_factory=list)
 
 
 def html(report: Report) -> str:
@@ -70,13 +106,23 @@ def html(report: Report) -> str:
         f"<title>{_text(report.title)} · gradviz report</title><style>{style}</style></head><body>",
         _header(report),
         "<main>",
-        _findings(report),
-        _curves(report),
-        _picture(report),
-        _not_checked(report),
+        *(text for _, text in _sections(report)),
         "</main></body></html>",
     ]
     return "\n".join(parts)
+
+
+def _sections(report: Report) -> list[tuple[str, str]]:
+    """The name and the text of each part of the page."""
+    found = [
+        ("runs", _runs(report)),
+        ("findings", _findings(report)),
+        ("curves", _curves(report)),
+        ("model", _model(report)),
+        ("picture", _picture(report)),
+        ("not-checked", _not_checked(report)),
+    ]
+    return [(name, text) for name, text in found if text]
 
 
 def _text(text: str) -> str:
@@ -85,17 +131,32 @@ def _text(text: str) -> str:
 
 def _header(report: Report) -> str:
     facts = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(text)}</dd></div>" for name, text in report.facts)
-    links = "".join(
-        f'<a href="#{name}">{name}</a>' for name in ("findings", "curves", "picture", "not-checked")
+    links = "".join(f'<a href="#{name}">{name.replace("-", " ")}</a>' for name, _ in _sections(report))
+    box = f"<dl>{facts}</dl>" if facts else ""
+    return f"<header><h1>{_text(report.title)}</h1><nav>{links}</nav>{box}</header>"
+
+
+def _runs(report: Report) -> str:
+    if not report.runs:
+        return ""
+    colours = _colours(report)
+    heads = "".join(f"<th>{_text(name)}</th>" for name in report.columns)
+    rows = "".join(
+        f'<tr><th scope="row"><b style="background:{colours.get(run.name, "transparent")}"></b>{_text(run.name)}</th>'
+        + "".join(f"<td>{_text(fact)}</td>" for fact in run.facts)
+        + "</tr>"
+        for run in report.runs
     )
-    return f"<header><h1>{_text(report.title)}</h1><nav>{links}</nav><dl>{facts}</dl></header>"
+    return (
+        f'<section id="runs"><h2>Runs</h2><div class="wide"><table class="runs"><thead><tr><th>run</th>{heads}</tr>'
+        f"</thead><tbody>{rows}</tbody></table></div></section>"
+    )
 
 
 def _findings(report: Report) -> str:
     items = "".join(map(_item, report.items))
-    verdict = (
-        f"<p class='quiet'>No findings: {report.checked} rules were checked.</p>" if not report.items else ""
-    )
+    verdict = "" if items else f"No findings: {report.checked} rules were checked."
+    verdict = f"<p class='quiet'>{verdict}</p>" if verdict else ""
     return f'<section id="findings"><h2>Findings</h2>{verdict}{items}</section>'
 
 
@@ -103,12 +164,13 @@ def _item(item: Item) -> str:
     links = " ".join(f'<a href="#{_text(node)}">{_text(name)}</a>' for node, name in item.nodes)
     shown = f'<p class="see">in the picture: {links}</p>' if links else ""
     follows = "".join(f"<li>{_text(text)}</li>" for text in item.consequences)
+    where = f"<p class='see'>in {_text(item.where)}</p>" if item.where else ""
     because = f"<ul><li class='quiet'>because of this:</li>{follows}</ul>" if follows else ""
     return (
         f'<article id="finding-{item.number}" class="{_text(item.severity)}">'
         f'<h3><span class="number">{item.number}</span> <span class="severity">{_text(item.severity)}</span> '
         f'{_text(item.rule)} <span class="place">{_text(item.place)}</span></h3>'
-        f"<p>{_text(item.message)}</p>{_excerpt(item.excerpt)}"
+        f"{where}<p>{_text(item.message)}</p>{_excerpt(item.excerpt)}"
         f'<p class="fix"><span>cure</span> <code>{_text(item.fix)}</code></p>'
         f'<p class="see"><code>{_text(item.command)}</code></p>{shown}{because}</article>'
     )
@@ -131,25 +193,61 @@ def _curves(report: Report) -> str:
         for item in report.items
         if item.in_pass
     ]
-    names = dict.fromkeys(one.name for one in (*report.norms, *report.ratios))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    parts = [
-        _chart("Norm of each gradient, by pass", report.norms, colours, marks),
-        _chart("Change of each parameter relative to its size, by step", report.ratios, colours, []),
-    ]
-    more = f"<p class='quiet'>{_text(report.more)}</p>" if report.more else ""
-    return f'<section id="curves"><h2>Curves</h2>{"".join(parts)}{more}</section>'
+    colours = _colours(report)
+    parts = "".join(_chart(one, colours, marks if one.marks else []) for one in report.charts)
+    return f'<section id="curves"><h2>Curves</h2><div class="charts">{parts}</div></section>'
 
 
-def _chart(title: str, series: list[Series], colours: dict[str, str], marks: list[Mark]) -> str:
-    if not series:
-        return f"<h3>{title}</h3><p class='quiet'>The trace has no values for it.</p>"
+def _colours(report: Report) -> dict[str, str]:
+    """The colour of each curve, by its name: the same in all charts. The names of runs and modules come first."""
+    names = dict.fromkeys(run.name for run in report.runs)
+    charts = sorted(report.charts, key=lambda one: -len(one.series))
+    names |= dict.fromkeys(series.name for one in charts for series in one.series)
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+
+
+def _chart(one: Drawn, colours: dict[str, str], marks: list[Mark]) -> str:
+    note = f"<p class='quiet'>{_text(one.note)}</p>" if one.note else ""
+    if not one.series:
+        return f"<figure><h3>{_text(one.title)}</h3>{note}</figure>"
     names = "".join(
-        f'<li><b style="background:{colours[one.name]}"></b>{_text(one.name)}<span>{_last(one)}</span></li>'
-        for one in series
+        f'<li><b style="background:{colours[series.name]}"></b>{_text(series.name)}<span>{_last(series)}</span></li>'
+        for series in one.series
     )
-    drawn = chart(series, [colours[one.name] for one in series], marks)
-    return f'<figure><h3>{title}</h3>{drawn}<ul class="legend">{names}</ul></figure>'
+    of_each = [colours[series.name] for series in one.series]
+    drawn = chart(one.series, of_each, marks, is_clearer_linear(one.series))
+    return f'<figure><h3>{_text(one.title)}</h3>{drawn}<ul class="legend">{names}</ul>{note}</figure>'
+
+
+def _model(report: Report) -> str:
+    if not report.rows:
+        return ""
+    has_changes = any(row.change is not None for row in report.rows)
+    heads = ["module", "class", "parameters", "elements", "ops", "gradient norm, by pass"]
+    heads += ["relative change, by step"] if has_changes else []
+    rows = "".join(_row(row, has_changes) for row in report.rows)
+    return (
+        f'<section id="model"><h2>Model</h2><p class="quiet">{_text(report.total)}</p><div class="wide">'
+        f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead>"
+        f"<tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _row(row: Row, has_changes: bool) -> str:
+    times = f" <span>×{row.count}</span>" if row.count > 1 else ""
+    cells = [
+        f'<th scope="row" style="padding-left:{8 + 14 * row.depth}px">{_text(row.name)}{times}</th>',
+        f"<td>{_text(row.type)}</td><td>{_text(row.shapes)}</td>",
+        f'<td class="count">{_text(row.parameters)}</td><td class="count">{_text(row.ops)}</td>',
+        *(_cell(series) for series in (row.gradient, row.change)[: 1 + has_changes]),
+    ]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(series: Series | None) -> str:
+    if series is None:
+        return "<td></td>"
+    return f'<td class="curve">{small_chart(series)}<span>{_last(series)}</span></td>'
 
 
 def _last(series: Series) -> str:
@@ -158,6 +256,8 @@ def _last(series: Series) -> str:
 
 
 def _picture(report: Report) -> str:
+    if not report.picture:
+        return ""
     inner = report.picture[max(0, report.picture.find("<svg")) :]
     return (
         f'<section id="picture"><h2>Picture</h2><p class="quiet">{_text(report.caption)}</p>'
@@ -166,6 +266,8 @@ def _picture(report: Report) -> str:
 
 
 def _not_checked(report: Report) -> str:
+    if report.runs:
+        return ""
     rows = "".join(f"<li><b>{_text(rules)}</b>: {_text(reason)}</li>" for reason, rules in report.not_checked)
     told = f"{report.checked} rules were checked."
     return (

@@ -1,5 +1,5 @@
-"""How training went, as curves: the norm of each leaf's gradient in each pass, and how much each step of an optimizer
-changes each parameter."""
+"""How training went, by leaf: the norm of its gradient in each pass, and how much each step of an optimizer changes
+it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gradviz.events.values import Stat
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
+from gradviz.tracefile.states import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,42 +24,72 @@ class Curve:
     values: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Euclidean norms of many leaves: of `leaves[i]` at pass or step `at[i]` that of a gradient or a change, and the
+    `sizes[i]` of the leaf itself then. NaN where elements are not finite, −1 where the norm is not known."""
+
+    leaves: np.ndarray
+    at: np.ndarray
+    values: np.ndarray
+    sizes: np.ndarray
+
+
 def gradient_norms(query: Query) -> list[Curve]:
-    """The Euclidean norm of what each leaf accumulated, by pass. Gradients without values are left out."""
-    table = query.trace.table(Kind.ACCUMULATED)
-    norms = _norms(query.trace, table["gradient"], table.events)
-    return _curves(table["tensor"], table["in_pass"], norms)
+    """The norm of what each leaf accumulated, by pass. Gradients without values are left out."""
+    found = query.of(accumulated_norms)
+    return _curves(found.leaves, found.at, found.values)
 
 
 def update_ratios(query: Query) -> list[Curve]:
-    """The norm of the change that each step of an optimizer makes to each parameter over the norm of the parameter
-    before it, by the number of the step. It is the difference of the elements where they were kept; for SGD without
-    momentum and weight decay also the rate times the norm of the gradient. Other changes are left out."""
+    """The norm of each change over that of the parameter before it, by the number of the step; unknown ones are left
+    out. See `change_norms`."""
+    found = query.of(change_norms)
+    return _curves(found.leaves, found.at, ratios(found.values, found.sizes))
+
+
+def accumulated_norms(query: Query) -> Norms:
+    """What each leaf accumulated, by pass."""
+    table, trace = query.trace.table(Kind.ACCUMULATED), query.trace
+    gradients = trace.states.rows_of(table["gradient"], table.events)
+    leaves = query.memory.rows_of(table["tensor"], table.events)
+    return Norms(table["tensor"], table["in_pass"], _norms(trace, gradients), _norms(trace, leaves))
+
+
+def change_norms(query: Query) -> Norms:
+    """The change that each step of an optimizer makes to each parameter, by the number of the step. It is the
+    difference of the elements where they were kept; for SGD without momentum and weight decay else the rate times the
+    norm of the gradient. Others are not known."""
     trace = query.trace
     stepped, mutated = trace.table(Kind.STEPPED), trace.table(Kind.MUTATED)
     if not len(stepped) or not len(mutated):
-        return []
-    at = np.searchsorted(stepped.events, mutated.events) - 1
-    own = np.flatnonzero((at >= 0) & (stepped["type"][at] == mutated["how"]))
-    rows: list[tuple[int, int, float]] = []
-    for row in own.tolist():
-        step, event, tensor = int(at[row]), int(mutated.events[row]), int(mutated["tensor"][row])
-        ratio = _ratio(query, tensor, event, int(stepped.events[step]))
-        if ratio is not None:
-            rows.append((tensor, step + 1, ratio))
-    if not rows:
-        return []
-    tensors, steps, ratios = (np.array(column) for column in zip(*rows, strict=True))
-    return _curves(tensors, steps, ratios)
+        return Norms(*np.zeros((2, 0), np.int64), *np.zeros((2, 0)))
+    step = np.searchsorted(stepped.events, mutated.events) - 1
+    own = (step >= 0) & (stepped["type"][step] == mutated["how"])
+    step, tensors, events = step[own], mutated["tensor"][own], mutated.events[own]
+    before = query.memory.rows_of(tensors, stepped.events[step])
+    after = trace.states.rows_of(tensors, events)
+    sizes = _norms(trace, before)
+    changes = trace.states.distances(before, after)
+    plain = np.flatnonzero(changes == -1)
+    changes[plain] = _plain_changes(query, tensors[plain], step[plain])
+    return Norms(tensors, step + 1, np.where(sizes == -1, -1, changes), sizes)
 
 
-def _norms(trace: Trace, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """The norm of each tensor at the event beside it: NaN if it is not finite, −1 if it is not known."""
-    states = trace.states
-    rows = states.rows_of(tensors, events)
+@np.errstate(all="ignore")  # a parameter may be 0, or have infinities
+def ratios(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Norms relative to sizes: −1 where one of them is not known."""
+    return np.where((values == -1) | (sizes == -1), -1, np.where(sizes > 0, values / sizes, np.nan))
+
+
+def _norms(trace: Trace, rows: np.ndarray) -> np.ndarray:
+    """The norm of what tensors were by rows of the states: NaN if it is not finite, −1 if it is not known."""
+    states: States = trace.states
     sizes = np.zeros(max(trace.forms, default=0) + 1)
     for number, form in trace.forms.items():
         sizes[number] = np.prod(form.shape)
+    if not len(states):
+        return np.full(len(rows), -1.0)
     stats = states.stats[rows]
     norms = stats[:, Stat.RMS] * np.sqrt(sizes[states.forms[rows]])
     known = (rows >= 0) & ~np.isnan(stats[:, Stat.NAN])
@@ -67,42 +98,34 @@ def _norms(trace: Trace, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
 
 
 def _curves(leaves: np.ndarray, at: np.ndarray, values: np.ndarray) -> list[Curve]:
-    known = ~(values < 0)
+    """The known values of each leaf, in the order in which the leaves occur."""
+    known = values != -1
     leaves, at, values = leaves[known], at[known], values[known]
-    found, first = np.unique(leaves, return_index=True)
-    return [
-        Curve(int(leaf), at[leaves == leaf], values[leaves == leaf])
-        for leaf in found[np.argsort(first)].tolist()
-    ]
+    order = np.argsort(leaves, kind="stable")
+    bounds = np.flatnonzero(np.diff(leaves[order])) + 1
+    parts = sorted(np.split(order, bounds), key=lambda part: part[:1].tolist())
+    return [Curve(int(leaves[part[0]]), at[part], values[part]) for part in parts if len(part)]
 
 
-@np.errstate(all="ignore")  # a parameter may have infinities
-def _ratio(query: Query, tensor: int, event: int, step: int) -> float | None:
-    before, after = query.trace.snapshot(tensor, at=step), query.trace.snapshot(tensor, at=event)
-    if before is None or after is None or before.stats is None:
-        return None
-    size = float(before.stats.rms) * np.sqrt(np.prod(before.shape))
-    if before.array is not None and after.array is not None and before.shape == after.shape:
-        wide = np.result_type(after.array, before.array, np.float64)
-        change = float(np.linalg.norm(after.array.astype(wide) - before.array.astype(wide)))
-    else:
-        told = _plain_change(query, tensor, step)
-        if told is None:
-            return None
-        change = told
-    return change / size if size else float("nan")
+def _plain_changes(query: Query, tensors: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """The norms of the changes that SGD makes, where they are the rate times the gradient; else −1."""
+    stepped = query.trace.table(Kind.STEPPED)
+    rates = _plain_rates(query)[steps]
+    events = stepped.events[steps]
+    gradients = query.tensors.grads.last_of(tensors, events)
+    norms = _norms(query.trace, query.memory.rows_of(gradients, events))
+    return np.where(np.isnan(rates) | (norms == -1), -1, rates * norms)
 
 
-def _plain_change(query: Query, tensor: int, step: int) -> float | None:
-    """The norm of the change that SGD makes, where it is the rate times the gradient."""
-    stepped = query.trace.table(Kind.STEPPED).object(step)
-    if stepped.type != "SGD" or len(stepped.groups) != 1:
-        return None
-    settings = settings_of(stepped.groups[0])
-    rate = number_of(settings.get("lr"))
-    plain = not settings.get("momentum") and not settings.get("weight_decay")
-    gradient = query.tensors.grads.last(tensor, step)
-    value = query.memory.value(gradient, step) if gradient else None
-    if not plain or rate != rate or value is None or value.stats is None:
-        return None
-    return rate * float(value.stats.rms) * float(np.sqrt(np.prod(value.shape)))
+def _plain_rates(query: Query) -> np.ndarray:
+    """The rate of each step of SGD that has one group, without momentum and weight decay; NaN for any other."""
+    stepped = query.trace.table(Kind.STEPPED)
+    groups = stepped.lists("groups")
+    rate_of = {}
+    for text in np.unique(groups.elements[:, 0]).tolist():
+        settings = settings_of(query.trace.text(text))
+        is_plain = not settings.get("momentum") and not settings.get("weight_decay")
+        rate_of[text] = number_of(settings.get("lr")) if is_plain else np.nan
+    sgd = query.trace.named(stepped["type"], ("SGD",))
+    rates = np.array([rate_of.get(text, np.nan) for text in groups.firsts.tolist()])
+    return np.where(sgd & (groups.counts == 1), rates, np.nan)

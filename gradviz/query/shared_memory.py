@@ -7,6 +7,7 @@ followed: a write to a slice does not change the base here.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import replace
@@ -41,6 +42,43 @@ class Memory(Lookup):
             return own
         array = other.array.reshape(own.shape) if other.array is not None else None
         return replace(own, array=array, told=other.told)
+
+    def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+        """The state that tells the value of each tensor just after the event beside it, by its row, as `value` finds it
+        for one; −1 where it is unknown. The whole trace is read."""
+        rows = self.trace.states.rows_of(tensors, events)
+        order = np.argsort(tensors, kind="stable")
+        order = order[contained(tensors[order], sorted(self.shared))]
+        bounds = np.flatnonzero(np.diff(tensors[order])) + 1
+        for own in np.split(order, bounds) if len(order) else ():
+            rows[own] = self._rows_in_memory(int(tensors[own[0]]), events[own], rows[own])
+        return rows
+
+    def _rows_in_memory(self, tensor: int, events: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The rows of one tensor that shares memory, given those that are its own."""
+        states, forms = self.trace.states, self.trace.forms
+        homes, writes = self._shared
+        had = homes.get(tensor, [])
+        spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
+        home = np.searchsorted([since for since, _ in spans], events, side="right") - 1
+        rows = rows.copy()
+        for place in distinct(home).tolist():
+            written = writes.get(spans[place][1], [])
+            here = np.flatnonzero((home == place) & (rows >= 0))
+            if not written or not len(here):
+                continue
+            at, writers = np.array(written, np.int64).T
+            last = np.searchsorted(at, events[here], side="right") - 1
+            later = (last >= 0) & (writers[last] != tensor) & (at[last] > states.events[rows[here]])
+            here, last = here[later], last[later]
+            others = states.rows_of(writers[last], at[last])
+            sizes = {number: math.prod(form.shape) for number, form in forms.items()}
+            alike = [
+                other >= 0 and sizes[int(states.forms[other])] == sizes[int(states.forms[row])]
+                for other, row in zip(others.tolist(), rows[here].tolist(), strict=True)
+            ]
+            rows[here[alike]] = others[alike]
+        return rows
 
     @cached_property
     def shared(self) -> frozenset[int]:

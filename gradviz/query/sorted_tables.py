@@ -39,6 +39,13 @@ class Log:
         position = start + int(self.events[start:end].searchsorted(k, side="right"))
         return int(self.values[position - 1]) if position > start else None
 
+    def last_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
+        """For each tensor its last value up to the event beside it; 0 if there is none."""
+        if not len(self.tensors):
+            return np.zeros(len(tensors), np.int64)
+        places = np.searchsorted(self.tensors << 32 | self.events, tensors << 32 | events, side="right") - 1
+        return np.where((places >= 0) & (self.tensors[places] == tensors), self.values[places], 0)
+
     def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Every tensor with a value up to event k, and its last value."""
         told = self.events <= k

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,6 +19,7 @@ from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 _BITS = 31  # of an event's number in a key with a tensor's, which has 32: a key has 63 and a sign
 _LAST_EVENT = (1 << _BITS) - 1
+_ELEMENTS_AT_ONCE = 1 << 18  # that differences are made of
 _COLUMNS = (
     "tensors", "events", "versions", "bases", "forms", "flags", "_grades", "_lengths", "_offsets",
 )  # fmt: skip
@@ -238,6 +239,50 @@ class States:
     def in_full(self) -> np.ndarray:
         """The tensors of the states whose elements were kept."""
         return self.tensors[self._grades == ELEMENTS]
+
+    def elements(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The elements of some states, as far as they were kept: those of one chunk and form together, as the places of
+        their rows among `rows` and an array of a row for each."""
+        kept = np.flatnonzero((rows >= 0) & (self._grades[rows] == ELEMENTS) & (self._lengths[rows] > 0))
+        chunks = np.searchsorted(self.firsts_of_chunks, rows[kept], side="right") - 1
+        keys = chunks << 32 | self.forms[rows[kept]].astype(np.int64)
+        for key in distinct(keys).tolist():
+            places = kept[keys == key]
+            array = self._elements_of_chunk(key >> 32, rows[places])
+            if array is not None:
+                yield places, array
+
+    def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """The Euclidean norm of the difference of two states each; −1 where elements of one of them were not kept, or
+        their forms differ."""
+        found = np.full(len(before), -1.0)
+        alike = (before >= 0) & (after >= 0) & (self.forms[before] == self.forms[after])
+        alike &= (self._grades[before] == ELEMENTS) & (self._grades[after] == ELEMENTS)
+        for form in distinct(self.forms[before[alike]]).tolist():
+            own = np.flatnonzero(alike & (self.forms[before] == form))
+            size = int(np.prod(self._known_forms[form].shape))
+            at_once = max(1, _ELEMENTS_AT_ONCE // max(size, 1))
+            for start in range(0, len(own), at_once):
+                part = own[start : start + at_once]
+                found[part] = self._distances(before[part], after[part], size)
+        return found
+
+    def _distances(self, before: np.ndarray, after: np.ndarray, size: int) -> np.ndarray:
+        is_complex = self._known_forms[int(self.forms[before[0]])].dtype.startswith("complex")
+        both = np.zeros((2, len(before), size), np.complex128 if is_complex else np.float64)
+        is_known = np.zeros((2, len(before)), bool)
+        for side, rows in enumerate((before, after)):
+            for places, array in self.elements(rows):
+                both[side, places], is_known[side, places] = array, True
+        with np.errstate(all="ignore"):  # they may have infinities
+            norms = np.sqrt((np.abs(both[1] - both[0]) ** 2).sum(axis=1))
+        return np.where(is_known.all(axis=0), norms, -1.0)
+
+    def _elements_of_chunk(self, chunk: int, rows: np.ndarray) -> np.ndarray | None:
+        """The elements of states of one chunk and form, a row for each; None for those that NumPy has no type for."""
+        payload = np.frombuffer(self._payload(chunk), np.uint8)
+        packed = payload[self._offsets[rows][:, None] + np.arange(int(self._lengths[rows[0]]))]
+        return elements_of(packed, self._known_forms[int(self.forms[rows[0]])].dtype)
 
     @cached_property
     def stats(self) -> np.ndarray:

@@ -1,0 +1,150 @@
+"""What a report draws and tabulates of one run, and of several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gradviz.pictures.chart import COLOURS, MOST, Series
+from gradviz.pictures.report_page import Drawn, Row
+from gradviz.query.model_summary import ModuleRow, model_summary
+from gradviz.query.module_curves import (
+    Grouping,
+    NamedCurve,
+    changes_of_modules,
+    gradients_of_modules,
+    gradients_relative,
+    innermost_module,
+    learning_rates,
+    losses,
+    modules_of,
+)
+from gradviz.query.query import Query
+from gradviz.words.numbers import plural
+
+MOST_RUNS = len(COLOURS)
+_UNKNOWN = "The trace has no values for it."
+_CHANGES = (
+    "How much a step changes a tensor of more than 64 elements is known for SGD without momentum and weight decay, "
+    "and for other optimizers with --values full."
+)
+
+
+def charts_of_run(query: Query) -> list[Drawn]:
+    """The charts of one run."""
+    module_of = modules_of(query, MOST)
+    gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
+    changes = changes_of_modules(query, module_of)
+    are_all_known = {curve.name for curve in changes} >= {curve.name for curve in gradients}
+    return [
+        Drawn("Loss, by pass", *_series(losses(query)), marks=True),
+        Drawn("Learning rate, by step", *_rates(learning_rates(query))),
+        Drawn("Norm of the gradient of each module, by pass", *_series(gradients), marks=True),
+        Drawn("Norm of the gradient over that of the parameters, by pass", *_series(relative), marks=True),
+        Drawn(
+            "Change of each module relative to its size, by step",
+            *_series(changes, "" if are_all_known else _CHANGES),
+        ),
+    ]
+
+
+def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
+    """The charts of several runs: of each what is one number a pass or step, and the gradients of the modules that the
+    runs have in common."""
+    whole: Grouping = lambda leaf: ""
+    found = [
+        Drawn("Loss, by pass", *_of_all(queries, losses)),
+        Drawn("Learning rate, by step", *_of_all(queries, learning_rates)),
+        Drawn(
+            "Norm of all gradients, by pass",
+            *_of_all(queries, lambda query: gradients_of_modules(query, whole)),
+        ),
+        Drawn(
+            "Change of all parameters relative to their size, by step",
+            *_of_all(queries, lambda query: changes_of_modules(query, whole), _CHANGES),
+        ),
+    ]
+    by_run = {name: gradients_of_modules(query, modules_of(query, MOST)) for name, query in queries.items()}
+    counts = Counter(curve.name for curves in by_run.values() for curve in curves)
+    for module in [name for name, count in counts.items() if count > 1][:MOST]:
+        series = [
+            Series(run, curve.at, curve.values)
+            for run, curves in by_run.items()
+            for curve in curves
+            if curve.name == module
+        ]
+        found.append(Drawn(f"Norm of the gradient of {module}, by pass", series))
+    return found
+
+
+def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series], str]:
+    """Curves that are drawn, those that reach highest, and the sentence beneath them."""
+    own = list(curves)
+    largest = sorted(own, key=lambda curve: -max(curve.values, default=0.0))[:MOST]
+    drawn = [Series(curve.name, curve.at, curve.values) for curve in own if curve in largest]
+    left_out = f"{plural(len(own) - MOST, 'curve')} with smaller values left out." if len(own) > MOST else ""
+    return drawn, " ".join(filter(None, (left_out, note))) if own else note or _UNKNOWN
+
+
+def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
+    """The rates of optimizers; of those that never change a sentence is enough."""
+    if not curves:
+        return [], "No step of an optimizer was recorded."
+    if all((curve.values == curve.values[0]).all() for curve in curves):
+        rates = ", ".join(f"{curve.name}: {curve.values[0]:.6g}" for curve in curves)
+        return [], f"{rates}, the same at all steps."
+    return _series(curves)
+
+
+def _of_all(
+    queries: Mapping[str, Query], of_one: Callable[[Query], Sequence[NamedCurve]], note: str = ""
+) -> tuple[list[Series], str]:
+    """The curves of all runs, named by the run; of one that has several, by their own names too."""
+    found = []
+    for run, query in queries.items():
+        curves = of_one(query)
+        found += [
+            Series(run if len(curves) == 1 else f"{run}: {curve.name}", curve.at, curve.values)
+            for curve in curves
+        ]
+    return found, note if note and len(found) < len(queries) else "" if found else _UNKNOWN
+
+
+def model_rows(query: Query) -> tuple[list[Row], str]:
+    """The rows of the table of modules, and its sum."""
+    summary = model_summary(query)
+    row_of = {path: row.path for row in summary for path in row.paths}
+    innermost = innermost_module(query)
+    grouping: Grouping = lambda leaf: row_of.get(innermost(leaf), "")
+    gradients, changes = (
+        {curve.name: Series(curve.name, curve.at, curve.values) for curve in curves(query, grouping)}
+        for curves in (gradients_of_modules, changes_of_modules)
+    )
+    rows = [
+        Row(
+            row.depth,
+            row.path,
+            row.type,
+            row.count,
+            ", ".join(f"{name} {_shape(shape)}" for name, shape in row.shapes),
+            f"{row.own * row.count:,}" if row.own else "",
+            f"{row.ops:,}" if row.ops is not None else "",
+            gradients.get(row.path) if row.own else None,
+            changes.get(row.path) if row.own else None,
+        )
+        for row in summary
+    ]
+    return rows, _total(summary)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _total(summary: Sequence[ModuleRow]) -> str:
+    elements = sum(row.own * row.count for row in summary)
+    frozen = sum((row.own - row.trainable) * row.count for row in summary)
+    modules = sum(row.count for row in summary)
+    told = f"{plural(modules, 'module')} with {elements:,} elements of parameters"
+    told += f", {frozen:,} of them frozen at the end" if frozen else ""
+    return f"{told}. Ops are those of the first call of a module, with those of modules inside."

@@ -1,0 +1,191 @@
+"""How training went, by module: the loss and the learning rates, and the norms of gradients and changes of all
+parameters of a module together, at every pass or step."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
+from gradviz.query.curves import Norms, accumulated_norms, change_norms
+from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCurve:
+    """Values over the passes or steps `at`. NaN where a value is not finite."""
+
+    name: str
+    at: np.ndarray
+    values: np.ndarray
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+Grouping = Callable[[int], str]  # the name of the module that a leaf is counted in
+
+
+def losses(query: Query) -> list[NamedCurve]:
+    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began."""
+    trace = query.trace
+    began = trace.table(Kind.PASS_BEGAN)
+    roots = began.lists("roots")
+    if not len(began) or not len(roots.elements):
+        return []
+    first = np.where(
+        roots.counts > 0, np.append(roots.elements, np.zeros((1, 4), np.int64), 0)[roots.starts, 2], 0
+    )
+    rows = trace.states.rows_of(first, began.events)
+    scalars = [number for number, form in trace.forms.items() if np.prod(form.shape) == 1]
+    is_scalar = (rows >= 0) & np.isin(trace.states.forms[rows], scalars)
+    stats = trace.states.stats[rows]
+    values = np.where(stats[:, Stat.NAN] + stats[:, Stat.INF] > 0, np.nan, stats[:, Stat.MEAN])
+    known = is_scalar & ~np.isnan(stats[:, Stat.NAN])
+    found: dict[tuple[str, int], list[int]] = {}
+    for row in np.flatnonzero(known).tolist():
+        site = trace.sites.get(int(began.sites[row]))
+        place = (site.place.file, site.place.line) if site is not None else ("", 0)
+        found.setdefault(place, []).append(row)
+    return [
+        NamedCurve(_called_at(query, int(first[rows[-1]]), place[1]), began["number"][rows], values[rows])
+        for place, rows in found.items()
+    ]
+
+
+def _called_at(query: Query, tensor: int, line: int) -> str:
+    name = query.labels.of(tensor)
+    return f"{name} (line {line})" if line else name
+
+
+def learning_rates(query: Query) -> list[NamedCurve]:
+    """The learning rate of each parameter group, by step. Groups of one optimizer whose rates are the same have one
+    curve."""
+    trace = query.trace
+    stepped = trace.table(Kind.STEPPED)
+    groups = stepped.lists("groups")
+    rate_of = {
+        text: number_of(settings_of(trace.text(text)).get("lr"))
+        for text in np.unique(groups.elements[:, 0]).tolist()
+    }
+    rates = np.array([rate_of[text] for text in groups.elements[:, 0].tolist()])
+    optimizers = stepped["optimizer"][groups.owners]
+    found: dict[tuple[int, bytes, bytes], list[int]] = {}
+    curves: dict[tuple[int, bytes, bytes], tuple[np.ndarray, np.ndarray]] = {}
+    for optimizer, group in np.unique(np.stack([optimizers, groups.positions], 1), axis=0).tolist():
+        own = (optimizers == optimizer) & (groups.positions == group) & ~np.isnan(rates)
+        at, values = groups.owners[own] + 1, rates[own]
+        key = (optimizer, at.tobytes(), values.tobytes())
+        found.setdefault(key, []).append(group)
+        curves[key] = at, values
+    names = {
+        int(number): trace.text(int(text))
+        for number, text in zip(stepped["optimizer"], stepped["type"], strict=True)
+    }
+    per_optimizer = Counter(optimizer for optimizer, *_ in found)
+    per_class = Counter(names.values())
+    result = []
+    for (optimizer, *_), numbers in found.items():
+        name = names[optimizer] + (f" {optimizer}" if per_class[names[optimizer]] > 1 else "")
+        if per_optimizer[optimizer] > 1:
+            name += f", group {', '.join(str(number) for number in numbers)}"
+        at, values = curves[optimizer, *_]
+        if len(at):
+            result.append(NamedCurve(name, at, values))
+    return result
+
+
+def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
+    """The norm of all that the parameters of a module accumulated in a pass together."""
+    found = query.of(accumulated_norms)
+    return _together(found, module_of, lambda values, sizes: values)
+
+
+def gradients_relative(query: Query, module_of: Grouping) -> list[NamedCurve]:
+    """The same over the norm of the parameters that accumulated."""
+    return _together(query.of(accumulated_norms), module_of, _over)
+
+
+def changes_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
+    """The norm of the change that a step makes to the parameters of a module over their norm before. Steps in which the
+    change of one of them is not known are left out."""
+    return _together(query.of(change_norms), module_of, _over)
+
+
+@np.errstate(all="ignore")  # parameters may be 0
+def _over(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.where(sizes > 0, values / sizes, np.nan)
+
+
+def _together(
+    norms: Norms, module_of: Grouping, measure: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> list[NamedCurve]:
+    """A measure of the norms of all leaves of a module at a pass together; nothing where one of them is not known."""
+    if not len(norms.leaves):
+        return []
+    leaves, inverse = np.unique(norms.leaves, return_inverse=True)
+    names = [module_of(leaf) for leaf in leaves.tolist()]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    groups = np.array([numbers[name] for name in names])[inverse]
+    last = int(norms.at.max()) + 1
+    keys, places = np.unique(groups * last + norms.at, return_inverse=True)
+    unknown = np.bincount(places, (norms.values == -1) | (norms.sizes == -1)) > 0
+    totals = [np.sqrt(np.bincount(places, part**2)) for part in (norms.values, norms.sizes)]
+    values = measure(*totals)
+    found = []
+    for name, number in numbers.items():
+        own = (keys // last == number) & ~unknown
+        if own.any():
+            found.append(NamedCurve(name, keys[own] % last, values[own]))
+    return found
+
+
+def modules_of(query: Query, most: int) -> Grouping:
+    """Puts each leaf into one of at most so many modules, which together have all parameters, each as deep in the
+    network as that allows. A leaf that is no parameter stands for itself."""
+    names = {leaf: name for leaf, name in query.trace.parameters.items() if leaf not in query.trace.buffers}
+    found = partition(names.values(), most)
+    by_leaf = {leaf: found[name] for leaf, name in names.items()}
+    return lambda leaf: by_leaf.get(leaf) or query.labels.of(leaf)
+
+
+def innermost_module(query: Query) -> Grouping:
+    """Puts each parameter into the module that holds it, a leaf that is no parameter into one of its own."""
+    names: Mapping[int, str] = query.trace.parameters
+    return lambda leaf: _parent(names[leaf]) if leaf in names else query.labels.of(leaf)
+
+
+def partition(names: Iterable[str], most: int) -> dict[str, str]:
+    """For the name of each parameter the path of the module that it is counted in: at most so many modules, if the
+    outermost are not more."""
+    module = {name: name.split(".", 1)[0] for name in names}
+    final: set[str] = set()
+    while open_ := Counter(alike(path) for path in module.values() if alike(path) not in final):
+        largest = max(open_, key=lambda path: open_[path])
+        split = {name: _deeper(name, path) for name, path in module.items() if alike(path) == largest}
+        stays = {path for path in module.values() if alike(path) == largest} & {*split.values()}
+        if len({*(module | split).values()}) <= most:
+            module |= split
+        if stays or len({*(module | split).values()}) > most:
+            final.add(largest)
+    return module
+
+
+def alike(path: str) -> str:
+    """The path of a module without the numbers in it: equal for the layers of a network."""
+    return _NUMBER.sub("*", path)
+
+
+def _deeper(name: str, path: str) -> str:
+    """The module one level below `path` on the way to a parameter; `path` if that holds it."""
+    depth = path.count(".") + 2
+    parts = name.split(".")
+    return ".".join(parts[:depth]) if len(parts) > depth else path
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0] or name

@@ -88,16 +88,34 @@ def _candidates(case: Case) -> dict[int, str]:
     learning = case.training.trained or got
     families = {_family(case, tensor) for tensor in learning} - {""}
     nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained
+    waiting = _still_waiting(case, got)
     found = {}
     for tensor in wanting.tolist():
         made = query.tensors.made(tensor)
-        if tensor in got or tensor in asked or not isinstance(made, TensorMade) or made.how == "gradient":
+        if (
+            tensor in got
+            or tensor in asked
+            or tensor in waiting
+            or not isinstance(made, TensorMade)
+            or made.how == "gradient"
+        ):
             continue
         if case.trace.passes and made.index > case.trace.passes[-1].first:  # no pass could reach it
             continue
         sure = nothing_learns or tensor in held
         found[tensor] = WARNING if sure else _severity(case, tensor, made, families)
     return found
+
+
+def _still_waiting(case: Case, got: set[int]) -> set[int]:
+    """The parameters of the optimizers whose turn had not come when the program ended by an exception, or has not come
+    yet: no parameter of theirs got a gradient, and those of others did."""
+    if case.trace.meta.get("ended") not in ("error", ""):
+        return set()
+    holders = case.training.holders
+    had_turns = {optimizer for leaf in got for optimizer in holders.get(leaf, set())}
+    had_turns.update(case.training.stepped["optimizer"].tolist())
+    return {leaf for leaf, own in holders.items() if had_turns and not own & had_turns}
 
 
 def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> str:

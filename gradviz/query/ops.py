@@ -41,6 +41,9 @@ RESHAPING = frozenset({
 CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
 SPLITTING = frozenset({"chunk", "split", "tensor_split", "unbind"})
+JOINING = frozenset({
+    "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack",
+})  # fmt: skip
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max", "clip")
 
 # Products of data with weights: what a layer does that learns. An embedding is one, of rows that are 0 but for a 1.

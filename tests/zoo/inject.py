@@ -29,7 +29,8 @@ TRAINING = Path(__file__).parent / "training"
 _PLACES = 2  # of one fault in one program
 _WORKERS = 2
 _SECONDS = 60  # for a program
-_NO_FAULT = ("AttributeError", "TypeError", "UnboundLocalError")  # of Python: the edit does not fit there
+# Of Python: the edit does not fit there, as a part of a loss that is one number.
+_NO_FAULT = ("AttributeError", "IndexError", "TypeError", "UnboundLocalError")
 _OWN = re.compile(
     r"^(torch|F|nn|math|random|copy|optim|len|range|list|zip|print|deque|int|float|min|argparse)\b"
 )

@@ -1,7 +1,7 @@
 """`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the
 root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in
-between. So does one of several ways: a term of a loss, a use of a layer, or all that a part gets
-(`decoder(q.sample())`), and a root that was made of numbers.
+between. So does one of several ways: a term of a loss, a use of a layer, a part of a result that is joined again with
+the rest, or all that a part gets (`decoder(q.sample())`); and a root that was made of numbers.
 
 Why it is bad: no gradient comes back through the cut. The leaf keeps the value that it began with, while the
 loss may still fall by what others learn.
@@ -28,6 +28,7 @@ from typing import TypeVar
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
+from gradviz.diagnose.cut_parts import CutPart, cut_parts
 from gradviz.diagnose.cut_rows import cut_rows
 from gradviz.diagnose.cut_terms import CutTerm, cut_terms
 from gradviz.diagnose.cut_uses import CutUse, cut_uses
@@ -39,7 +40,7 @@ from gradviz.query.cut_places import place_of_cut
 from gradviz.query.lack import Lack, Lacks
 from gradviz.tracefile import Site
 
-_Cut = TypeVar("_Cut", CutInput, CutTerm, CutUse)
+_Cut = TypeVar("_Cut", CutInput, CutPart, CutTerm, CutUse)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -78,6 +79,22 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _uses(case)
     yield from _inputs(case)
     yield from _rows(case)
+    yield from _parts(case)
+
+
+def _parts(case: Case) -> Iterator[Found]:
+    """Parts of a result that are joined again with the rest of it, which has its graph."""
+    for part in _of_what_learns(case, cut_parts):
+        why, cure = how_cut(case, part.event)
+        yield Found(
+            f"a part of {case.words.called(part.whole)} is cut off here, {why}, and joined with the rest, which is not: "
+            f"{case.called(part.leaves)} get{'s' * (len(part.leaves) == 1)} no gradient through it",
+            cure,
+            (part.event, part.joined),
+            site=place_of_cut(case.query, part.event),
+            tensors=part.leaves,
+            severity=WARNING,
+        )
 
 
 def _rows(case: Case) -> Iterator[Found]:

@@ -1,0 +1,111 @@
+"""Parts of a result that are cut off and joined again with the rest of it, which has its graph:
+`torch.cat([h[:1], h[1:].detach()])`. All leaves behind get a gradient from the rest, so that nothing else shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.query.cuts import op_of
+from gradviz.query.ops import COPYING, JOINING, RESHAPING, SELECTING, SHARING, SPLITTING, ZEROS
+from gradviz.query.upstream import leaves_behind
+from gradviz.sets import contained
+
+_VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
+_FAR = 16  # views between a part and the whole
+_ALIKE = 256  # pairs of tensors that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class CutPart:
+    """The event that cuts a part off, the tensor it is a part of, the op that joins it with the rest, and the trained
+    leaves behind the tensor."""
+
+    event: int
+    whole: int
+    joined: int
+    leaves: tuple[int, ...]
+
+
+def cut_parts(case: Case) -> list[CutPart]:
+    """The parts that are cut off and joined again, one for each line. Use `case.of(cut_parts)`."""
+    ops, made, received = (case.trace.table(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED))
+    ran = contained(made["node"], received["node"])
+    joins = ops.events[case.trace.named(ops["op"], JOINING) & contained(ops.events, made["op"][ran])]
+    found: dict[int, CutPart] = {}
+    for events in case.by_site(joins).values():
+        for part in _of_join(case, case.query.tensors.op(int(events[0]))):
+            found.setdefault(case.site(part.event), part)
+    return list(found.values())
+
+
+def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
+    """The inputs of a join that are cut parts of the same tensor as another input of it."""
+    inputs = [tensor for tensor in join.inputs if tensor]
+    wholes = [_whole(case, tensor) for tensor in inputs if _requires_grad(case, tensor, join.index)]
+    for tensor in inputs:
+        cut = None if _requires_grad(case, tensor, join.index) else _cut(case, tensor)
+        if cut is None:
+            continue
+        event, source = cut
+        whole = _whole(case, source)
+        if op_of(case.query, whole) is None or not any(_alike(case, whole, other) for other in wholes):
+            continue
+        nodes = case.query.nodes.of_tensors.of(whole)[1].tolist()
+        leaves = [leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained]
+        if leaves:
+            yield CutPart(event, whole, join.index, tuple(leaves))
+
+
+def _cut(case: Case, tensor: int) -> tuple[int, int] | None:
+    """The event that cuts a tensor off from what it is a view of, and that; None if it is no such view."""
+    for _ in range(_FAR):
+        made = op_of(case.query, tensor)
+        if made is None or made.op not in _VIEWING or not made.inputs or not made.inputs[0]:
+            return None
+        (tensor, *_) = made.inputs
+        if _requires_grad(case, tensor, made.index):
+            return made.index, tensor
+    return None
+
+
+def _whole(case: Case, tensor: int) -> int:
+    """The tensor that another is a view of, by however many views."""
+    for _ in range(_FAR):
+        made = op_of(case.query, tensor)
+        if made is None or made.op not in _VIEWING or not made.inputs or not made.inputs[0]:
+            break
+        (tensor, *_) = made.inputs
+    return tensor
+
+
+def _alike(case: Case, one: int, other: int) -> bool:
+    """Whether two tensors are the same, or were computed by the same ops from the same tensors, as where an expression
+    is written twice."""
+    waiting, seen = [(one, other)], {(one, other)}
+    while waiting and len(seen) < _ALIKE:
+        first, second = waiting.pop()
+        if first == second:
+            continue
+        left, right = op_of(case.query, first), op_of(case.query, second)
+        if left is None and right is None and _is_zeros(case, first) and _is_zeros(case, second):
+            continue
+        if left is None or right is None or left.op != right.op or left.args != right.args:
+            return False
+        if len(left.inputs) != len(right.inputs):
+            return False
+        pairs = [pair for pair in zip(left.inputs, right.inputs, strict=True) if pair not in seen]
+        waiting += pairs
+        seen.update(pairs)
+    return not waiting
+
+
+def _is_zeros(case: Case, tensor: int) -> bool:
+    made = case.query.tensors.made(tensor)
+    return isinstance(made, TensorMade) and made.how in ZEROS
+
+
+def _requires_grad(case: Case, tensor: int, at: int) -> bool:
+    return bool(case.query.tensors.flags(tensor, at) & REQUIRES_GRAD)

@@ -87,8 +87,8 @@ def _parts(case: Case) -> Iterator[Found]:
     for part in _of_what_learns(case, cut_parts):
         why, cure = how_cut(case, part.event)
         yield Found(
-            f"a part of {case.words.called(part.whole)} is cut off here, {why}, and joined with the rest, which is not: "
-            f"{case.called(part.leaves)} get{'s' * (len(part.leaves) == 1)} no gradient through it",
+            f"a part of {case.words.called(part.whole)} is cut off here, {why}, and joined with the rest, which "
+            f"is not: {case.called(part.leaves)} get{'s' * (len(part.leaves) == 1)} no gradient through it",
             cure,
             (part.event, part.joined),
             site=place_of_cut(case.query, part.event),

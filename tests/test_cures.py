@@ -83,7 +83,7 @@ w = torch.tensor([2.0, 3.0], requires_grad=True)
 y = w.mul_(2)
 y.sum().backward()
 """,
-        "with torch.no_grad(): ...  # around the update; or make a new tensor: y = x + 1",
+        "w.mul(2)  # a new tensor, not w.mul_(2)",
     ),
     "a rounded weight": (
         """

@@ -178,12 +178,12 @@ def held_by_the_optimizer(spot: Spot) -> list[Edit]:
     source, fix = spot.source, spot.finding.fix
     if "in place" in fix:
         return updated_in_place(spot)
-    if fix.startswith("optimizer.step()"):
+    if fix.endswith(".step()  # after backward()"):
         return _stepped(spot)
     statement = spot.statement
     if statement is None:
         return []
-    whole = re.match(r"\w+\(([\w.]+\.parameters\(\))", fix)
+    whole = re.match(r"[\w.]+\(([\w.]+\.parameters\(\))", fix)
     part = re.search(r"\*([\w.]+\.parameters\(\))\]", fix)
     own = [(node, call, name) for node, call, name in spot.optimizers() if node is statement]
     if own and part is not None:

@@ -21,10 +21,11 @@ from gradviz.words.escape import clean
 _WANTED = LEAF | REQUIRES_GRAD
 _LEAVES = 256  # the most leaves that are explained
 _CHECKPOINT = "CheckpointFunction"
-_NOT_REENTRANT = "checkpoint(..., use_reentrant=False); or an input that requires grad: x.requires_grad_()"
+_NOT_REENTRANT = "pass use_reentrant=False to checkpoint(), or give it an input that requires grad"
+_BLOCK = "switch it off by a `with torch.no_grad():`, which ends with its block"
 _DEEPCOPY = "deepcopy"
 _DETACH, _SAMPLE = ".detach()", ".sample("
-_COPY = "keep the tensor: torch.stack([...]) or the tensor itself, not .item(), .numpy() or torch.tensor(...)"
+_COPY = "keep the tensor itself, or torch.stack() of several: not .item(), .numpy() or torch.tensor()"
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
     Reason.GRAD_MODE_OFF: "compute it outside of torch.no_grad()",
@@ -160,7 +161,10 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
     maker = case.trace.event(event)
     if isinstance(maker, OpRan):
         if not maker.grad_enabled and switched_off(case.query, event) is not None:
-            return "grad mode is off from here on", "with torch.no_grad(): ...  # which ends with its block"
+            return (
+                "grad mode is off from here on",
+                "switch grad mode off by a block with torch.no_grad(), which ends with its block",
+            )
         if maker.op == "data":
             return ".data is outside of the graph", "use the tensor itself, without .data"
         reason = why_no_node(case.query, maker)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
+from gradviz.diagnose.own_words import typed
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
@@ -17,8 +17,6 @@ from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
 from gradviz.tracefile import Site, Trace, open_trace
 from gradviz.words.escape import clean, shortened
-
-_UNNAMED = re.compile(r"\bt(\d+)\b")
 
 
 class UnknownRule(GradvizError):
@@ -100,27 +98,13 @@ def _findings(case: Case, rule: Rule) -> Iterator[Finding]:
             rule=rule.id,
             severity=found.severity or rule.severity,
             message=found.message,
-            fix=_typed(case, found.fix),
+            fix=typed(case, found),
             site=_site(case, found),
             events=found.events,
             node=found.node,
             number=found.number,
             tensors=found.tensors,
         )
-
-
-def _typed(case: Case, cure: str) -> str:
-    """A cure in the words of the program: a tensor without a name in it is called by the expression that made it."""
-    return _UNNAMED.sub(lambda number: _expression(case, int(number[1])) or number[0], cure)
-
-
-def _expression(case: Case, tensor: int) -> str:
-    """The expression that made a tensor, or the line; empty if the source does not say."""
-    maker = case.query.tensors.maker(tensor)
-    site = case.query.places.site(case.site(maker)) if maker is not None else None
-    if site is None:
-        return ""
-    return clean(case.query.places.expression(site.number)) or f"the result of line {site.place.line}"
 
 
 def _site(case: Case, found: Found) -> Site | None:

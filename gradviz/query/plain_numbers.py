@@ -3,24 +3,44 @@ of that; the source says it."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.query.source_trees import trees
 from gradviz.sets import contained, distinct
 
 
 def read_as_number(query: Query, result: int) -> tuple[int, str] | None:
     """The first op on the way to a root whose line reads a tensor as a number, and how; None if there is none."""
-    name = re.escape(query.labels.of(result))
-    reading = re.compile(
-        rf"(?<![\w.]){name}\.(?:item|tolist)\(\)|(?<![\w.])(?:float|int|math\.\w+)\({name}\)"
-    )
+    name = query.labels.of(result)
     made = query.trace.table(Kind.NODE)
     ran = contained(made["node"], query.trace.table(Kind.RECEIVED)["node"])
     ran &= made.events > (query.tensors.maker(result) or 0)
     for site in distinct(made.sites[ran]).tolist():
-        found = reading.search(query.places.line_text(site))
+        names = "|".join(map(re.escape, (name, *_elements(query, site, name))))
+        reading = (
+            rf"(?<![\w.])(?:{names})\.(?:item|tolist)\(\)|(?<![\w.])(?:float|int|math\.\w+)\((?:{names})\)"
+        )
+        found = re.search(reading, query.places.line_text(site))
         if found is not None:
             return int(made.events[ran & (made.sites == site)][0]), found[0]
     return None
+
+
+def _elements(query: Query, site: int, name: str) -> Iterator[str]:
+    """The variables that a line has for the elements of a tensor: `v` in `sum(math.sqrt(v) for v in w)`, or in a loop
+    `for v in w:` around the line."""
+    place = query.places.site(site)
+    tree = query.of(trees).get(place.place.file) if place is not None else None
+    if place is None or tree is None:
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.comprehension | ast.For) or not isinstance(node.target, ast.Name):
+            continue
+        first = node.lineno if isinstance(node, ast.For) else node.iter.lineno
+        last = (node.end_lineno if isinstance(node, ast.For) else node.iter.end_lineno) or first
+        if ast.unparse(node.iter) == name and first <= place.place.line <= last:
+            yield node.target.id

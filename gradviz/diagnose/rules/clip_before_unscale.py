@@ -35,6 +35,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.loss_scale import constant_of, loss_scale
+from gradviz.query.own_names import scaler_name
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained, distinct
 
@@ -62,7 +63,9 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"the gradients of {case.called(leaves)} are clipped while they still carry the loss scale, which "
             f"{case.at(after)} takes away",
-            "scaler.unscale_(optimizer)  # before clip_grad_norm_(...), then scaler.step(optimizer)",
+            "scaler.unscale_(optimizer)  # before the gradients are clipped"
+            if scaler_name(case.query)
+            else "clip the gradients after they are divided by the scale of the loss",
             (int(own[0]), after),
             tensors=leaves,
         )

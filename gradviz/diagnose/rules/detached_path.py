@@ -142,7 +142,7 @@ def _numbers(case: Case) -> Iterator[Found]:
         lost = f": {case.called(behind)} never get{'s' * (len(behind) == 1)} a gradient" if behind else ""
         yield Found(
             f"{name} is a new leaf of plain numbers: pass {found.number} ends at it and trains nothing{lost}",
-            f"{source}.backward()  # of the tensor that was computed, without torch.tensor(...)",
+            f"{source}.backward()  # of the tensor that was computed, without torch.tensor()",
             (found.made, case.query.passes.by_number[found.number].first),
             number=found.number,
             tensors=(found.root, *behind),

@@ -56,8 +56,22 @@ def _without_grad(case: Case, error: Failure) -> str:
     """The statement that changes the leaf, under no_grad()."""
     statement = statement_at(case.query, error.site)
     if statement is None or not _only_changes(statement):
-        return "with torch.no_grad(): ...  # around the update; or make a new tensor: y = x + 1"
+        return (
+            _out_of_place(statement)
+            or "make a new tensor, as y = x + 1 does, or update it under torch.no_grad()"
+        )
     return f"with torch.no_grad(): {clean(ast.unparse(statement))}"
+
+
+def _out_of_place(statement: ast.stmt | None) -> str:
+    """The first call in place of a statement as one that makes a new tensor: `w.mul(2)` for `w.mul_(2)`."""
+    for node in ast.walk(statement) if statement is not None else ():
+        method = node.func if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and isinstance(method, ast.Attribute) and method.attr.endswith("_"):
+            new = ast.Attribute(method.value, method.attr.removesuffix("_"), ast.Load())
+            call = ast.unparse(ast.Call(new, node.args, node.keywords))
+            return clean(f"{call}  # a new tensor, not {ast.unparse(node)}")
+    return ""
 
 
 def _only_changes(statement: ast.stmt) -> bool:

@@ -58,7 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events)]).tolist())
         yield Found(
             f"the gradients of {case.called(leaves)} are changed after the step that used them: it has no effect",
-            "loss.backward(); clip_grad_norm_(...); optimizer.step()  # in this order",
+            _in_order(case, int(events[0])),
             (int(events[0]),),
             tensors=leaves,
         )
@@ -99,10 +99,16 @@ def _before(case: Case, event: int, leaves: tuple[int, ...]) -> Found:
     of = f" of {case.called(leaves)}" if leaves else ""
     return Found(
         f"the gradients{of} are clipped before backward() has computed them: it has no effect",
-        "loss.backward(); clip_grad_norm_(...); optimizer.step()  # in this order",
+        _in_order(case, event),
         (event,),
         tensors=leaves,
     )
+
+
+def _in_order(case: Case, event: int) -> str:
+    """The three calls in their order, that at the event between the two others."""
+    clips = case.words.expression(case.site(event), 80) or "clip the gradients"
+    return f"loss.backward(); {clips}; optimizer.step()  # in this order"
 
 
 RULE = Rule(

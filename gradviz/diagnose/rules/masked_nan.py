@@ -19,12 +19,17 @@ Not reported: a mask over values that were finite and had finite derivatives.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Source, first_bad, hidden, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import NodeMade
+from gradviz.query.source_trees import statement_at
+from gradviz.words.escape import clean
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -48,11 +53,29 @@ def _search(case: Case) -> Iterator[Found]:
         return
     yield Found(
         f"the gradient of {what} is 0 × inf = NaN: a mask sends 0 back to where the derivative is infinite",
-        f"mask the input too: x = torch.where(mask, x, 1.0) before {what}",
+        _masked(case, made, what),
         (origin.event, origin.harm, *((made.index,) if made is not None else ())),
         node=origin.node,
         number=origin.number,
     )
+
+
+def _masked(case: Case, made: NodeMade | None, what: str) -> str:
+    """The input of an op under the mask that its result has in the same statement; advice where that is not known."""
+    op = case.query.nodes.op(made.node) if made is not None else None
+    read = case.query.names.of(case.query.tensors.op(op).inputs[0]) if op is not None else None
+    statement = statement_at(case.query, case.query.places.site(made.site) if made is not None else None)
+    masks = [node.args[0] for node in ast.walk(statement) if _is_where(node)] if statement else []
+    if read is None or len(masks) != 1:
+        return f"give {what} a harmless input where its result is masked: torch.where around the input, too"
+    mask = ast.unparse(masks[0])
+    return clean(f"{read} = torch.where({mask}, {read}, 1.0)  # before this line")
+
+
+def _is_where(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr == "where" and len(node.args) == 3
 
 
 RULE = Rule(

@@ -20,6 +20,7 @@ Not reported: a gradient that is only printed, logged or used to scale a step.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
@@ -28,9 +29,11 @@ from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.ops import SHARING, SUMS
+from gradviz.query.source_trees import backward_call
 from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo
+from gradviz.words.escape import clean
 
 _MOST = 64  # results of a gradient that are looked at
 
@@ -55,13 +58,23 @@ def _search(case: Case) -> Iterator[Found]:
                 yield Found(
                     f"the gradient of pass {run.number} is a term of a loss ({case.at(term)}), but it was made without "
                     "create_graph=True: no gradient flows back through it",
-                    "torch.autograd.grad(..., create_graph=True)",
+                    _with_graph(case, run),
                     (run.first, term),
                     site=run.site,
                     number=run.number,
                     tensors=tuple(_leaves_behind_roots(case, run)),
                 )
                 break
+
+
+def _with_graph(case: Case, run: PassInfo) -> str:
+    """The call of grad() with `create_graph=True`."""
+    call = backward_call(case.query, case.query.places.site(run.site))
+    if call is None:
+        return "pass create_graph=True to the autograd.grad() that computes the gradient"
+    kept = [keyword for keyword in call.keywords if keyword.arg != "create_graph"]
+    keywords = [*kept, ast.keyword("create_graph", ast.Constant(True))]
+    return clean(ast.unparse(ast.Call(call.func, call.args, keywords)))
 
 
 def _leaves_behind_roots(case: Case, run: PassInfo) -> list[int]:

@@ -59,13 +59,20 @@ def _on_numbers(case: Case) -> Iterator[Found]:
         of = f"the number of {tensor}" if tensor else "a plain number"
         yield Found(
             f"backward() is called on {written}, which is {of} ({value.type}): a number has no graph",
-            f"{tensor}.backward()"
-            if tensor
-            else f"leave out .item() and float() where {written} is computed",
+            f"{tensor}.backward()" if tensor else _of_torch(value.origin, written),
             (value.failure.event,),
             site=value.failure.site,
         )
         return
+
+
+def _of_torch(origin: ast.expr, written: str) -> str:
+    """The first function of `math` in what a number was computed by, as that of `torch`."""
+    for node in ast.walk(origin):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("math."):
+            call = ast.unparse(node)
+            return clean(f"torch.{call.removeprefix('math.')}  # not {call}")
+    return f"compute {written} of tensors, without .item() and float()"
 
 
 def _read_from(origin: ast.expr) -> str:

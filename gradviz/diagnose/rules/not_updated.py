@@ -26,6 +26,7 @@ it is a note.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
@@ -37,6 +38,8 @@ from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.thawed import thawed
 from gradviz.events.kinds import Kind
+from gradviz.query.own_names import call_with_first, first_argument
+from gradviz.query.source_trees import in_place, statement_at
 from gradviz.words.escape import clean
 
 _UNREACHED = (
@@ -72,7 +75,7 @@ def _lost(case: Case) -> Iterator[Found]:
         one = len(change.leaves) == 1
         yield Found(
             f"{what} is a new tensor that nothing reads: {case.called(change.leaves)} never change{'s' * one}",
-            "with torch.no_grad(): p -= lr * p.grad  # in place",
+            _in_place(case, change.events[0]),
             change.events[:2],
             tensors=change.leaves,
             severity=ERROR,
@@ -103,7 +106,7 @@ def _forgotten(case: Case) -> Iterator[Found]:
             f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients"
             f"{f' and {beside} after what {name} trains' * part.comes_after}, and no step ever changes "
             f"{'it' if one else 'them'}",
-            f"{name}({_given(case, part.leaves)})  # or requires_grad_(False) if it is not to be trained",
+            f"{_with_all(case, part.made, name, part.leaves)}  # or requires_grad_(False) if it is not to be trained",
             (part.made, case.query.passes.by_number[part.number].first),
             number=part.number,
             tensors=part.leaves,
@@ -111,13 +114,32 @@ def _forgotten(case: Case) -> Iterator[Found]:
         )
 
 
-def _given(case: Case, leaves: tuple[int, ...]) -> str:
-    """The parameters to give to an optimizer: its own and those of a module, or all of the model."""
-    name = case.trace.parameters[leaves[0]]
-    (path, _), *more = case.query.modules.whole(leaves)
-    if more:
-        return f"{clean(name.partition('.')[0])}.parameters(), ..."
-    return f"[..., {clean(path)}]" if path == name else f"[..., *{clean(path)}.parameters()]"
+def _in_place(case: Case, event: int) -> str:
+    """The update at an event, which makes a new tensor, as an update in place."""
+    statement = statement_at(case.query, case.query.places.site(case.site(event)))
+    target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    update = in_place(statement, target)
+    return f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
+
+
+def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> str:
+    """The call that made an optimizer with the leaves too: with those of a module beside its own, or with all of the
+    model."""
+    path = case.trace.parameters[leaves[0]]
+    (module, _), *more = case.query.modules.whole(leaves)
+    own = first_argument(case.query, case.site(made))
+    new = clean(module) if module == path else f"*{clean(module)}.parameters()"
+    given = f"{clean(path.partition('.')[0])}.parameters()" if more else f"[{own}, {new}]"
+    call = call_with_first(case.query, case.site(made), given) if own or more else ""
+    return clean(call) or f"give {name} {new.removeprefix('*')}, too"
+
+
+def _listed(case: Case, leaves: tuple[int, ...]) -> str:
+    """What to give an optimizer for some leaves: `*net.head.parameters()` for those of a whole module."""
+    parts = case.query.modules.whole(leaves)
+    return ", ".join(
+        f"*{clean(path)}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts
+    )
 
 
 def _thawed(case: Case) -> Iterator[Found]:
@@ -127,7 +149,8 @@ def _thawed(case: Case) -> Iterator[Found]:
             f"{case.called(late.leaves)} require{'s' * one} grad from here on, and no step ever changes "
             f"{'it' if one else 'them'}: {name} was made before, at {case.at(late.made)}, without "
             f"{'it' if one else 'them'}",
-            'optimizer.add_param_group({"params": [...]})  # here, or give it all parameters when it is made',
+            f'optimizer.add_param_group({{"params": [{_listed(case, late.leaves)}]}})  # here, or give it all '
+            "parameters when it is made",
             (late.event, late.made),
             tensors=late.leaves,
             severity=WARNING,

@@ -36,6 +36,7 @@ from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.lack import PARAMETER
+from gradviz.query.own_names import call_with_first
 from gradviz.query.pass_owners import PassOwners
 from gradviz.sets import contained, distinct, without
 from gradviz.words.escape import clean
@@ -67,11 +68,18 @@ def _search(case: Case) -> Iterator[Found]:
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
-        f"{_CURE * (not is_older)}{name}({_model(case, leaves)}.parameters(), ...)",
+        f"{_CURE * (not is_older)}{_made_anew(case, holding, name, leaves)}",
         (step,) if made is None else (holding, step) if is_older else (made, step),
         site=0 if made is None or is_older else _replacing(case, made),
         tensors=(*leaves, *_left_behind(case)),
     )
+
+
+def _made_anew(case: Case, holding: int, name: str, leaves: list[int]) -> str:
+    """The call that made an optimizer, with all parameters of the model of some leaves."""
+    given = f"{_model(case, leaves)}.parameters()"
+    call = call_with_first(case.query, case.site(holding), given) if holding < case.trace.count else ""
+    return clean(call) or f"{name} of {given}"
 
 
 def _model(case: Case, leaves: list[int]) -> str:

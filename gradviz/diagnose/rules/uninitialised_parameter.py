@@ -62,7 +62,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{case.called(own)} {'is' if len(own) == 1 else 'are'} used as torch.empty left "
             f"{'it' if len(own) == 1 else 'them'}: nothing was written there first",
-            "nn.init.kaiming_uniform_(w)  # after torch.empty; or torch.randn(...) * 0.02, torch.zeros(...)",
+            "use torch.randn in place of torch.empty, times a small number such as 0.02; a bias may be torch.zeros",
             (case.query.tensors.maker(own[0]) or 0, read[own[0]]),
             site=site,
             tensors=tuple(own),

@@ -67,7 +67,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"{_outermost([around[site]])}, but "
             f"{'is' if len(leaves) == 1 else 'are'} not among its parameters(): no step changes "
             f"{'it' if len(leaves) == 1 else 'them'}",
-            "use nn.ModuleList, nn.ModuleDict or nn.Parameter(...) as an attribute of the module",
+            "use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module",
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),

@@ -62,6 +62,10 @@ def _search(case: Case) -> Iterator[Found]:
                 f"{what} multiplies it with {case.words.called(block.zero)}, which is 0",
                 _CURE_OF_INPUT,
             )
+        elif _is_below_zero(case, op):
+            read = _input(case, op)
+            why = f"all elements of {read} are below 0, where {what} is flat"
+            cure = f"start {read} above 0, or use torch.nn.functional.leaky_relu({read})"
         else:
             why, cure = f"{what} gives 0 for any gradient", _cure(case, op, what)
         yield Found(
@@ -78,6 +82,25 @@ def _search(case: Case) -> Iterator[Found]:
             or case.is_lesson
             else "",
         )
+
+
+def _is_below_zero(case: Case, op: int | None) -> bool:
+    """Whether an op is a relu of nothing but negative numbers."""
+    ran = case.query.tensors.op(op) if op is not None else None
+    if ran is None or op is None or ran.op not in ("relu", "relu_") or not ran.inputs[0]:
+        return False
+    rows = case.trace.states.rows_of(np.array(ran.inputs[:1]), np.array([op - 1]))
+    return bool(rows[0] >= 0 and case.trace.states.stats[rows[0], Stat.MAX] < 0)
+
+
+def _input(case: Case, op: int | None) -> str:
+    """The name of the input of an op, or the expression that made it."""
+    assert op is not None
+    tensor = case.query.tensors.op(op).inputs[0]
+    if case.query.names.of(tensor):
+        return case.words.called(tensor)
+    made = case.query.tensors.maker(tensor)
+    return (case.words.expression(case.site(made), 40) if made is not None else "") or "its input"
 
 
 def _cure(case: Case, op: int | None, expression: str) -> str:

@@ -1,0 +1,82 @@
+"""What a program calls its optimizers, its schedulers, its scaler and the roots of its passes, by its source."""
+
+from __future__ import annotations
+
+import ast
+
+from gradviz.events.kinds import Kind
+from gradviz.query.query import Query
+from gradviz.query.source_trees import backward_call, statement_at, trees
+
+
+def optimizer_name(query: Query, optimizers: set[int]) -> str:
+    """What the program calls the only one of these optimizers, or of all if there are none; empty if it is unknown."""
+    held = query.trace.table(Kind.HOLDS)
+    numbers = optimizers or set(held["optimizer"].tolist())
+    if len(numbers) != 1:
+        return ""
+    own = held.sites[held["optimizer"] == min(numbers)].tolist()
+    return next((name for site in own if (name := _assigned_at(query, site))), "")
+
+
+def scheduler_name(query: Query) -> str:
+    """What the program calls its only scheduler; empty if it is unknown."""
+    table = query.trace.table(Kind.SCHEDULED)
+    made = {_assigned_at(query, site) for site in table.sites[table["steps"] == 0].tolist()}
+    return made.pop() if len(made) == 1 else ""
+
+
+def scaler_name(query: Query) -> str:
+    """What the program calls the scaler that scales its loss: the `s` of `s.scale(loss)`; empty if it has none."""
+    found = {
+        ast.unparse(node.func.value)
+        for tree in query.of(trees).values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "scale"
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def root_name(query: Query, pass_number: int) -> str:
+    """What the program calls backward() on in a pass, or in its first one (0); empty if it is unknown."""
+    runs = query.trace.passes
+    run = next((run for run in runs if run.number == pass_number), runs[0] if runs else None)
+    if run is None:
+        return ""
+    call = backward_call(query, query.places.site(run.site))
+    method = call.func if call is not None else None
+    if isinstance(method, ast.Attribute) and method.attr == "backward":
+        receiver = ast.unparse(method.value)
+        if not receiver.endswith("autograd"):
+            return receiver
+    roots = query.passes.began(run.number).roots
+    return (query.names.of(roots[0].tensor) or "") if len(roots) == 1 else ""
+
+
+def call_with_first(query: Query, site: int, first: str) -> str:
+    """The call at a site with another first argument: `SGD(first, lr=0.1)`; empty where the source does not say."""
+    statement = statement_at(query, query.places.site(site))
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(value, ast.Call) or not value.args:
+        return ""
+    return ast.unparse(ast.Call(value.func, [ast.Name(first, ast.Load()), *value.args[1:]], value.keywords))
+
+
+def first_argument(query: Query, site: int) -> str:
+    """What the call at a site has as its first argument; of a list what it has in it. Empty if it is unknown."""
+    statement = statement_at(query, query.places.site(site))
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(value, ast.Call) or not value.args:
+        return ""
+    text = ast.unparse(value.args[0])
+    return text[1:-1] if isinstance(value.args[0], ast.List) else f"*{text}"
+
+
+def _assigned_at(query: Query, site: int) -> str:
+    """The variable or attribute that the value of a call is assigned to; empty where it is to none, or to several."""
+    place = query.places.site(query.places.named_at(site)) if site else None
+    statement = statement_at(query, place)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return ""
+    target = statement.targets[0]
+    return ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""

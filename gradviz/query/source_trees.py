@@ -25,9 +25,17 @@ def trees(query: Query) -> dict[str, ast.Module]:
 
 def statement_at(query: Query, site: Site | None) -> ast.stmt | None:
     """The innermost statement that begins on the line of a site; None if its source was not kept."""
-    nodes = ast.walk(query.of(trees)[site.place.file]) if site and site.place.file in query.of(trees) else ()
-    found = [node for node in nodes if isinstance(node, ast.stmt) and site and node.lineno == site.place.line]
-    return found[-1] if found else None
+    return query.of(_statements).get((site.place.file, site.place.line)) if site is not None else None
+
+
+def _statements(query: Query) -> dict[tuple[str, int], ast.stmt]:
+    """The innermost statement that begins on each line of each file."""
+    return {
+        (file, node.lineno): node
+        for file, tree in query.of(trees).items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+    }
 
 
 def backward_call(query: Query, site: Site | None) -> ast.Call | None:

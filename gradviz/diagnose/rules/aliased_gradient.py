@@ -31,7 +31,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.kept_gradients import kept_gradients
 from gradviz.query.source_trees import statement_at
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
 
@@ -45,14 +45,14 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
     """Leaves that accumulate into the same tensor in one pass."""
     came, assigned = case.trace.table(Kind.ACCUMULATED), case.trace.table(Kind.GRAD_ASSIGNED)
     told: set[int] = set()
-    for event, leaf, grad in zip(
-        assigned.events.tolist(), assigned["tensor"].tolist(), assigned["grad"].tolist(), strict=True
-    ):
+    own = (assigned["grad"] > 0) & contained(assigned["grad"], came["grad"])
+    columns = (assigned.events, assigned["tensor"], assigned["grad"])
+    for event, leaf, grad in zip(*(column[own].tolist() for column in columns), strict=True):
         later = (came.events > event) & (came["grad"] == grad) & (came["in_pass"] > 0)
         passes = distinct(came["in_pass"][later & (came["tensor"] == leaf)])
         others = distinct(came["tensor"][later & np.isin(came["in_pass"], passes) & (came["tensor"] != leaf)])
         site = case.query.places.site(case.site(event))
-        if not grad or not len(others) or case.site(event) in told:
+        if not len(others) or case.site(event) in told:
             continue
         told.add(case.site(event))
         one, other = case.called([leaf]), case.called(others.tolist())

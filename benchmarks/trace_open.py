@@ -79,6 +79,8 @@ def commands(folder: Path, events: int) -> list[tuple[str, ...]]:
         ("`info`", *taken("info", path)),
         ("`graph --pass` in the middle", *taken("graph", path, "--pass", middle, "-o", folder / "o.svg")),
         ("`graph`", *taken("graph", path, "-o", folder / "o.svg")),
+        ("`check`", *taken("check", path, "--fail-on", "error")),
+        ("`report`", *taken("report", path, "-o", folder / "o.html")),
         (
             "`step --at` in the middle, `--commands next`",
             *taken("step", path, "--at", events // 2, "--commands", "next"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
             for trace in recorded:
                 doing(f"checking {trace.path.name}")
                 found.append(check(trace, settings=settings_at(Path.cwd())))
+                gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
             doing(f"drawing into {path.name}")
             one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
             text = page.html(one)

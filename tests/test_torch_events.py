@@ -231,6 +231,39 @@ def test_a_grad_made_with_create_graph_has_its_own_node_and_a_second_pass_begins
     assert trace.snapshot(second.grad, second.index).array == 30
 
 
+@pytest.mark.parametrize(
+    ("function", "steps"),
+    [
+        (lambda x: torch.log(x**3), [("div", 0.008), ("pow", 25), ("mul", 75), ("mul", 0.6), ("copy", 0.6)]),
+        (lambda x: x**3, [("pow", 25), ("mul", 75), ("mul", 75), ("copy", 75)]),
+        (torch.sin, [("cos", 0.2836622), ("mul", 0.2836622), ("copy", 0.2836622)]),
+    ],
+)
+def test_what_goes_between_the_ops_of_a_derivative_has_its_values(
+    function: Callable[[torch.Tensor], torch.Tensor], steps: list[tuple[str, float]], record: Record
+) -> None:
+    def program() -> None:
+        x = torch.tensor(5.0, requires_grad=True)
+        function(x).backward(create_graph=True)
+        x.grad = None
+
+    trace = record(program)
+    ops = [event for event in of(trace, OpRan) if event.in_pass]
+    values = [trace.snapshot(event.outputs[0], event.index).array for event in ops]
+    assert [event.op for event in ops] == [name for name, _ in steps]
+    assert [float(value) for value in values] == pytest.approx([value for _, value in steps])
+
+
+def test_the_numbers_of_the_ops_of_a_derivative_are_their_arguments(record: Record) -> None:
+    def program() -> None:
+        x = torch.tensor(5.0, requires_grad=True)
+        (x**3).backward(create_graph=True)
+        x.grad = None
+
+    ops = [event for event in of(record(program), OpRan) if event.in_pass]
+    assert [event.args for event in ops] == ["2.0", "3.0", "", ""]
+
+
 def test_a_second_pass_with_create_graph_adds_with_a_node(record: Record) -> None:
     def program() -> None:
         x = torch.tensor([1.0, 2.0], requires_grad=True)

@@ -11,6 +11,7 @@ from gradviz.events.counters import next_tensor_number
 from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State, Where, edges_of
 from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.derivative_values import inner_values, numbers_of
 from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, name_of_hook, version_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.shared import Source
@@ -86,18 +87,20 @@ class Gradients:
             self.listener.retained(known.number, record.number, self.in_pass, self.identity.number_of(grad))
 
     def tell_derivative(self, where: Where, produced: Sequence[Any], received: Sequence[Any]) -> None:
-        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone: of what
-        goes from one to the next only the shape is seen."""
+        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone, and
+        what goes from one to the next as far as a node has saved it."""
         identity, listener = self.identity, self.listener
         made = [g for g in produced if g is not None and g.grad_fn is not None]
         nodes = identity.new_nodes([g.grad_fn for g in made])
         seen = {(id(g.grad_fn), g.output_nr): g for g in made}
+        inner = inner_values(identity, [fn for fn, _, _ in nodes], seen)
         for fn, record, nexts in nodes:
             outputs, values, flags = [], [], []
             for nr, form in enumerate(fn._input_metadata):
                 gradient = seen.get((id(fn), nr))
                 if gradient is None:
-                    number, value = next_tensor_number(), Unseen(form.shape, form.dtype, form.device)
+                    unseen = Unseen(form.shape, form.dtype, form.device)
+                    number, value = next_tensor_number(), inner.get((id(fn), nr), unseen)
                 else:
                     number, value = identity.fresh(gradient).number, gradient
                 record.tensors[nr] = number
@@ -111,8 +114,9 @@ class Gradients:
                 key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)
             )
             zeros = [0] * len(outputs)
+            numbers = ", ".join(f"{number}" for name, number in numbers_of(fn).items() if name != "alpha")
             listener.op(
-                where, op_of_node(record.name), "", NO_RULE, self.in_pass, True, inputs, outputs, values, flags,
+                where, op_of_node(record.name), numbers, NO_RULE, self.in_pass, True, inputs, outputs, values, flags,
                 zeros, zeros,
             )  # fmt: skip
             rule = rule_of_node(record.name, len(edges))

@@ -1,5 +1,5 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a
-whole parameter group of an optimizer, for good.
+whole parameter group of an optimizer, for good; or at a single layer with its random values, between layers that learn.
 
 Why it is bad: what is frozen never learns. If nothing is left that requires grad, backward() raises; if it is
 a group, its learning rate is without effect.
@@ -16,15 +16,17 @@ Example:
 Cure: leave out the line, freeze only the part that is meant, or switch it on again with
 `requires_grad_(True)` before the forward.
 
-Not reported: freezing some of the parameters of a group, as in fine-tuning.
+Not reported: freezing a part of several layers, one with values that were loaded, one before which nothing learns, or
+one beside an adapter: that is fine-tuning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradviz.diagnose.case import Case
+from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
@@ -48,6 +50,32 @@ def _search(case: Case) -> Iterator[Found]:
                 severity=case.severity_of(failed.failure),
             )
     yield from _groups(case)
+    yield from _layers(case)
+
+
+def _layers(case: Case) -> Iterator[Found]:
+    """Single layers that are frozen between layers that learn, without a sign that this is meant."""
+    for site, layers in _by_line(case).items():
+        leaves = [leaf for layer in layers for leaf in layer.leaves]
+        paths = few_of([clean(layer.path) for layer in layers])
+        is_one, before = len(layers) == 1, layers[0].before
+        they, them = ("it", "it") if is_one else ("they", "them")
+        yield Found(
+            f"{paths} {'is' if is_one else 'are'} frozen with the random values that {they} began with, while "
+            f"{case.called(before)} before {them} learn{'s' * (len(before) == 1)}: no line switches {them} on again",
+            "leave out the line, or requires_grad_(True) before the training",
+            (layers[0].event,),
+            site=site,
+            tensors=tuple(leaves),
+            severity=WARNING,
+        )
+
+
+def _by_line(case: Case) -> dict[int, list[FrozenLayer]]:
+    found: dict[int, list[FrozenLayer]] = {}
+    for layer in case.of(frozen_layers):
+        found.setdefault(case.site(layer.event), []).append(layer)
+    return found
 
 
 def _groups(case: Case) -> Iterator[Found]:

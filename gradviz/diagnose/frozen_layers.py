@@ -1,0 +1,150 @@
+"""Layers that are frozen where nothing says that this is meant: single ones, with the random values that they began
+with, between layers that learn, so that gradients pass through them.
+
+What is frozen on purpose looks different: a backbone or a loss network is a part of several layers, has values that
+were loaded, or has nothing that learns before it; an adapter reads what the frozen layer reads; a network that takes
+turns is switched on again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.copies import original
+from gradviz.query.ops import RANDOM_STARTS
+from gradviz.query.upstream import leaves_behind
+from gradviz.sets import contained, distinct
+
+_MATRIX = 2  # dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenLayer:
+    """The path of a layer, its leaves, the event that switched them off, and the trained leaves before it."""
+
+    path: str
+    leaves: tuple[int, ...]
+    event: int
+    before: tuple[int, ...]
+
+
+def frozen_layers(case: Case) -> list[FrozenLayer]:
+    """The single layers that are frozen for good between layers that learn. Use `case.of(frozen_layers)`."""
+    names = case.trace.parameters
+    frozen = {leaf: event for leaf, event in _switched_off(case).items() if leaf in names}
+    learning = {names[leaf] for leaf in case.training.trained if leaf in names}
+    layers: dict[str, list[int]] = {}
+    for leaf in frozen:
+        layers.setdefault(_module(names[leaf]), []).append(leaf)
+    frozen_names = {names[leaf] for leaf in frozen}
+    found = []
+    for path, leaves in layers.items():
+        around = _module(path)
+        if not around or not _learns_beside(around, learning) or _learns_itself(around, learning):
+            continue
+        if _is_all_frozen(around, frozen_names, learning):
+            continue
+        before = _learning_before(case, leaves)
+        if before and all(_has_a_random_start(case, leaf, frozen[leaf]) for leaf in leaves):
+            found.append(FrozenLayer(path, tuple(leaves), min(frozen[leaf] for leaf in leaves), before))
+    return found
+
+
+def _switched_off(case: Case) -> dict[int, int]:
+    """The leaves that are switched off from before the first pass to the end, and never got a gradient; for each the
+    event that did it."""
+    changed, trace = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace
+    got = trace.table(Kind.ACCUMULATED)["tensor"]
+    first = trace.passes[0].first if trace.passes else 0
+    found: dict[int, int] = {}
+    for leaf in distinct(changed["tensor"][~contained(changed["tensor"], got)]).tolist():
+        events = changed.events[changed["tensor"] == leaf].tolist()
+        flags = [case.query.tensors.flags(leaf, event) & REQUIRES_GRAD for event in events]
+        if events[-1] < first and not any(flags):
+            found[leaf] = events[0]
+    return found
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _learns_beside(around: str, learning: set[str]) -> bool:
+    return any(name.startswith(f"{around}.") for name in learning)
+
+
+def _learns_itself(around: str, learning: set[str]) -> bool:
+    """Whether a module has a parameter of its own that learns, as an adapter around a frozen layer has."""
+    return any(_module(name) == around for name in learning)
+
+
+def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
+    """Whether most layers of a module are frozen: then the others are the exception."""
+    layers = [
+        {_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)
+    ]
+    return len(layers[0]) > len(layers[1])
+
+
+def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
+    """The trained leaves to which gradients pass through a layer; empty where none do, where the layer has no matrix,
+    or where another layer that learns reads what it reads."""
+    matrix = next((leaf for leaf in leaves if len((case.trace.shape(leaf) or ((),))[0]) >= _MATRIX), 0)
+    for event in _uses(case, matrix) if matrix else ():
+        op = case.query.tensors.op(event)
+        data = [
+            t
+            for t in op.inputs
+            if t and t not in leaves and case.query.tensors.flags(t, event) & REQUIRES_GRAD
+        ]
+        nodes = [node for tensor in data for node in case.query.nodes.of_tensors.of(tensor)[1].tolist()]
+        before = tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
+        if before and not any(_is_read_by_what_learns(case, tensor, event) for tensor in data):
+            return before
+        break
+    return ()
+
+
+def _uses(case: Case, leaf: int) -> Iterator[int]:
+    """The ops of a matrix, itself or transposed, that gradients flow back through."""
+    received = case.trace.table(Kind.RECEIVED)["node"]
+    for reader in case.downstream.readers(leaf):
+        op = case.query.tensors.op(reader)
+        ops = (
+            case.downstream.readers(op.outputs[0])
+            if op.op in ("t", "transpose", "T") and op.outputs
+            else [reader]
+        )
+        yield from (event for event in ops if contained(case.query.nodes.of_op(event), received).any())
+
+
+def _is_read_by_what_learns(case: Case, tensor: int, event: int) -> bool:
+    """Whether another op reads a tensor together with a trained leaf, as an adapter or a query beside a key does."""
+    for reader in case.downstream.readers(tensor):
+        op = case.query.tensors.op(reader)
+        if reader != event and any(
+            _leaf_of(case, other) in case.training.trained for other in op.inputs if other
+        ):
+            return True
+    return False
+
+
+def _leaf_of(case: Case, tensor: int) -> int:
+    made = case.query.tensors.made(tensor)
+    is_view = isinstance(made, OpRan) and made.op in ("t", "transpose", "T")
+    return made.inputs[0] if is_view and isinstance(made, OpRan) else tensor
+
+
+def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:
+    """Whether nothing but an initialiser wrote to a leaf before the first pass. No write is told of a constructor,
+    but the version tells how many there were until the leaf was switched off at an event: one made the values."""
+    tensors, first = case.query.tensors, case.trace.passes[0].first
+    writes = [write for write in tensors.writes(leaf) if write < first]
+    untold = tensors.version(leaf, event) - sum(write < event for write in writes)
+    return (
+        untold <= 1
+        and original(case.query, leaf) in (0, leaf)
+        and all(tensors.writer(write) in RANDOM_STARTS for write in writes)
+    )

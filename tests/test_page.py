@@ -334,6 +334,52 @@ def test_play_runs_to_the_end_and_the_source_follows(traced: Callable, opened: C
         assert "z.backward()" in page.text("#source .marked")
 
 
+def test_the_speed_of_the_replay_can_be_chosen(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(lesson))
+    page.tab.evaluate("window.setInterval = (act, pause) => (window.pause = pause, 1)")
+    pauses = []
+    for speed in ("0.25", "1", "4"):
+        page.tab.select_option("#speed", speed)
+        page.tab.evaluate("document.getElementById('play').click()")
+        pauses.append(page.tab.evaluate("window.pause"))
+        page.tab.evaluate("document.getElementById('play').click()")
+    assert [pause / pauses[1] for pause in pauses] == [4, 1, 0.25]
+
+
+def test_the_legend_shows_every_kind_of_box_and_line(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(lesson))
+    page.press("m")
+    assert "root: backward() begins here" in page.text("#signs-box")
+    assert page.count("#signs-box .box") == 12
+    assert page.count("#signs-box .edge") == 8
+    kinds = page.tab.evaluate(
+        "[...document.querySelectorAll('#nodes > g')].map((g) => [...g.classList].find((c) => "
+        "['leaf', 'tensor', 'op', 'grad_fn', 'group'].includes(c)))"
+    )
+    assert all(page.count(f"#signs-box .{kind} .box") for kind in kinds)
+    page.press("Escape")
+    assert page.count("#signs-box[open]") == 0
+
+
+def test_a_small_graph_can_be_seen_as_a_textbook_draws_it(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(lesson))
+    assert page.count("#book[hidden]") == 1
+    page.press("k")
+    assert page.count("#book[hidden]") == 0
+    size = page.tab.evaluate("(async () => { const i = document.getElementById('book-image'); await i.decode();"
+                             " return [i.naturalWidth, i.naturalHeight]; })()")  # fmt: skip
+    assert min(size) > 50
+    page.tab.click("#book-toggle")
+    assert page.count("#book[hidden]") == 1
+
+
+def test_a_large_graph_has_no_picture_of_a_textbook(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(deep))
+    assert page.count("#book-toggle[hidden]") == 1
+    page.press("k")
+    assert "too many operations" in page.text("#note")
+
+
 def test_the_slider_and_the_keys_lead_to_the_same_state(traced: Callable, opened: Callable) -> None:
     with traced(paths) as trace:
         page = opened(trace)
@@ -731,11 +777,11 @@ def test_a_hostile_trace_executes_nothing_and_is_shown_as_text(
         exec(source, {})
     for path in (trace, other):
         page = opened(path)
-        page.press("Home", *["ArrowRight"] * 20)
+        page.press("Home", *["ArrowRight"] * 20, "k", "k")
         page.press("ArrowDown", "ArrowDown", "/")
         page.tab.keyboard.insert_text(name)
         assert page.tab.evaluate("window.harmed") is None
-        assert page.count("img, iframe, object, embed, a, form[action]") == 0
+        assert page.count("img:not(#book-image), iframe, object, embed, a, form[action]") == 0
         assert page.count("script") == page.count('script[type^="application/"]') + 1
         assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b]", page.text("body"))
 

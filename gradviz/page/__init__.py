@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape
 from gradviz.graph.build import GraphError
 from gradviz.graph.model import Graph
 from gradviz.graph.slices import SliceError
+from gradviz.page.books import MOST_BOOKS, book, is_small
 from gradviz.page.firsts import firsts, places
 from gradviz.page.leaf_norms import norms
 from gradviz.page.views import Shared, view
@@ -54,6 +55,8 @@ SCRIPTS = (
     "search",
     "chart",
     "link",
+    "signs",
+    "book",
     "main",
 )
 
@@ -65,9 +68,10 @@ MOST_PASSES = 600
 Build = Callable[[int | None], Graph]
 
 
-def html(trace: Trace, build: Build, number: int | None = None) -> str:
-    """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first).
-    Raises DrawError if the first graph is too large for a browser, or if the trace has no events."""
+def html(trace: Trace, build: Build, number: int | None = None, is_lesson: bool = False) -> str:
+    """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first). That of a
+    lesson opens with the picture of a textbook, if that is small. Raises DrawError if the first graph is too large for
+    a browser, or if the trace has no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     first, words = build(number), Words(trace)
@@ -78,7 +82,7 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
         )
     found = firsts(words)
     shared = Shared(words, set(found.values()))
-    views = [view(first, _run(trace, first.pass_number), shared)]
+    views = [{**view(first, _run(trace, first.pass_number), shared), "book": book(trace, first)}]
     room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
     for other in _order(trace, first.pass_number):
         if room <= 0 or len(views) >= MOST_PASSES:
@@ -89,7 +93,8 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
             continue  # that pass has nothing of the requested slice
         room -= len(graph.nodes)
         if room > 0:
-            views.append(view(graph, _run(trace, other), shared))
+            drawn = book(trace, graph) if len(views) < MOST_BOOKS else ""
+            views.append({**view(graph, _run(trace, other), shared), "book": drawn})
             room -= len(views[-1]["steps"])
     data = {
         "script": plain(Path(trace.meta.get("script", "")).name, 80),
@@ -98,6 +103,7 @@ def html(trace: Trace, build: Build, number: int | None = None) -> str:
         "passes": [_pass(run, trace) for run in trace.passes],
         "held": [one["pass"] for one in views],
         "shown": 0,
+        "book": is_lesson and is_small(first),
         "firsts": places(found, views),
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
@@ -143,14 +149,15 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
     parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     script = libraries() + "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
     allowed = {
-        "default-src": "none",
-        "style-src": _hash(style),
-        "script-src": _hash(script),
-        "base-uri": "none",
-        "form-action": "none",
+        "default-src": "'none'",
+        "img-src": "data:",
+        "style-src": f"'{_hash(style)}'",
+        "script-src": f"'{_hash(script)}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
     }
     filled = {
-        "POLICY": "; ".join(f"{what} '{source}'" for what, source in allowed.items()),
+        "POLICY": "; ".join(f"{what} {source}" for what, source in allowed.items()),
         "TITLE": escape(f"{data['script'] or data['trace']} · gradviz"),
         "STYLE": style,
         "SCRIPT": script,

@@ -18,6 +18,8 @@ const KEYS = [
   ["u U", "unfold, fold everything"],
   ["r", "loops: each step, or one box for each place"],
   ["c", "chart of gradient norms"],
+  ["k", "gates and wires, as in a textbook, or the graph"],
+  ["m", "what the boxes and lines mean"],
   ["t", "light or dark"],
   ["l", "copy a link to this view"],
   ["Esc", "deselect, close"],
@@ -50,6 +52,7 @@ function startClicks() {
     "zoom-in": () => zoomBy(1.3), "zoom-out": () => zoomBy(1 / 1.3), "zoom-all": () => fit(),
     "fold-all": () => foldAll(true), "unfold-all": () => foldAll(false), help: () => showHelp(),
     roll: () => rollAndFit(), theme: ACTS.t, link: ACTS.l, "first-nan": ACTS.n, "first-error": ACTS.e,
+    "book-toggle": () => toggleBook(), signs: () => showSigns(),
   };
   for (const [id, act] of Object.entries(buttons)) $(id).addEventListener("click", act);
 }
@@ -140,6 +143,8 @@ const ACTS = {
   t: () => paint(app.theme === "dark" ? "light" : "dark"),
   l: () => copyLink(),
   c: () => data.norms.passes.length > 1 && toggleChart(),
+  k: () => toggleBook(),
+  m: () => showSigns(),
   "?": () => showHelp(),
   Escape: () => select(null),
 };
@@ -155,12 +160,12 @@ function isTaken(event) {
 function startKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || isTaken(event)) return;
-    if ($("help-box").open) return;
+    if ($("help-box").open || $("signs-box").open) return;
     const name = event.shiftKey && (event.key.startsWith("Arrow") || event.key === "U") ? `Shift ${event.key}` : event.key;
     const act = ACTS[name];
     if (act) {
       event.preventDefault();
-      if (!["w", "a", "s", "d", "+", "-", "=", "0", "?", "/"].includes(name)) play(false);
+      if (!["w", "a", "s", "d", "+", "-", "=", "0", "?", "/", "k", "m"].includes(name)) play(false);
       act();
     } else if (event.key === " ") {
       event.preventDefault();
@@ -213,6 +218,7 @@ on("select", showSelected);
 async function start() {
   $("script").textContent = data.script || data.trace;
   $("keys").replaceChildren(...KEYS.flatMap(([keys, what]) => fact(keys, what)));
+  startSigns();
   startZoom();
   startPasses();
   app.quiet = true;

@@ -42,7 +42,7 @@ function play(start = !player.timer) {
   player.timer = 0;
   if (start) {
     if (app.step >= app.view.steps.length - 1) goTo(0);
-    const pause = Math.min(700, Math.max(60, 20000 / app.view.steps.length));
+    const pause = Math.min(700, Math.max(60, 20000 / app.view.steps.length)) / Number($("speed").value);
     player.timer = setInterval(() => {
       if (app.step >= app.view.steps.length - 1) play(false);
       else goTo(app.step + 1);
@@ -74,6 +74,7 @@ function startReplay() {
     });
   }
   $("play").addEventListener("click", () => play());
+  $("speed").addEventListener("change", () => player.timer && play(true));
 }
 
 on("view", () => {

@@ -1,0 +1,30 @@
+"""The picture of a textbook for the pages of small graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradviz.errors import GradvizError
+from gradviz.graph.model import GRAD_FN, OP, Graph
+from gradviz.pictures.render import svg
+from gradviz.pictures.textbook import MOST, textbook
+from gradviz.tracefile import Trace
+from gradviz.words import Words
+
+MOST_BOOKS = 6  # of one page: each is laid out by Graphviz
+_DOZEN = 12  # operations of a picture that a lesson opens with
+
+
+def book(trace: Trace, graph: Graph) -> str:
+    """The picture of a graph as an SVG document; empty if it is too large for one, or cannot be laid out here."""
+    if not 0 < graph.counts().get(GRAD_FN, 0) <= 2 * MOST:
+        return ""
+    try:
+        return svg(replace(textbook(Words(trace), graph), rankdir="TB"))  # the stage is no wide strip
+    except GradvizError:
+        return ""
+
+
+def is_small(graph: Graph) -> bool:
+    """Whether a lesson shows the picture of a textbook first."""
+    return graph.counts().get(OP, 0) <= _DOZEN

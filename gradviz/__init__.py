@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gradviz.diagnose.run_rules import check
     from gradviz.explain.origin import why
     from gradviz.notebook import draw, show
+    from gradviz.recorded_run import open
     from gradviz.sources.record import record
-    from gradviz.tracefile import open_trace as open
 
 __all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why"]
 
@@ -34,7 +34,7 @@ _FOUND_IN = {
     "check": ("gradviz.diagnose", "check"),
     "diff": ("gradviz.compare", "diff"),
     "draw": ("gradviz.notebook", "draw"),
-    "open": ("gradviz.tracefile", "open_trace"),
+    "open": ("gradviz.recorded_run", "open"),
     "record": ("gradviz.sources.record", "record"),
     "show": ("gradviz.notebook", "show"),
     "why": ("gradviz.explain", "why"),

@@ -13,14 +13,25 @@ from typing import Any
 import gradviz
 from gradviz.compare.difference import Difference
 from gradviz.diagnose.finding import Finding, Report
-from gradviz.explain.origin import Reason
+from gradviz.explain.reason import Reason
 from gradviz.pictures.picture import Page, Picture
-from gradviz.tracefile import Trace
+from gradviz.recorded_run import RecordedRun, Rows
 
 PAGE = Path(__file__).parent.parent / "docs/api.md"
 FUNCTIONS = [name for name in gradviz.__all__ if not name.startswith("_")]
-RETURNED = (Trace, Report, Finding, Reason, Difference, Picture, Page)
-_OF_A_TRACE = ("close", "count", "event", "passes", "find_pass", "snapshot", "source", "table")
+RETURNED = (RecordedRun, Rows, Report, Finding, Reason, Difference, Picture, Page)
+_OF_A_TRACE = (
+    "close",
+    "count",
+    "event",
+    "passes",
+    "find_pass",
+    "snapshot",
+    "source",
+    "table",
+    "sql",
+    "to_pandas",
+)
 _BEGINNING = """\
 # The API
 
@@ -73,7 +84,7 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
     """The public methods and properties that have a docstring of their own, each with its first sentence."""
     for owner in reversed(kind.__mro__):
         for name, member in vars(owner).items() if owner.__module__.startswith("gradviz") else ():
-            if name.startswith("_") or (kind is Trace and name not in _OF_A_TRACE):
+            if name.startswith("_") or (kind is RecordedRun and name not in _OF_A_TRACE):
                 continue
             if isinstance(member, (property, cached_property)) or inspect.isfunction(member):
                 text = inspect.getdoc(member)

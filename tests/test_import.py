@@ -20,10 +20,10 @@ def test_gradviz_draw_is_a_function_and_a_package() -> None:
 
 
 def test_gradviz_has_record_and_open() -> None:
+    from gradviz.recorded_run import open as open_run
     from gradviz.sources.record import record
-    from gradviz.tracefile import open_trace
 
-    assert (gradviz.record, gradviz.open) == (record, open_trace)
+    assert (gradviz.record, gradviz.open) == (record, open_run)
     assert gradviz.__version__ == engine.__version__
 
 

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -836,3 +836,57 @@ def test_large_elements_bring_no_warning_of_the_recorders(tmp_path: Path) -> Non
     )
     assert done.returncode == 0
     assert "Warning" not in done.stderr
+
+
+def test_every_so_many_passes_are_recorded_in_detail(tmp_path: Path) -> None:
+    with recorded(tmp_path, every=3):
+        w = torch.ones(2, requires_grad=True)
+        for _ in range(7):
+            w.sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert [run.number for run in trace.passes if run.recorded] == [3, 6]
+    for wrong in ({"every": 0}, {"every": 2, "passes": [1]}):
+        with pytest.raises(ValueError, match="every is a number from 1, in place of passes"):
+            recorded(tmp_path, **wrong)
+
+
+def test_each_call_of_a_decorated_function_is_recorded_anew(tmp_path: Path) -> None:
+    @recorded(tmp_path)
+    def train(steps: int, deeper: bool = False) -> float:
+        """Trains."""
+        w = torch.ones(2, requires_grad=True)
+        for _ in range(steps):
+            w.sum().backward()
+        return train(1) if deeper else float(w.grad[0])
+
+    assert (train.__name__, train.__doc__, train(2)) == ("train", "Trains.", 2.0)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len(trace.passes) == 2
+        places = {site.place.function for site in trace.sites.values()}
+    assert any(place.endswith("train") for place in places)
+    assert not any(place.endswith("recorded") for place in places)  # no frame of ours
+    assert train(3, deeper=True) == 1.0
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len(trace.passes) == 4
+
+
+def test_an_error_passes_through_a_decorated_function(tmp_path: Path) -> None:
+    @recorded(tmp_path)
+    def fail() -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"):
+        fail()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert trace.meta["error_type"] == "KeyError"
+
+
+def test_what_runs_later_cannot_be_decorated(tmp_path: Path) -> None:
+    def steps() -> Iterator[int]:
+        yield 1
+
+    async def train() -> None: ...
+
+    for function in (steps, train, 7):
+        with pytest.raises(TypeError, match="record decorates a plain function"):
+            recorded(tmp_path)(function)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
+from gradviz.words.escape import clean
+from gradviz.words.html_table import html_table
+from gradviz.words.numbers import plural
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -61,7 +65,22 @@ class Report:
     def __len__(self) -> int:
         return len(self.findings)
 
+    def _repr_html_(self) -> str:
+        """The findings as a table, for notebooks."""
+        rows = [row for number, finding in enumerate(self.findings, 1) for row in _rows(finding, str(number))]
+        found = plural(len(self.findings), "finding") if self.findings else "no findings"
+        told = f"{found} · {plural(len(self.checked), 'rule')} checked, {len(self.not_checked)} not"
+        return html_table(("", "severity", "rule", "place", "finding", "cure"), rows, told)
+
     def at_least(self, severity: str) -> list[Finding]:
         """The findings of this severity or a higher one."""
         allowed = SEVERITIES[: SEVERITIES.index(severity) + 1]
         return [finding for finding in self.findings if finding.severity in allowed]
+
+
+def _rows(finding: Finding, number: str) -> Iterator[tuple[str, ...]]:
+    """The row of a finding, and those of what follows from it."""
+    place = f"{clean(file_name(finding.file))}:{finding.line}" if finding.line else ""
+    yield number, finding.severity, finding.rule, place, finding.message, finding.fix
+    for other in finding.consequences:
+        yield from _rows(other, "↳")

@@ -17,6 +17,7 @@ from gradviz.explain.hops import Hops, place_told
 from gradviz.query.gradient_norms import WayStep
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
+from gradviz.words.html_table import html_table
 from gradviz.words.numbers import number
 
 _MOST = 24  # stages; more are told by the modules around them, unless these are fewer than _FEWEST
@@ -55,6 +56,14 @@ class NormReason:
     odd: str
     stages: tuple[Stage, ...]
     contributions: tuple[()] = ()
+
+    def _repr_html_(self) -> str:
+        size = "×".join(map(str, self.shape))
+        head = f"gradient of {clean(self.called)} = ({size}) {_size(self)} in pass {self.number}"
+        rows = (_cells(stage, False) for stage in self.stages)
+        heads = ("place", "module or operation", "gain", "goes on", "")
+        remarks = " · ".join(f"{label}: {text}" for label, text in _remarks(self))
+        return html_table(heads, rows, f"{head} (event {self.event + 1}), from {clean(self.roots)}", remarks)
 
 
 def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
@@ -113,7 +122,7 @@ def norm_text(reason: NormReason) -> Group:
         f"(event {reason.event + 1}), from {clean(reason.roots)}",
     )
     parts: list[RenderableType] = [head, Text(), Padding(_table(reason.stages), (0, 0, 0, 3)), Text()]
-    return Group(*parts, *_remarks(reason))
+    return Group(*parts, *(_line(label, text) for label, text in _remarks(reason)))
 
 
 def _table(stages: tuple[Stage, ...]) -> Table:
@@ -126,20 +135,20 @@ def _table(stages: tuple[Stage, ...]) -> Table:
     files = {stage.site.place.file for stage in stages if stage.site is not None}
     left_out = len(stages) - 2 * _ENDS if len(stages) > _MOST else 0
     for stage in stages[:_ENDS] if left_out else stages:
-        table.add_row(*_cells(stage, len(files) > 1))
+        table.add_row(*map(Text, _cells(stage, len(files) > 1)))
     if left_out:
         table.add_row("…", f"{left_out:,} more")
         for stage in stages[-_ENDS:]:
-            table.add_row(*_cells(stage, len(files) > 1))
+            table.add_row(*map(Text, _cells(stage, len(files) > 1)))
     return table
 
 
-def _cells(stage: Stage, with_file: bool) -> tuple[Text, ...]:
+def _cells(stage: Stage, with_file: bool) -> tuple[str, ...]:
     place = place_told(stage.site, with_file)
     gain = "" if math.isnan(stage.gain) else f"×{number(stage.gain, 3)}"
     note = f"+ {stage.meets} more" if stage.meets else ""
     went = f"→ {_size(stage)}"
-    return tuple(Text(clean(part)) for part in (place, stage.label, gain, went, note))
+    return tuple(clean(part) for part in (place, stage.label, gain, went, note))
 
 
 def _size(one: Stage | NormReason) -> str:
@@ -149,19 +158,19 @@ def _size(one: Stage | NormReason) -> str:
     return one.odd if math.isnan(one.norm) else f"{one.odd}, the rest has norm {number(one.norm, 4)}"
 
 
-def _remarks(reason: NormReason) -> Iterator[Text]:
+def _remarks(reason: NormReason) -> Iterator[tuple[str, str]]:
     for stage in reason.stages:
         if stage.begins:
-            yield _line("begins", f"what came to {stage.label} is finite, and what it gave is not")
+            yield ("begins", f"what came to {stage.label} is finite, and what it gave is not")
     for stage in reason.stages:
         if stage.gain == 0:
-            yield _line("stops", f"what {stage.label} gave is zero")
+            yield ("stops", f"what {stage.label} gave is zero")
         elif math.isfinite(stage.gain) and not 1 / _FAR < stage.gain < _FAR:
             verb = "falls" if stage.gain < 1 else "grows"
-            yield _line(verb, f"at {stage.label} to {number(stage.gain, 3)} of what came")
+            yield (verb, f"at {stage.label} to {number(stage.gain, 3)} of what came")
     if any(stage.meets for stage in reason.stages):
-        yield _line("+", "more gradients meet there; the way goes on with the largest")
-    yield _line("norms", "elements were not recorded: gradviz trace --values full tells of each path")
+        yield ("+", "more gradients meet there; the way goes on with the largest")
+    yield ("norms", "elements were not recorded: gradviz trace --values full tells of each path")
 
 
 def _line(label: str, text: str) -> Text:

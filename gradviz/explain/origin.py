@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path as File
 
 import numpy as np
@@ -11,7 +10,8 @@ import numpy as np
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
 from gradviz.explain.by_norms import NormReason, stages_of
-from gradviz.explain.hops import Hop, Hops
+from gradviz.explain.hops import Hops
+from gradviz.explain.reason import Contribution, Reason
 from gradviz.query.gradient_elements import Region
 from gradviz.query.gradient_norms import norm_of, odd_of, strongest_way
 from gradviz.query.gradient_paths import Missing, Path, Paths
@@ -32,42 +32,6 @@ _INDEX = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 
 class NoAnswer(GradvizError):
     """The trace does not tell where a gradient came from. The message is one line for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """What one path contributes: its value and its share in the gradient. `exact` is whether the value is the product
-    of the local derivatives along the path; else gradients that met on it are divided by their sizes. The path
-    begins at a meeting whose elements were not recorded if `cut`. `left_out` hops in the middle are not told."""
-
-    value: np.ndarray
-    share: float
-    exact: bool
-    cut: bool
-    hops: tuple[Hop, ...]
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """The gradient of a tensor that a pass brought at an event, as a sum: the largest contributions, the `rest` of the
-    other paths, and `hooks`, what hooks on the tensor added. `paths` counts all paths; `index` is the element as it was
-    written, empty for the whole tensor; `roots` are the names of the roots."""
-
-    tensor: int
-    called: str
-    index: str
-    number: int
-    event: int
-    roots: str
-    gradient: np.ndarray
-    contributions: tuple[Contribution, ...]
-    rest: np.ndarray
-    rest_share: float
-    hooks: np.ndarray
-    paths: int
-    error: float
-    adds_up: bool
 
 
 def why(

@@ -11,23 +11,30 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.explain.hops import Hop, place_told
-from gradviz.explain.origin import Contribution, Reason
-from gradviz.query.gradient_paths import MOST_PATHS
+from gradviz.explain.hops import Hop
+from gradviz.explain.reason import (
+    ABOUT,
+    Contribution,
+    Reason,
+    hop_cells,
+    paths_text,
+    percent,
+    reason_called,
+    value_text,
+)
 from gradviz.words.escape import clean
-from gradviz.words.numbers import SHOWN, nested, number, plural
+from gradviz.words.numbers import number
 
 _HEAD, _TAIL = 6, 8  # hops of a path that are shown at its ends
-_ABOUT = "≈"
 
 
 def reason_text(reason: Reason) -> Group:
     """The gradient, its largest contributions, and the check that they add up."""
     head = Text.assemble(
         "gradient of ",
-        (_called(reason), "bold"),
-        f" = {_value(reason.gradient)}  in pass {reason.number} (event {reason.event + 1}): "
-        f"{_paths(reason.paths)} from {clean(reason.roots)}",
+        (reason_called(reason), "bold"),
+        f" = {value_text(reason.gradient)}  in pass {reason.number} (event {reason.event + 1}): "
+        f"{paths_text(reason.paths)} from {clean(reason.roots)}",
     )
     parts: list[RenderableType] = [head, Text()]
     for position, contribution in enumerate(reason.contributions, 1):
@@ -35,14 +42,10 @@ def reason_text(reason: Reason) -> Group:
     return Group(*parts, *_sum(reason))
 
 
-def _called(reason: Reason) -> str:
-    return clean(reason.called) + (f"[{clean(reason.index)}]" if reason.index else "")
-
-
 def _contribution(contribution: Contribution, position: int, reason: Reason) -> Iterator[RenderableType]:
-    share = "" if np.isnan(contribution.share) else f"{_percent(contribution.share)}  "
-    about = "" if contribution.exact else f"{_ABOUT} "
-    yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), _value(contribution.value))
+    share = "" if np.isnan(contribution.share) else f"{percent(contribution.share)}  "
+    about = "" if contribution.exact else f"{ABOUT} "
+    yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), value_text(contribution.value))
     yield Padding(_chain(contribution), (0, 0, 0, 3))
 
 
@@ -60,21 +63,12 @@ def _chain(contribution: Contribution) -> Table:
         table.add_row("…", "gradients meet here whose elements were not recorded (--values full)")
     left_out = contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0)
     for hop in hops[:_HEAD] if left_out else hops:
-        table.add_row(*_hop(hop, len(files) > 1))
+        table.add_row(*map(Text, hop_cells(hop, len(files) > 1)))
     if left_out:
         table.add_row("…", f"{left_out:,} more steps")
         for hop in hops[-_TAIL:]:
-            table.add_row(*_hop(hop, len(files) > 1))
+            table.add_row(*map(Text, hop_cells(hop, len(files) > 1)))
     return table
-
-
-def _hop(hop: Hop, with_file: bool) -> tuple[Text, ...]:
-    """The cells of a hop; a path through several files names them."""
-    place = place_told(hop.site, with_file)
-    notes = (f"+ {hop.others} more" * bool(hop.others), _ABOUT * (not hop.exact), "hook" * hop.hooked)
-    note = " ".join(filter(None, notes))
-    parts = (place, hop.expression, hop.local or hop.grad_fn, f"→ {hop.gradient}", note)
-    return tuple(Text(clean(part)) for part in parts)
 
 
 def _sum(reason: Reason) -> Iterator[Text]:
@@ -85,9 +79,9 @@ def _sum(reason: Reason) -> Iterator[Text]:
         )
         return
     if others:
-        yield _line("others", f"{_paths(others)} together: {_value(reason.rest)}")
+        yield _line("others", f"{paths_text(others)} together: {value_text(reason.rest)}")
     if np.any(reason.hooks):
-        yield _line("hooks", f"hooks on {clean(reason.called)} add {_value(reason.hooks)}")
+        yield _line("hooks", f"hooks on {clean(reason.called)} add {value_text(reason.hooks)}")
     same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
     size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
     off = f"off by {number(reason.error / size, 2)} of it" + ", rounding" * reason.adds_up
@@ -96,11 +90,7 @@ def _sum(reason: Reason) -> Iterator[Text]:
     if any(hop.others for hop in told):
         yield _line("+", "more gradients meet here, and their sum goes on")
     if not all(contribution.exact for contribution in reason.contributions):
-        yield _line(_ABOUT, "ops below mix their elements: each of them has the share of its size in the sum")
-
-
-def _paths(count: int) -> str:
-    return plural(count, "path") if count < MOST_PATHS // 2 else "more paths than can be counted"
+        yield _line(ABOUT, "ops below mix their elements: each of them has the share of its size in the sum")
 
 
 def _line(label: str, text: str) -> Text:
@@ -117,22 +107,9 @@ def _addition(reason: Reason) -> str:
     else:
         shares = [contribution.share for contribution in reason.contributions]
         shares += [reason.rest_share] * (reason.paths > len(shares))
-        told, total = list(map(_percent, shares)), _value(reason.gradient)
+        told, total = list(map(percent, shares)), value_text(reason.gradient)
         told += ["hooks"] * bool(np.any(reason.hooks))
     return " + ".join(f"({one})" if one.startswith("-") else one for one in told) + f" = {total}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def _value(array: np.ndarray) -> str:
-    """A contribution: its elements if there are few, else its shape and norm."""
-    if array.size <= SHOWN:
-        return nested(array)
-    with np.errstate(all="ignore"):
-        norm = float(np.linalg.norm(array))
-    return f"({'×'.join(map(str, array.shape))}) norm {number(norm, 4)}"
 
 
 def reason_json(reason: Reason) -> dict[str, Any]:

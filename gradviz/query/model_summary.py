@@ -40,7 +40,9 @@ class ModuleRow:
 def model_summary(query: Query) -> list[ModuleRow]:
     """The modules that were called or hold parameters, outer ones before those inside, in the order of their first
     calls."""
-    rows = {path: ModuleRow(path, type_, 0, ops=ops, paths=[path]) for path, type_, ops in _called(query)}
+    rows = {
+        path: ModuleRow(path, type_, 0, ops=ops, paths=[path]) for path, type_, ops in called_modules(query)
+    }
     _add_parameters(query, rows)
     ordered = _ordered(rows)
     for row in ordered:
@@ -48,7 +50,7 @@ def model_summary(query: Query) -> list[ModuleRow]:
     return ordered if len(ordered) <= _MOST_ROWS else _rolled(ordered)
 
 
-def _called(query: Query) -> Iterable[tuple[str, str, int | None]]:
+def called_modules(query: Query) -> Iterable[tuple[str, str, int | None]]:
     """The path and the class of each module that was called, and how many ops its first call ran."""
     trace = query.trace
     entered = trace.table(Kind.SCOPE_ENTERED)

@@ -7,8 +7,10 @@ import sys
 import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
+from inspect import iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import Passes
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _recording: list[record] = []
 
 
@@ -56,17 +60,17 @@ at_fork(_before_fork, _after_fork_in_parent, _after_fork_in_child)
 
 
 class record:
-    """Record what gradviz's engine and PyTorch do in a `with` block into the file `path`.
+    """Record what gradviz's engine and PyTorch do in a `with` block into the file `path`; or, as a decorator, in each
+    call of a function, which writes the file anew.
 
     `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
-    all); `scope` the name of the modules or custom Functions to record in detail (None: the whole program); `last` how
-    many passes to keep (None: all), besides those around an error or a NaN; `aten` whether to record the aten ops that
-    PyTorch's ops are made of; `check_functions` whether to compare the backward of custom Functions with finite
-    differences, for which their forward runs again; `source` whether the trace keeps the source texts of the program
-    (places stay). `through` makes of the recorder whom the
-    engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
-    passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
-    that does not exist."""
+    all), or `every` so many of them; `scope` the name of the modules or custom Functions to record in detail (None: the
+    whole program); `last` how many passes to keep (None: all), besides those around an error or a NaN; `aten` whether
+    to record the aten ops that PyTorch's ops are made of; `check_functions` whether to compare the backward of custom
+    Functions with finite differences, for which their forward runs again; `source` whether the trace keeps the source
+    texts of the program (places stay). `through` makes of the recorder whom the engine tells in its place, and who
+    tells the recorder. Without `with_torch` PyTorch is left alone. An exception passes through, and is noted in the
+    trace. Raises OSError where the file cannot be written, ValueError for a setting that does not exist."""
 
     def __init__(
         self,
@@ -83,7 +87,12 @@ class record:
         aten: bool = False,
         check_functions: bool = False,
         source: bool = True,
+        every: int | None = None,
     ) -> None:
+        if every is not None:
+            if every < 1 or passes is not None:
+                raise ValueError(f"every is a number from 1, in place of passes, not {every}")
+            passes = Passes((), (every,))
         if last is not None and last < 1:
             raise ValueError(f"last is a number of passes, from 1, not {last}")
         if values not in ("none", "stats", "full"):
@@ -102,6 +111,21 @@ class record:
         self.attachment: pytorch.Attachment | None = None
         self.recorder: Recorder | None = None
         self.error: BaseException | None = None
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """A function whose calls are recorded; what it calls itself belongs to the call that is recorded. Raises
+        TypeError for one that is a coroutine or a generator: its body runs later."""
+        if not callable(function) or iscoroutinefunction(function) or isgeneratorfunction(function):
+            raise TypeError(f"record decorates a plain function, not {function!r}")
+
+        @wraps(function)
+        def recorded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if self.recorder is not None:
+                return function(*args, **kwargs)
+            with self:
+                return function(*args, **kwargs)
+
+        return recorded
 
     @property
     def scopes_instead(self) -> tuple[str, ...] | None:

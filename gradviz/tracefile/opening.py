@@ -9,6 +9,7 @@ import struct
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from gradviz.tracefile.database import Database, bound, opened, rows_of
 from gradviz.tracefile.file import first_bytes
@@ -24,9 +25,16 @@ _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 # What SQLite answers a reader that may not roll back the commit that a killed process left half done.
 _NEEDS_ROLLBACK = {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_CANTOPEN}
 
+_Opened = TypeVar("_Opened", bound=Trace)
+
 
 def open_trace(path: Path | str) -> Trace:
     """Open a trace for reading. Raises TraceError, in one line, where there is none or it is none."""
+    return opened_as(Trace, path)
+
+
+def opened_as(kind: type[_Opened], path: Path | str) -> _Opened:
+    """The same, as an object of a class of traces."""
     path = Path(path)
     try:
         _check_header(path, _header_of(path))
@@ -36,7 +44,7 @@ def open_trace(path: Path | str) -> Trace:
     except (sqlite3.Error, ValueError) as error:
         raise damaged(path, error) from None
     try:
-        return Trace(path, connection)
+        return kind(path, connection)
     except BaseException:
         connection.close()
         raise

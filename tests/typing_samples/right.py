@@ -15,6 +15,18 @@ with gradviz.open(Path("run.gradviz")) as trace:
     events: int = trace.count
     numbers: list[int] = [run.number for run in trace.passes]
 
+    norms = trace.sql("SELECT name, norm FROM gradients")
+    columns: tuple[str, ...] = norms.columns
+    frame = trace.to_pandas("passes")
+
+
+@gradviz.record("train.gradviz", every=50)
+def train(steps: int) -> float:
+    return 0.1 * steps
+
+
+trained: float = train(3)
+
 report = gradviz.check("run.gradviz", select=["dead-relu"])
 for finding in report:
     text: str = f"{finding.file}:{finding.line}: {finding.rule}: {finding.message}; {finding.fix}"

@@ -7,6 +7,8 @@ gradviz.record("run.gradviz", value="full")  # refused: no such setting
 gradviz.record(7)  # refused: no path
 gradviz.record("run.gradviz", passes=3)  # refused: several numbers
 gradviz.open("run.gradviz", "w")  # refused: one argument
+gradviz.open("run.gradviz").sql(1)  # refused: a text
+gradviz.record("run.gradviz")(1)  # refused: no function
 gradviz.check("run.gradviz", select=1)  # refused: no collection
 gradviz.why("run.gradviz")  # refused: of which tensor
 gradviz.draw("run.gradviz", pass_number=1)  # refused: no such setting

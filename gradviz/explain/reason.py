@@ -1,0 +1,111 @@
+"""Why a gradient is what it is: what `why` returns of a tensor whose elements were recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.explain.hops import Hop, place_told
+from gradviz.query.gradient_paths import MOST_PATHS
+from gradviz.words.escape import clean
+from gradviz.words.html_table import html_table
+from gradviz.words.numbers import SHOWN, nested, number, plural
+
+ABOUT = "≈"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one path contributes: its value and its share in the gradient. `exact` is whether the value is the product
+    of the local derivatives along the path; else gradients that met on it are divided by their sizes. The path
+    begins at a meeting whose elements were not recorded if `cut`. `left_out` hops in the middle are not told."""
+
+    value: np.ndarray
+    share: float
+    exact: bool
+    cut: bool
+    hops: tuple[Hop, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The gradient of a tensor that a pass brought at an event, as a sum: the largest contributions, the `rest` of the
+    other paths, and `hooks`, what hooks on the tensor added. `paths` counts all paths; `index` is the element as it was
+    written, empty for the whole tensor; `roots` are the names of the roots."""
+
+    tensor: int
+    called: str
+    index: str
+    number: int
+    event: int
+    roots: str
+    gradient: np.ndarray
+    contributions: tuple[Contribution, ...]
+    rest: np.ndarray
+    rest_share: float
+    hooks: np.ndarray
+    paths: int
+    error: float
+    adds_up: bool
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (_share(one), value_text(one.value), "\n".join(_path_told(one))) for one in self.contributions
+        ]
+        others = self.paths - len(self.contributions)
+        rest = f"{paths_text(others)} more: {value_text(self.rest)}" if others else ""
+        return html_table(("share", "value", "path, from the root"), rows, reason_head(self), rest)
+
+
+def reason_head(reason: Reason) -> str:
+    """The gradient in a sentence."""
+    return (
+        f"gradient of {reason_called(reason)} = {value_text(reason.gradient)} in pass {reason.number} "
+        f"(event {reason.event + 1}): {paths_text(reason.paths)} from {clean(reason.roots)}"
+    )
+
+
+def _share(one: Contribution) -> str:
+    share = "" if np.isnan(one.share) else percent(one.share)
+    return share if one.exact else f"{ABOUT} {share}"
+
+
+def _path_told(one: Contribution) -> list[str]:
+    lines = ["  ".join(filter(None, hop_cells(hop, False))) for hop in one.hops]
+    if one.left_out:
+        lines.insert(len(lines) // 2, f"… {one.left_out:,} more steps")
+    if one.cut:
+        lines.insert(0, "… gradients meet here whose elements were not recorded")
+    return lines
+
+
+def reason_called(reason: Reason) -> str:
+    return clean(reason.called) + (f"[{clean(reason.index)}]" if reason.index else "")
+
+
+def hop_cells(hop: Hop, with_file: bool) -> tuple[str, ...]:
+    """The cells of a hop; a path through several files names them."""
+    place = place_told(hop.site, with_file)
+    notes = (f"+ {hop.others} more" * bool(hop.others), ABOUT * (not hop.exact), "hook" * hop.hooked)
+    note = " ".join(filter(None, notes))
+    parts = (place, hop.expression, hop.local or hop.grad_fn, f"→ {hop.gradient}", note)
+    return tuple(clean(part) for part in parts)
+
+
+def paths_text(count: int) -> str:
+    return plural(count, "path") if count < MOST_PATHS // 2 else "more paths than can be counted"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def value_text(array: np.ndarray) -> str:
+    """A contribution: its elements if there are few, else its shape and norm."""
+    if array.size <= SHOWN:
+        return nested(array)
+    with np.errstate(all="ignore"):
+        norm = float(np.linalg.norm(array))
+    return f"({'×'.join(map(str, array.shape))}) norm {number(norm, 4)}"

@@ -1,0 +1,176 @@
+"""A run as tables: SQL and pandas give what happened, and every documented question is answered."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gradviz as package
+import gradviz.engine as torch
+from gradviz.query.data_tables import TABLES
+from gradviz.recorded_run import NoTable, RecordedRun, Rows
+
+DOCS = (Path(__file__).parent.parent / "docs/tables.md").read_text(encoding="utf-8")
+QUESTIONS = re.findall(r"```sql\n(.*?)```", DOCS, re.DOTALL)
+STEPS, SPIKE = 12, 7
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RecordedRun:
+    """A training in which one gradient is thirty times as large in one pass, and a NaN is made beside it."""
+    with package.record(tmp_path / "run.gradviz"):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        for step in range(1, STEPS + 1):
+            optimizer.zero_grad()
+            out = net(torch.ones(2, 3))
+            loss = out.sum() + (900.0 if step == SPIKE else 1.0) * net[2].bias.sum()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+        torch.log(-torch.ones(2))
+    return package.open(tmp_path / "run.gradviz")
+
+
+def test_the_docs_name_every_table_with_its_columns(run: RecordedRun) -> None:
+    told = dict(re.findall(r"^\| `(\w+)`: .*? \| (.*) \|$", DOCS, re.MULTILINE))
+    assert list(told) == list(TABLES)
+    for table, columns in told.items():
+        assert run.sql(f"SELECT * FROM {table} LIMIT 1").columns == tuple(re.findall(r"`(\w+)`", columns))
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=range(len(QUESTIONS)))
+def test_every_documented_question_is_answered(run: RecordedRun, question: str) -> None:
+    assert len(run.sql(question)) > 0
+
+
+def test_the_gradient_that_first_exceeds_ten_times_its_median_is_named(run: RecordedRun) -> None:
+    ((name, number, times),) = run.sql(QUESTIONS[0])
+    assert (name, number) == ("net.2.bias", SPIKE)
+    assert times == pytest.approx(902 / 3)
+
+
+def test_the_first_nan_of_a_forward_pass_is_found(run: RecordedRun) -> None:
+    ((op, module, file, line, event),) = run.sql(QUESTIONS[1])
+    assert (op, module, Path(file).name) == ("log", "", "test_tables.py")
+    assert Path(file).read_text().splitlines()[line - 1].strip() == "torch.log(-torch.ones(2))"
+    assert run.event(event).outputs
+
+
+def test_shares_of_modules_add_up(run: RecordedRun) -> None:
+    found = run.sql(QUESTIONS[2])
+    assert {module for module, *_ in found} == {"net.0", "net.2"}
+    assert sum(share for *_, share in found) == pytest.approx(1.0)
+
+
+def test_changes_of_the_rate_come_with_the_loss_before(run: RecordedRun) -> None:
+    losses = dict(run.sql("SELECT pass, loss FROM passes"))
+    assert list(run.sql(QUESTIONS[3])) == [(6, 5e-7, losses[6]), (11, 2.5e-7, losses[11])]
+
+
+def test_updates_are_those_of_the_run(run: RecordedRun) -> None:
+    rows = run.sql(
+        "SELECT change, updates.parameter_norm, ratio FROM updates JOIN gradients USING (name) "
+        f"WHERE name = 'net.2.bias' AND step = {SPIKE} AND pass = step"
+    )
+    ((change, size, ratio),) = rows
+    assert change == pytest.approx(902 * 5e-7, rel=1e-2)
+    assert ratio == pytest.approx(change / size)
+
+
+def test_only_reading_is_allowed(run: RecordedRun, tmp_path: Path) -> None:
+    for query in ("DELETE FROM gradients", f"ATTACH '{tmp_path}/x.db' AS x", "PRAGMA journal_mode = WAL"):
+        with pytest.raises(NoTable, match=r"SQLite says: not authorized"):
+            run.sql(query)
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_what_sqlite_refuses_is_one_line(run: RecordedRun) -> None:
+    with pytest.raises(
+        NoTable, match=r"^SQLite says: no such table: gradient \(the tables are passes, .*\)$"
+    ):
+        run.sql("SELECT * FROM gradient")
+    with pytest.raises(NoTable, match="one statement"):
+        run.sql("SELECT 1; SELECT 2")
+    with pytest.raises(NoTable, match="no table 'gradient'"):
+        run.to_pandas("gradient")
+
+
+def test_a_run_without_values_has_null_where_they_would_be(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz", values="none"):
+        w = torch.ones(2, requires_grad=True)
+        w.sum().backward()
+    with package.open(tmp_path / "run.gradviz") as run:
+        assert list(run.sql("SELECT name, norm, rms, nan FROM gradients")) == [("w", None, None, None)]
+        assert list(run.sql("SELECT loss FROM passes")) == [(None,)]
+        for table in TABLES:
+            run.sql(f"SELECT * FROM {table}")
+
+
+def test_an_empty_run_has_empty_tables(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        pass
+    with package.open(tmp_path / "run.gradviz") as run:
+        assert {table: len(run.sql(f"SELECT * FROM {table}")) for table in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+def test_pandas_gets_the_same_rows(run: RecordedRun) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[pandas]'")
+    frame = run.to_pandas()
+    rows = run.sql("SELECT * FROM gradients")
+    assert list(frame.columns) == list(rows.columns)
+    assert np.allclose(frame["norm"], [row[rows.columns.index("norm")] for row in rows])
+    assert rows.to_pandas().equals(frame)
+
+
+def test_without_pandas_one_line_says_what_to_do(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("gradviz.recorded_run.find_spec", lambda name: None)
+    with pytest.raises(
+        NoTable, match=r"^to_pandas needs pandas, which is not installed: pip install pandas$"
+    ):
+        run.to_pandas()
+
+
+def test_rows_show_themselves_as_text_and_as_a_table() -> None:
+    rows = Rows(("name", "norm"), [("w<b>", 0.123456789), ("v", None), *[("x", 1.0)] * 40])
+    text, html = repr(rows), rows._repr_html_()
+    assert text.splitlines()[:3] == ["name  norm", "w<b>  0.123457", "v     NULL"]
+    assert text.splitlines()[-1] == "and 12 more rows"
+    assert "w&lt;b&gt;" in html
+    assert "<b>" not in html
+    assert (html.count("<tr>"), len(rows), rows[1]) == (31, 42, ("v", None))
+
+
+def test_findings_show_themselves_as_a_table(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        for _ in range(3):
+            (w * w).sum().backward()
+            optimizer.step()
+    html = package.check(tmp_path / "run.gradviz")._repr_html_()
+    assert "stale-gradient" in html
+    assert "test_tables.py:" in html
+    assert "optimizer.zero_grad()" in html
+    assert re.search(r"\d+ rules checked, \d+ not", html)
+
+
+def test_reasons_show_themselves_as_tables(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w, v = torch.ones(2, requires_grad=True), torch.ones(100, requires_grad=True)
+        loss = (w * w).sum() + (v * v).sum()
+        loss.backward()
+    exact = package.why(tmp_path / "run.gradviz", "w")._repr_html_()
+    by_norms = package.why(tmp_path / "run.gradviz", "v")._repr_html_()
+    assert "gradient of w = [2, 2] in pass 1" in exact
+    assert exact.count("50 %") == 2
+    assert "<br>" in exact  # a path has a line for each step
+    assert "gradient of v = (100) norm 20 in pass 1" in by_norms
+    assert "module or operation" in by_norms

@@ -58,6 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
     matrices = _are_matrices(case, before)
     usable = matrices & (before >= 0) & (after >= 0)
     usable &= ~contained(stepped.events[at], case.of(range_tests))
+    usable &= ~_is_written_by_another_name(case, tensors, states.events[before], events)
     usable &= (states.stats[before, Stat.RMS] > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(
         axis=1
     )
@@ -97,6 +98,20 @@ def _search(case: Case) -> Iterator[Found]:
             (int(stepped.events[at[row]]), int(events[row])),
             tensors=tuple(dict.fromkeys([*low, *stepped.object(int(stepped.events[at[row]])).parameters])),
         )
+
+
+def _is_written_by_another_name(
+    case: Case, tensors: np.ndarray, known: np.ndarray, events: np.ndarray
+) -> np.ndarray:
+    """For each step, whether a tensor's value before it is not `known`, because the program wrote to its memory since
+    then, as `w.data.uniform_()` does."""
+    found = np.zeros(len(tensors), bool)
+    for tensor in distinct(tensors[contained(tensors, sorted(case.query.memory.shared))]).tolist():
+        changes = np.array(case.query.memory.changes(tensor), np.int64)
+        own = tensors == tensor
+        between = np.searchsorted(changes, events[own]) - np.searchsorted(changes, known[own], side="right")
+        found[own] = between > 0
+    return found
 
 
 def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndarray) -> np.ndarray:

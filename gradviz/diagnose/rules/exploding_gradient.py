@@ -81,4 +81,5 @@ RULE = Rule(
     "gradients that get larger from layer to layer",
     _search,
     needs=(Need.VALUES, Need.PASS, Need.DETAILS),
+    follows=("huge-start",),
 )

@@ -130,4 +130,5 @@ RULE = Rule(
     "updates that overshoot, so that the gradients grow from step to step",
     _search,
     needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
+    follows=("huge-start",),
 )

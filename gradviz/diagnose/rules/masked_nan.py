@@ -84,5 +84,8 @@ RULE = Rule(
     "0 × inf in backward, behind a mask",
     _search,
     needs=(Need.VALUES, Need.DETAILS),
-    follows=("lr-too-large",),
+    follows=(
+        "huge-start",
+        "lr-too-large",
+    ),
 )

@@ -75,5 +75,5 @@ RULE = Rule(
     "the op that first makes a NaN or an infinity that reaches the root",
     _search,
     needs=(Need.VALUES, Need.DETAILS),
-    follows=("lr-too-large", "exploding-gradient"),
+    follows=("huge-start", "lr-too-large", "exploding-gradient"),
 )

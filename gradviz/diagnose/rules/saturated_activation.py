@@ -142,4 +142,5 @@ RULE = Rule(
     "tanh or sigmoid at its ends, where it passes almost no gradient",
     _search,
     needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+    follows=("huge-start",),
 )

@@ -54,5 +54,8 @@ RULE = Rule(
     "an op at a point where its derivative is not finite",
     _search,
     needs=(Need.VALUES, Need.DETAILS),
-    follows=("lr-too-large",),
+    follows=(
+        "huge-start",
+        "lr-too-large",
+    ),
 )

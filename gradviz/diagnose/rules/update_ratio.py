@@ -173,5 +173,5 @@ RULE = Rule(
     "steps that change weights by more than their size, or by next to nothing",
     _search,
     needs=(Need.VALUES, Need.STEPS),
-    follows=("lr-too-large", "vanished-lr", "exploding-gradient", "vanishing-gradient"),
+    follows=("huge-start", "lr-too-large", "vanished-lr", "exploding-gradient", "vanishing-gradient"),
 )

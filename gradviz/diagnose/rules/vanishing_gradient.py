@@ -116,5 +116,8 @@ RULE = Rule(
     "gradients that get smaller from layer to layer until nothing is left",
     _search,
     needs=(Need.VALUES, Need.PASS, Need.DETAILS),
-    follows=("dead-relu",),
+    follows=(
+        "huge-start",
+        "dead-relu",
+    ),
 )

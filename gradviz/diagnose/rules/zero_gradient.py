@@ -152,6 +152,7 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.DETAILS, Need.PASS),
     follows=(
+        "huge-start",
         "dead-relu",
         "constant-output",
         "hook-changed-gradient",

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradviz.cli.common import show_all_on_stdout
+from gradviz.cli.common import fail, show_all_on_stdout
 from gradviz.cli.export_moment import export_moment
 from gradviz.learn.exercise import Exercise
 from gradviz.learn.lesson import lesson_called, lessons
@@ -32,6 +32,7 @@ Examples:
   gradviz learn                              the lessons
   gradviz learn accumulation
   gradviz learn accumulation --lang ko
+  gradviz learn accumulation --page lesson.html
   gradviz learn my_lesson.toml               one that you wrote: docs/lessons/write-your-own.md
   gradviz learn leaves --commands "question; answer no; question; answer [1, 2]"
 """
@@ -50,7 +51,13 @@ Examples:
     metavar="COMMANDS",
     help='Run "question; answer 0.6", or @FILE, and print plain text.',
 )
-def learn(name: str | None, lang: str, text: str | None) -> None:
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path),
+    metavar="FILE.html",
+    help="Write the lesson as a page to share with a class, with its questions.",
+)
+def learn(name: str | None, lang: str, text: str | None, page: Path | None) -> None:
     """List the lessons, or take one: a small program in the stepper, which asks what a gradient will be before it
     shows it.
 
@@ -59,9 +66,14 @@ def learn(name: str | None, lang: str, text: str | None) -> None:
     """
     show_all_on_stdout()
     if name is None:
+        if page is not None:
+            fail("--page writes one lesson: gradviz learn LESSON --page FILE.html")
         _list(lang)
         return
     lesson = lesson_called(name)
+    if page is not None:
+        _write_page(lesson, lang, page)
+        return
     with _opened(lesson, lang) as session:
         if text is not None:
             _print(told(session))
@@ -78,6 +90,20 @@ def learn(name: str | None, lang: str, text: str | None) -> None:
             keep(_kept_as(name), session.exercise.score)
             if is_interactive or not session.exercise.score.is_done:
                 click.echo(f"\n{session.exercise.told()}")
+
+
+def _write_page(lesson: Lesson, lang: str, path: Path) -> None:
+    from gradviz.learn.lesson_page import lesson_page
+    from gradviz.pictures.render import PAGE, check_path, write
+
+    if path.suffix.lower() != PAGE:
+        fail(f"--page writes a page: give a file that ends with {PAGE}")
+    check_path(path)
+    with _opened(lesson, lang) as session:
+        write(path, lesson_page(session.exercise, session).encode())
+    click.echo(
+        f"wrote {path}: {len(lesson.questions)} questions; the answers are in the file, hidden until asked for"
+    )
 
 
 def _kept_as(name: str) -> str:

@@ -114,14 +114,27 @@ class Exercise:
             return
         self.right += right
         self.tried = False
-        if question.expect:
-            answer = question.expect[LANGUAGES.index(self.language)]
-        else:
-            answer = "None" if snapshot is None else value(snapshot)
+        answer = self._worded(question, snapshot)
         verdict = self.say("right" if right else "shown" if text is None else "wrong", answer=answer)
         more = self.say("done" if self.question is None else "next")
         session.page = [verdict, f"  {question.because[self.language]}", "", f"  {more}"]
         session.page_keys = {} if self.question is None else {"space": "question"}
+
+    def solution(self, session: Session, at: int) -> str:
+        """The answer to a question, by its place among all. The lesson is as it was afterwards."""
+        question, open_question, position = self.lesson.questions[at], self.index, session.position
+        self.index = len(self.places)
+        session.go(self.places[at][1])
+        answer = self._worded(question, None if question.expect else _expected(session, question))
+        self.index = open_question
+        session.go(position)
+        return answer
+
+    def _worded(self, question: Question, snapshot: Snapshot | None) -> str:
+        """An answer as text: one of the words that are expected, or the value in the trace."""
+        if question.expect:
+            return question.expect[LANGUAGES.index(self.language)]
+        return "None" if snapshot is None else value(snapshot)
 
 
 def _places(lesson: Lesson, session: Session) -> list[tuple[int, int]]:

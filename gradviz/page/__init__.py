@@ -22,6 +22,7 @@ from gradviz.graph.slices import SliceError
 from gradviz.page.books import MOST_BOOKS, book, is_small
 from gradviz.page.firsts import firsts, places
 from gradviz.page.leaf_norms import norms
+from gradviz.page.lesson_data import PageLesson, lesson_data
 from gradviz.page.views import Shared, view
 from gradviz.pictures.render import DrawError
 from gradviz.tracefile import PassInfo, Trace
@@ -57,6 +58,7 @@ SCRIPTS = (
     "link",
     "signs",
     "book",
+    "lesson",
     "main",
 )
 
@@ -68,10 +70,10 @@ MOST_PASSES = 600
 Build = Callable[[int | None], Graph]
 
 
-def html(trace: Trace, build: Build, number: int | None = None, is_lesson: bool = False) -> str:
-    """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first). That of a
-    lesson opens with the picture of a textbook, if that is small. Raises DrawError if the first graph is too large for
-    a browser, or if the trace has no events."""
+def html(trace: Trace, build: Build, number: int | None = None, lesson: PageLesson | None = None) -> str:
+    """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
+    asks its questions on the page. Raises DrawError if the first graph is too large for a browser, or if the trace has
+    no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     first, words = build(number), Words(trace)
@@ -103,7 +105,7 @@ def html(trace: Trace, build: Build, number: int | None = None, is_lesson: bool 
         "passes": [_pass(run, trace) for run in trace.passes],
         "held": [one["pass"] for one in views],
         "shown": 0,
-        "book": is_lesson and is_small(first),
+        "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
         "firsts": places(found, views),
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),

@@ -32,6 +32,11 @@ function toggleChart(show = $("chart").hidden) {
 }
 
 async function openPass(position) {
+  const view = await viewAt(position);
+  if (view.steps.length && view.steps[0].k > held.until()) {
+    $("pass").value = app.view.position;
+    return say(data.lesson.say.later);
+  }
   await openView(position);
   fit(false);
 }

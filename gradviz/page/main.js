@@ -192,7 +192,7 @@ function heldTold() {
 function showNotes() {
   const view = app.view;
   const parts = [];
-  if (view.error) parts.push(element("span", { class: "odd" }, view.error));
+  if (view.error && held.until() === Infinity) parts.push(element("span", { class: "odd" }, view.error));
   if (view.leftOut) parts.push(element("span", {}, `${counted(view.leftOut, "operation")} of the run outside this pass`));
   if (heldTold()) parts.push(element("span", {}, heldTold()));
   for (const note of view.notes) parts.push(element("span", {}, note));
@@ -231,6 +231,7 @@ async function start() {
   startFirsts();
   fit(false);
   await startLink();
+  await startLesson();
   document.body.dataset.ready = "yes";
 }
 

@@ -65,7 +65,7 @@ function nodeFacts(node) {
     element("dl", {}, [...(node.tensor !== undefined ? tensorFacts(node, k) : []), ...computed(node), ...placed(node)]),
     ...lists(node, k),
   ];
-  const reason = app.view.why[node.id];
+  const reason = held.until() < Infinity ? null : app.view.why[node.id];
   if (reason) found.splice(2, 0, whyText("At the end of this pass", [reason]));
   const step = now();
   if (step && step.rows && step.ids.includes(node.id)) found.splice(2, 0, numberRows(step.rows));

@@ -116,6 +116,16 @@ function versionAt(view, id, k) {
   return found ? found.id : id;
 }
 
+// The last event that may be shown: a lesson holds back what its open question asks for.
+const held = { until: () => Infinity };
+
+// The step up to which one may go that wants to go to a step.
+function allowed(step) {
+  let at = step;
+  while (at > 0 && app.view.steps[at].k > held.until()) at -= 1;
+  return at;
+}
+
 // Show a view. If another one is asked for meanwhile, that one is shown.
 async function openView(position) {
   app.asked = position;
@@ -127,7 +137,7 @@ async function openView(position) {
   app.closed = new Set(app.view.closed);
   app.selected = null;
   const ended = app.view.steps.findLastIndex((step) => step.kind === "pass_ended");
-  app.step = ended >= 0 ? ended : Math.max(0, app.view.steps.length - 1);
+  app.step = allowed(ended >= 0 ? ended : Math.max(0, app.view.steps.length - 1));
   tell("view");
   tell("step");
   tell("select");
@@ -173,7 +183,7 @@ function fold(id, close = !app.closed.has(id)) {
 }
 
 function goTo(step) {
-  const wanted = Math.min(Math.max(step, 0), app.view.steps.length - 1);
+  const wanted = allowed(Math.min(Math.max(step, 0), app.view.steps.length - 1));
   if (wanted === app.step || wanted < 0) return;
   app.step = wanted;
   tell("step");

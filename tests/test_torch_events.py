@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+import gradviz.engine as engine_module  # noqa: E402
 from gradviz.events.kinds import (  # noqa: E402
     Accumulated,
     Event,
@@ -278,3 +279,24 @@ def test_a_second_pass_with_create_graph_adds_with_a_node(record: Record) -> Non
     assert added.inputs == (first.grad, second.gradient)
     assert trace.snapshot(second.grad, second.index).array.tolist() == [6, 24]
     assert query.nodes.name(query.nodes.grad_fn(second.grad, second.index)) == "AddBackward0"
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_running_statistics_are_those_that_a_normalisation_wrote(engine: str, tmp_path: Path) -> None:
+    library: Any = torch if engine == "torch" else engine_module
+    for layer in (library.nn.BatchNorm1d(3), library.nn.InstanceNorm1d(3, track_running_stats=True)):
+        with gradviz.record(tmp_path / "run.gradviz"):
+            layer(library.ones(4, 3, 5) * 2)
+            mean = layer.running_mean.tolist()
+            layer(library.ones(4, 3, 5) * 4)
+            layer.eval()
+            layer(library.ones(4, 3, 5) * 8)
+        with gradviz.open(tmp_path / "run.gradviz") as trace:
+            query = Query(trace)
+            (buffer,) = [event.tensor for event in of(trace, Named) if event.name == "layer.running_mean"]
+            written = [event.index for event in of(trace, Mutated) if event.tensor == buffer]
+            values = [query.memory.value(buffer, event) for event in written]
+            arrays = [
+                value.array.tolist() for value in values if value is not None and value.array is not None
+            ]
+            assert arrays == [mean, layer.running_mean.tolist()]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any
+
+import torch
 
 # What the recorder does for a call: it runs up to its `yield` before the call, and gets the result there. So a fault of
 # ours, before or after, is told from an exception of the call's, and the call runs once in any case.
@@ -92,7 +94,20 @@ def sort_of(func: Any) -> tuple[str, str]:
 
 
 # Which op `matmul` is, by the dimensions of what it multiplies.
+# The normalisations that write over running statistics, and count no versions of them: where these are among the
+# arguments. The flag `training` is the sixth of both.
+RUNNING: dict[Any, int] = {torch.nn.functional.batch_norm: 1, torch.batch_norm: 3}
+_TRAINING = 5
 PRODUCTS = {(1, 1): "dot", (2, 1): "mv", (2, 2): "mm"}
+
+
+def running_statistics(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The running mean and variance that a call of a normalisation writes over; none where it does not."""
+    first = RUNNING[func]
+    if not (args[_TRAINING] if len(args) > _TRAINING else kwargs.get("training", False)):
+        return []
+    given = [*args[first : first + 2], kwargs.get("running_mean"), kwargs.get("running_var")]
+    return [tensor for tensor in given if isinstance(tensor, torch.Tensor)]
 
 
 def op_of_node(name: str) -> str:

@@ -15,8 +15,9 @@ import torch
 
 from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder.arguments import tensors_in
+from gradviz.sources.torch_recorder.identity import version_of
 from gradviz.sources.torch_recorder.shared import Source, safely
-from gradviz.sources.torch_recorder.tensor_values import Unseen
+from gradviz.sources.torch_recorder.tensor_values import READER, Unseen
 
 # The arguments that each writes over.
 WRITTEN = {
@@ -43,6 +44,7 @@ class Collectives:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.replicas: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose gradients are averaged
+        self.syncing: Any = None  # a replica that is called, and that gives its buffers those of rank 0
 
     def calls(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         """The functions to take the place of PyTorch's, by name."""
@@ -94,10 +96,35 @@ class Collectives:
                 [state.version for state in states], [state.base for state in states],
             )  # fmt: skip
 
-    def note(self, module: Any) -> None:
-        """Note a module that is called, if it averages gradients."""
+    def note(self, module: Any, frame: FrameType) -> None:
+        """Note a module that is called, if it averages gradients. It gives its parameters the values of rank 0 when it
+        is made, and its buffers at each call, before it calls the module inside; PyTorch does both out of our sight."""
         if isinstance(module, _AVERAGING):
-            self.replicas.add(module)
+            if module not in self.replicas:
+                self.replicas.add(module)
+                self._tell_broadcast(self._changed(module), frame)
+            self.syncing = module if module.will_sync_module_buffers() else None
+        elif self.syncing is not None and module is self.syncing.module:
+            self.syncing = None
+            self._tell_broadcast(list(module.buffers()), frame)
+
+    def _changed(self, module: Any) -> list[torch.Tensor]:
+        """The parameters and buffers of a module that were written since they were told."""
+        known = self.source.identity.known
+        state = [*module.parameters(), *module.buffers()]
+        return [t for t in state if id(t) in known and known[id(t)].version != version_of(t)]
+
+    def _tell_broadcast(self, tensors: list[torch.Tensor], frame: FrameType) -> None:
+        """Tell of tensors that have the values of rank 0 now."""
+        identity, listener = self.source.identity, self.source.listener
+        if listener is None or not tensors:
+            return
+        with torch._C.DisableTorchFunction():
+            identity.tell_pending()
+            READER.recent.clear()  # PyTorch hides from the versions that buffers are written
+            for tensor in tensors:
+                identity.number_of(tensor, frame)
+                listener.mutated(frame, "broadcast", identity.state_of(tensor), 0, self.source.in_pass)
 
     @safely
     def tell_averages(self, where: Any, number: int, leaves: Callable[[int], bool]) -> None:

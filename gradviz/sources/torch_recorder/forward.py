@@ -108,6 +108,8 @@ class Forward(TorchFunctionMode):
             self._made(name, outputs, frame)
             return
         self._tell(name, args, kwargs, inputs, before, outputs, frame)
+        if func in calls.RUNNING:
+            self._tell_running(name, calls.running_statistics(func, args, kwargs), frame)
 
     def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         plain = len(args) == 3 and args[2] is not None and type(args[0]) is torch.Tensor and args[0].ndim == 2
@@ -275,6 +277,13 @@ class Forward(TorchFunctionMode):
                 listener.mutated(
                     frame, name, identity.state_of(other), number, in_pass, -1 if by_op else None
                 )
+
+    def _tell_running(self, name: str, statistics: Sequence[torch.Tensor], frame: FrameType) -> None:
+        """Tell of the running statistics that a normalisation wrote over, which counts no versions of them."""
+        if statistics:
+            READER.recent.clear()
+            written = [(tensor, self.identity.number_of(tensor, frame)) for tensor in statistics]
+            self._tell_written(name, written, (), frame)
 
     def _sharing(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The other tensors, of those that are known, that autograd knows to share the memory."""

@@ -19,9 +19,11 @@ from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 class Scopes:
     """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
 
-    def __init__(self, source: Source, opaque: Callable[..., Any], note: Callable[[Any], None]) -> None:
+    def __init__(
+        self, source: Source, opaque: Callable[..., Any], note: Callable[[Any, FrameType], None]
+    ) -> None:
         self.source, self.opaque = source, opaque  # what calls a compiled module
-        self.note = note  # hears of each module that is called
+        self.note = note  # is given each module that is called, and the frame
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +53,7 @@ class Scopes:
         """A module is called; returns whether it runs as `torch.compile` made it."""
         source = self.source
         listener: Any = source.listener
-        self.note(module)
+        self.note(module, frame)
         name = self._name_of(module)
         if not name or source.identity.pending:
             with torch._C.DisableTorchFunction():

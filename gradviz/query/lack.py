@@ -263,10 +263,13 @@ class Lacks:
 
     def _not_on_a_way(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
         """What was computed from a leaf, if it leads to no root."""
+        if self._is_forgotten(leaf):
+            return None
         last = begun[-1] if begun else None
         end = last.at if last is not None else self.trace.count
         readers = [op for found in results.values() for op in found if op < end and not self._only_copies(op)]
-        with_grad = [op for op in readers if self.query.tensors.op(op).grad_enabled]
+        ops = map(self.query.tensors.op, readers)
+        with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
         if not readers:
             if self._is_template(leaf, begun):
                 return None
@@ -277,6 +280,12 @@ class Lacks:
         if event < 0 or last is None:
             return None
         return Lacking(leaf, Lack.CUT, event, last.root, last.pass_number)
+
+    def _is_forgotten(self, leaf: int) -> bool:
+        """Whether neither a name nor an optimizer holds a leaf of a program that trains others: `fully_shard` puts
+        parameters of its own in the place of those of a layer."""
+        holders = self.query.of(Training).holders
+        return bool(holders) and leaf not in holders and not self.query.names.of(leaf)
 
     def _off_path(self, leaf: int, event: int) -> Lacking:
         (result, *_) = self.query.tensors.op(event).outputs

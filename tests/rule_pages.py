@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradviz.diagnose import RULES
+from gradviz.diagnose.between_ranks import RANK_RULES
+from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rule_page import RulePage, markdown, page_of
+from tests.rank_examples import PRELUDE, cured_example
 from tests.zoo_programs import ALL, Program
 
 FOLDER = Path(__file__).parent.parent / "docs/rules"
@@ -31,12 +35,26 @@ def cured(page: RulePage) -> str:
 def pages() -> dict[str, str]:
     """The text of each file of docs/rules, by its name."""
     found = {f"{rule.id}.md": _page(rule) for rule in RULES}
-    rows = "\n".join(f"- [{rule.id}]({rule.id}.md) ({rule.severity}): {rule.looks_for}" for rule in RULES)
+    found |= {f"{rule.id}.md": _page_of_ranks(rule) for rule in RANK_RULES}
     found["README.md"] = (
         "# The rules of check\n\nA page for each, made from the header of its file "
-        "(`python -m tests.rule_pages`). `gradviz check --explain RULE` prints the same.\n\n" + rows + "\n"
+        "(`python -m tests.rule_pages`). `gradviz check --explain RULE` prints the same.\n\n"
+        f"{_rows(RULES)}\n\n## Between ranks\n\n"
+        "These compare the [ranks of one run](../check.md#between-ranks). Their examples begin with\n\n"
+        f"```python\n{PRELUDE}```\n\n{_rows(RANK_RULES)}\n"
     )
     return found
+
+
+def _rows(rules: Sequence[Rule | RankRule]) -> str:
+    return "\n".join(f"- [{rule.id}]({rule.id}.md) ({rule.severity}): {rule.looks_for}" for rule in rules)
+
+
+def _page_of_ranks(rule: RankRule) -> str:
+    """The page of a rule between ranks. What cures its example stands in tests/rank_programs.py, which needs PyTorch to
+    be run, and not to be read."""
+    page = page_of(rule)
+    return markdown(page, cured_example(rule.id, page.example))
 
 
 def _page(rule: Rule) -> str:

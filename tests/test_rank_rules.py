@@ -1,4 +1,5 @@
-"""What is wrong between the ranks of one run: each fault in real processes, beside its healthy twin."""
+"""What is wrong between the ranks of one run: each fault in real processes, beside healthy runs. All programs run in
+one launch."""
 
 from __future__ import annotations
 
@@ -6,100 +7,73 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,  # two processes for each, each of which imports PyTorch
-    pytest.mark.skipif(
-        not torch.distributed.is_available(), reason="PyTorch was built without torch.distributed"
-    ),
-]
+from gradviz.diagnose.between_ranks import BETWEEN_RANKS  # noqa: E402
+from gradviz.diagnose.finding import NOTE, Finding  # noqa: E402
+from gradviz.diagnose.rank_reports import check_ranks  # noqa: E402
+from gradviz.query.ranks import ranked_traces  # noqa: E402
+from gradviz.tracefile import open_trace  # noqa: E402
+from gradviz.tracefile.rank_files import traces_of  # noqa: E402
+from tests.rank_programs import FAULTY, HEALTHY, texts  # noqa: E402
 
-PROGRAM = """\
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
-torch.set_num_threads(1)
-mode = sys.argv[1]
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(rank if mode == "other start" else 0)
-net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-if mode in ("wrapped", "inner module", "no_sync"):
-    net = nn.parallel.DistributedDataParallel(net)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-torch.manual_seed(rank + 1)
-for step in range(2 if mode == "fewer steps" and rank else 3):
-    x = torch.randn(4, 3)
-    optimizer.zero_grad()
-    if mode == "no_sync":
-        with net.no_sync():
-            net(x).pow(2).mean().backward()
-    else:
-        (net.module if mode == "inner module" else net)(x).pow(2).mean().backward()
-    for number, p in enumerate(net.parameters()):
-        alone = (mode == "fewer steps" and step == 2) or (mode == "partly" and number == 2)
-        if mode in ("averaged by hand", "other start", "partly", "fewer steps") and not alone:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-    optimizer.step()
-dist.destroy_process_group()
-"""
-
-FAULTS = {
-    "not wrapped": ("ranks-unreduced", "DistributedDataParallel(model)"),
-    "inner module": ("ranks-unreduced", "call net and not net.module"),
-    "no_sync": ("ranks-unreduced", "outside of net.no_sync()"),
-    "other start": ("ranks-start", "torch.manual_seed(0)"),
-    "partly": ("ranks-apart", "dist.all_reduce(p.grad"),
-    "fewer steps": ("ranks-steps", "DistributedSampler"),
-}
+pytestmark = [pytest.mark.torch, pytest.mark.slow]  # two processes, each of which imports PyTorch
+ROOT = Path(__file__).parent.parent
+HEALTHY_NAMES = [*(f"{rule}.cured" for rule in BETWEEN_RANKS), *(one.__name__ for one in HEALTHY)]
+FAULTY_NAMES = [*BETWEEN_RANKS, *(one.__name__ for one in FAULTY)]
+SINCE = {"in_shards": "2.6", "tensors_in_parts": "2.6"}  # what PyTorch 2.5 has not, or not there
+# What a rank has by itself, beside its difference from the others.
+ALSO = {"used_on_one_rank": ["unused-parameter"], "ranks-mode": ["wrong-mode"]}
 
 
-def checked(mode: str, folder: Path) -> list[dict[str, object]]:
-    """What is found in a run of two ranks."""
-    (folder / "train.py").write_text(PROGRAM)
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "gradviz",
-        "trace",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*launch, "train.py", mode]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    told = subprocess.run(
-        [sys.executable, "-m", "gradviz", "check", ".", "--format", "json"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    return json.loads(told.stdout)["findings"]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the traces of all programs, each on two ranks."""
+    folder = tmp_path_factory.mktemp("runs")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "tests.rank_programs", str(folder),
+    ]  # fmt: skip
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    made = {path.name for path in folder.glob("*.gradviz")}
+    assert made == {f"{name}.rank{rank}.gradviz" for name in texts() for rank in range(2)}, ran.stderr
+    return folder
 
 
-@pytest.mark.parametrize("mode", FAULTS)
-def test_a_fault_between_ranks_is_named(mode: str, tmp_path: Path) -> None:
-    rule, cure = FAULTS[mode]
-    (found,) = checked(mode, tmp_path)
-    assert found["rule"] == rule
-    assert cure in str(found["fix"])
-    assert found["line"]
+def found_in(folder: Path, name: str) -> list[Finding]:
+    """What `check` finds in the run of a program."""
+    with ExitStack() as stack:
+        paths = traces_of(folder / f"{name}.rank*.gradviz")
+        traces = [stack.enter_context(open_trace(path)) for path in paths]
+        return [*check_ranks(ranked_traces(traces))]
 
 
-@pytest.mark.parametrize("mode", ["wrapped", "averaged by hand"])
-def test_a_healthy_run_of_ranks_is_not_accused(mode: str, tmp_path: Path) -> None:
-    assert checked(mode, tmp_path) == []
+@pytest.mark.parametrize("name", FAULTY_NAMES)
+def test_a_fault_between_ranks_is_named_on_its_line(name: str, runs: Path) -> None:
+    text = texts()[name]
+    (marked,) = [line for line in text.splitlines() if "# <- " in line]
+    rule = marked.rpartition("# <- ")[2]
+    found = found_in(runs, name)
+    named = [finding for finding in found if finding.rule in BETWEEN_RANKS]
+    assert [finding.rule for finding in named] == [rule]
+    source = Path(named[0].file).read_text().splitlines()
+    assert source[named[0].line - 1].strip() == marked.strip()
+    others = [finding.rule for finding in found if finding.severity != NOTE and finding not in named]
+    assert others == ALSO.get(name, [])
+
+
+@pytest.mark.parametrize("name", HEALTHY_NAMES)
+def test_a_healthy_run_of_ranks_is_not_accused(name: str, runs: Path) -> None:
+    assert [(finding.rule, finding.message) for finding in found_in(runs, name)] == []
 
 
 def test_the_first_collective_that_is_not_the_same_is_named(tmp_path: Path) -> None:

@@ -8,23 +8,23 @@ from subprocess import CompletedProcess
 import pytest
 
 from gradviz.diagnose import RULES, Report
+from gradviz.diagnose.between_ranks import RANK_RULES
 from gradviz.diagnose.machine import as_sarif
+from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rule_page import page_of
 from tests.rule_pages import FOLDER, pages, zoo_program
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
-
-@each_rule
-def test_a_header_says_what_why_how_and_what_is_spared(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [*RULES, *RANK_RULES], ids=lambda rule: rule.id)
+def test_a_header_says_what_why_how_and_what_is_spared(rule: Rule | RankRule) -> None:
     page = page_of(rule)
     for text in (page.finds, page.why, page.cure, page.spared):
         assert text[0].isupper() or not text[0].isalpha()
         assert text.endswith(".")
 
 
-@each_rule
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_the_example_is_a_program_of_the_zoo(rule: Rule) -> None:
     assert zoo_program(page_of(rule)) is not None
 
@@ -54,7 +54,7 @@ def test_explain_of_no_rule_names_the_one_that_was_meant(
 
 
 def test_sarif_has_the_page_as_help() -> None:
-    report = Report([], tuple(rule.id for rule in RULES), ())
+    report = Report([], tuple(rule.id for rule in (*RULES, *RANK_RULES)), ())
     (run,) = as_sarif(report)["runs"]
     for told in run["tool"]["driver"]["rules"]:
         assert told["help"]["markdown"].startswith(f"# {told['id']}\n")

@@ -18,7 +18,7 @@ import gradviz  # noqa: E402
 from gradviz.cli.common import all_opened  # noqa: E402
 from gradviz.events.kinds import Accumulated, Mutated, OpRan, ScopeEntered  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.ranks import differences  # noqa: E402
+from gradviz.query.replicas import Difference, Replicas  # noqa: E402
 from gradviz.sources.torch_recorder.collectives import WRITTEN  # noqa: E402
 
 pytestmark = [
@@ -174,10 +174,15 @@ def test_each_rank_writes_its_trace_and_trains_as_untraced(
             averaged = [event for event in events if isinstance(event, Mutated) and event.how == "all_reduce"]
             assert [event.in_pass for event in averaged] == 4 * [1] + 4 * [2] + 4 * [3]
     with opened(tmp_path) as traces:
-        assert differences([Query(trace) for trace in traces]) == []
+        assert differences(traces) == []
     checked = gradviz_here("check", ".", "--format", "json")
     assert json.loads(checked.stdout)["findings"] == []
     assert checked.returncode == 0
+
+
+def differences(traces: list[Any]) -> list[Difference]:
+    """The parameters whose gradients are not the same on all ranks."""
+    return Replicas({rank: Query(trace) for rank, trace in enumerate(traces)}).differences
 
 
 def opened(folder: Path) -> Any:
@@ -203,7 +208,7 @@ def test_shards_train_as_untraced(
             assert any(op.startswith("all_gather_") for op in ops)
             assert trace.meta["ended"] == "ok"
             assert len(trace.passes) == 2
-        assert differences([Query(trace) for trace in traces]) == []  # each rank has its own part
+        assert differences(traces) == []  # each rank has its own part
     found = json.loads(gradviz_here("check", "train.rank*.gradviz", "--format", "json").stdout)["findings"]
     assert found == []
 
@@ -248,7 +253,7 @@ def test_collectives_are_ops_and_a_gradient_that_differs_is_pointed_out(
             assert trace.snapshot(late.outputs[0], late.index).array is None
             assert trace.sites[broadcast.site].place.line == 12
             assert (trace.meta["rank"], trace.meta["world"]) == (str(rank), "2")
-        (found,) = differences([Query(trace) for trace in traces])
+        (found,) = differences(traces)
         assert (found.name, found.step, found.averaged) == ("b", 2, (False, False))
     files = ["train.rank0.gradviz", "train.rank1.gradviz"]
     said = gradviz_here("info", *files).stdout

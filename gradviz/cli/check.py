@@ -29,10 +29,8 @@ from gradviz.cures.tried_text import tried_as_json, tried_text
 from gradviz.diagnose import Report
 from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
-from gradviz.diagnose.rank_reports import of_all_ranks
-from gradviz.diagnose.rank_rules import BETWEEN_RANKS, findings_of
+from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rule_page import page_of
-from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import page_text, report_text
@@ -57,24 +55,6 @@ def _explain(context: click.Context, option: click.Parameter, name: str | None) 
     if name is not None:
         Console(highlight=False).print(page_text(page_of(rule_called(name))), crop=False)
         context.exit()
-
-
-def _of_run(
-    ranks: Mapping[int, Trace], select: Sequence[str], ignore: Sequence[str], settings: Settings
-) -> Report:
-    """What the rules of one trace find on each rank, and those of ranks between them."""
-    own_select, own_ignore = (
-        [rule for rule in asked if rule not in BETWEEN_RANKS] for asked in (select, ignore)
-    )
-    chosen = [rule for rule in BETWEEN_RANKS if (not select or rule in select) and rule not in ignore]
-    reports = {
-        rank: Report((), (), ())
-        if select and not own_select
-        else check_trace(trace, own_select, own_ignore, settings)
-        for rank, trace in ranks.items()
-    }
-    queries = {rank: Query(trace) for rank, trace in ranks.items()}
-    return of_all_ranks(reports, [*findings_of(queries, chosen)], chosen)
 
 
 class _Check(click.Command):
@@ -204,7 +184,7 @@ def check(
         """Print what is found in the traces of all ranks, and return the exit status."""
         with all_opened(tuple(paths)) as traces:
             ranks = ranked_traces(traces)
-            report = _of_run(ranks, select, ignore, settings)
+            report = check_ranks(ranks, select, ignore, settings)
             _print(report, ranks, form, [], with_patch)
         return int(bool(report.at_least(fail_on or settings.fail_on)))
 

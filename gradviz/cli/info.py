@@ -14,7 +14,8 @@ from rich.text import Text
 from gradviz.cli.common import all_opened, traces_argument
 from gradviz.query import Query
 from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
-from gradviz.query.ranks import differences, label_of
+from gradviz.query.ranks import label_of
+from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
 from gradviz.words.escape import clean, json_text, shortened_left
@@ -104,7 +105,7 @@ def _print(queries: list[Query]) -> None:
 
 def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
     """Print which gradients are not the same on all ranks, though some are all-reduced."""
-    for found in differences(queries) if len(queries) > 1 else ():
+    for found in Replicas(dict(enumerate(queries))).differences if len(queries) > 1 else ():
         console = Console(highlight=False)
         values = [
             f"{label_of(trace)} {brief(gradient)}" + ("" if reduced else ", not all-reduced")

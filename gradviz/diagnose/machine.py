@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
-from gradviz.diagnose.rank_rules import BETWEEN_RANKS
+from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rule_page import markdown, page_of
-from gradviz.diagnose.rules import BY_ID
+from gradviz.diagnose.run_rules import rule_called
 from gradviz.system.paths import uri
 from gradviz.tracefile import Site
 from gradviz.version import __version__
@@ -74,14 +74,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
 
 def _rule(name: str) -> dict[str, Any]:
     """What a rule is: one of a trace, or one between ranks."""
-    if name in BETWEEN_RANKS:
-        between = BETWEEN_RANKS[name]
-        return {
-            "id": name,
-            "shortDescription": {"text": between.looks_for},
-            "defaultConfiguration": {"level": _LEVELS[WARNING]},
-        }
-    rule = BY_ID[name]
+    rule = rule_called(name)
     return {
         "id": name,
         "shortDescription": {"text": rule.looks_for},
@@ -90,7 +83,7 @@ def _rule(name: str) -> dict[str, Any]:
     }
 
 
-def _help(rule: Rule) -> dict[str, str]:
+def _help(rule: Rule | RankRule) -> dict[str, str]:
     page = page_of(rule)
     return {"text": f"{page.finds} {page.why} Cure: {page.cure}", "markdown": markdown(page)}
 

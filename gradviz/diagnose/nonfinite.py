@@ -11,9 +11,9 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
+from gradviz.query.collective_calls import all_reduced
 from gradviz.query.loss_scale import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
-from gradviz.query.ranks import all_reduced
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED

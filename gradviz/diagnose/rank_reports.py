@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
+from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.run_rules import check, rule_called
+from gradviz.query.query import Query
+from gradviz.tracefile import Trace
 
 _MOST = 8  # ranks that are named
+
+
+def check_ranks(
+    ranks: Mapping[int, Trace],
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    settings: Settings | None = None,
+) -> Report:
+    """Check the traces of all ranks of a run: each by itself, and what is wrong between them. `select` are the rules to
+    check (none: all), `ignore` those to leave out. Raises UnknownRule for an id that is no rule's."""
+    for name in (*select, *ignore):
+        rule_called(name)
+    own_select, own_ignore = (
+        [rule for rule in asked if rule not in BETWEEN_RANKS] for asked in (select, ignore)
+    )
+    chosen = [rule for rule in BETWEEN_RANKS if (not select or rule in select) and rule not in ignore]
+    reports = {
+        rank: Report((), (), ())
+        if select and not own_select
+        else check(trace, own_select, own_ignore, settings)
+        for rank, trace in ranks.items()
+    }
+    queries = {rank: Query(trace) for rank, trace in ranks.items()}
+    return of_all_ranks(reports, [*findings_of(queries, chosen)], chosen)
 
 
 def of_all_ranks(

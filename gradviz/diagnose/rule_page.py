@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from textwrap import dedent
 
+from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 
 _SECTIONS = re.compile(r"\n\n(Why it is bad|Example|Cure|Not reported):\s")
@@ -16,7 +17,7 @@ _SECTIONS = re.compile(r"\n\n(Why it is bad|Example|Cure|Not reported):\s")
 class RulePage:
     """What it finds, why that is bad, a program that has it, the cure, and what looks alike and is not reported."""
 
-    rule: Rule
+    rule: Rule | RankRule
     finds: str
     why: str
     example: str
@@ -24,7 +25,7 @@ class RulePage:
     spared: str
 
 
-def page_of(rule: Rule) -> RulePage:
+def page_of(rule: Rule | RankRule) -> RulePage:
     """The page of a rule. Its texts are empty where Python leaves docstrings out (`-OO`)."""
     header = sys.modules[rule.search.__module__].__doc__ or ""
     finds, *parts = _SECTIONS.split(header)

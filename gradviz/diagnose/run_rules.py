@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.own_words import typed
+from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
@@ -17,6 +19,8 @@ from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
 from gradviz.tracefile import Site, Trace, open_trace
 from gradviz.words.escape import clean, shortened
+
+_BETWEEN = "it compares the ranks of one run: give the traces of all"
 
 
 class UnknownRule(GradvizError):
@@ -41,13 +45,14 @@ def check(
         return _check(Case(opened, settings), chosen, selected)
 
 
-def rule_called(name: str) -> Rule:
-    """The rule of an id. Raises UnknownRule if there is none."""
-    if name not in BY_ID:
-        near = nearest(name, BY_ID)
-        meant = f"did you mean {near}?" if near else f"the rules are {', '.join(sorted(BY_ID))}"
+def rule_called(name: str) -> Rule | RankRule:
+    """The rule of an id, of a trace or between ranks. Raises UnknownRule if there is none."""
+    known: dict[str, Rule | RankRule] = {**BY_ID, **BETWEEN_RANKS}
+    if name not in known:
+        near = nearest(name, known)
+        meant = f"did you mean {near}?" if near else f"the rules are {', '.join(sorted(known))}"
         raise UnknownRule(f"there is no rule {shortened(clean(name), 40)!r}: {meant}")
-    return BY_ID[name]
+    return known[name]
 
 
 def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
@@ -67,6 +72,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
     checked: list[str] = []
     not_checked = list(_not_there(case.trace.meta))
+    not_checked += [(rule, _BETWEEN) for rule in select if rule in BETWEEN_RANKS]
     for rule in rules:
         missing = _missing(case, rule, select)
         if missing:

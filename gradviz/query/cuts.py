@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan
+from gradviz.query.ops import LOSSES, MEANS
 from gradviz.query.query import Query
 
 MOST = 200_000  # the most ops that a search visits
@@ -39,6 +40,13 @@ def op_of(query: Query, tensor: int) -> OpRan | None:
     """The op that made a tensor; None if no op did."""
     maker = query.tensors.made(tensor)
     return maker if isinstance(maker, OpRan) else None
+
+
+def root_is_mean(query: Query, pass_number: int) -> bool:
+    """Whether the one root of a pass is a mean: of the op `mean`, or of a loss that is no sum."""
+    roots = query.passes.began(pass_number).roots
+    op = op_of(query, roots[0].tensor) if len(roots) == 1 else None
+    return op is not None and (op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args))
 
 
 def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | None:

@@ -68,6 +68,7 @@ NORMALISING = SHARES | {
     "log_softmax", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
     "native_layer_norm", "normalize", "cross_entropy", "rms_norm",
 }  # fmt: skip
+RUNNING = frozenset({"batch_norm", "native_batch_norm", "instance_norm"})  # that keep running statistics
 
 # How tensors come to be.
 ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})

@@ -33,8 +33,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.cuts import op_of
-from gradviz.query.ops import LOSSES, MEANS
+from gradviz.query.cuts import root_is_mean
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo
@@ -82,18 +81,12 @@ def _is_clip(case: Case, event: int) -> bool:
 def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:
     """Whether passes are those of equal parts of a batch: the same structure, and a mean as the root of each, on
     graphs that share no node."""
-    if len({run.digest for run in runs}) != 1 or not all(_is_mean(case, run) for run in runs[:8]):
+    if len({run.digest for run in runs}) != 1 or not all(
+        root_is_mean(case.query, run.number) for run in runs[:8]
+    ):
         return False
     roots = {case.query.passes.began(run.number).roots[0].node for run in runs}
     return len(roots) == len(runs)
-
-
-def _is_mean(case: Case, run: PassInfo) -> bool:
-    roots = case.query.passes.began(run.number).roots
-    op = op_of(case.query, roots[0].tensor) if len(roots) == 1 else None
-    if op is None:
-        return False
-    return op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args)
 
 
 RULE = Rule(

@@ -1,0 +1,50 @@
+"""The rules between ranks, the gravest first: a rule says what the rules behind it follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gradviz.diagnose.between_ranks import (
+    ranks_apart,
+    ranks_buffers,
+    ranks_collectives,
+    ranks_data,
+    ranks_drift,
+    ranks_dropout,
+    ranks_mode,
+    ranks_settings,
+    ranks_start,
+    ranks_steps,
+    ranks_sum,
+    ranks_unreduced,
+)
+from gradviz.diagnose.finding import Finding
+from gradviz.diagnose.rank_rule import RankRule
+from gradviz.query.query import Query
+from gradviz.query.replicas import Replicas
+
+RANK_RULES: tuple[RankRule, ...] = tuple(
+    module.RULE
+    for module in (
+        ranks_collectives,
+        ranks_steps,
+        ranks_start,
+        ranks_unreduced,
+        ranks_apart,
+        ranks_settings,
+        ranks_mode,
+        ranks_drift,
+        ranks_data,
+        ranks_sum,
+        ranks_buffers,
+        ranks_dropout,
+    )
+)
+BETWEEN_RANKS = {rule.id: rule for rule in RANK_RULES}
+
+
+def findings_of(ranks: Mapping[int, Query], ids: Sequence[str]) -> Iterator[Finding]:
+    """What the rules of ranks with these ids find."""
+    replicas = Replicas(ranks)
+    for name in ids:
+        yield from BETWEEN_RANKS[name].findings(replicas)

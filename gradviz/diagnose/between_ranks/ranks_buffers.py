@@ -1,0 +1,49 @@
+"""`ranks-buffers`: the running statistics of a normalisation differ between the ranks when they are used again.
+
+Why it is bad: in evaluation mode each rank computes something else, and what is saved is what one rank saw.
+
+Example:
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()  # <- ranks-buffers
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= world
+        optimizer.step()
+
+Cure: `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`, or hand out the buffers of rank 0 before each call, as
+DistributedDataParallel does by itself: `dist.broadcast(buffer, 0)` for each of `model.buffers()`.
+
+Not reported: statistics that are the same again before the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.finding import NOTE
+from gradviz.diagnose.rank_rule import RankFound, RankRule, site_of_event, values_of_each
+from gradviz.query.replicas import Replicas
+from gradviz.words.escape import clean
+
+
+def _search(ranks: Replicas) -> Iterator[RankFound]:
+    found = ranks.buffer_apart
+    if found is None or not ranks.are_averaged or not ranks.are_replicas:
+        return
+    model = clean(found.name).partition(".")[0]
+    yield RankFound(
+        f"{clean(found.name)} differs between the ranks when it is used again: {values_of_each(ranks, found.values)}",
+        f"for buffer in {model}.buffers(): dist.broadcast(buffer, 0)  # on each rank, before this call",
+        site_of_event(ranks.queries[0], found.events[0]),
+        tuple(ranks.ranks),
+        found.events[:1],
+    )
+
+
+RULE = RankRule("ranks-buffers", NOTE, "running statistics that differ between the ranks", _search)

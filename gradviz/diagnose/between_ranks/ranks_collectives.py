@@ -1,0 +1,49 @@
+"""`ranks-collectives`: a rank calls another collective than the others, the same with another shape, or one fewer. The
+n-th collective of each rank is the same one.
+
+Why it is bad: ranks wait for one another in a collective: the run hangs until its timeout, or mixes up what it sends.
+
+Example:
+
+    losses = torch.ones(2 + rank)
+    dist.all_reduce(losses)  # <- ranks-collectives
+
+Cure: call the same collectives, with the same shapes, in the same order on each rank.
+
+Not reported: collectives of a group of some ranks, and those that PyTorch calls itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, site_of_event
+from gradviz.query.collective_calls import Collective, partings
+from gradviz.query.replicas import Replicas
+
+
+def _search(ranks: Replicas) -> Iterator[RankFound]:
+    parting = partings(ranks.queries)
+    if parting is None:
+        return
+    rank, call = next(
+        (rank, call) for rank, call in zip(ranks.ranks, parting.calls, strict=True) if call is not None
+    )
+    yield RankFound(
+        f"collective {parting.number} is not the same on all ranks: "
+        f"{each_rank(ranks, [_called(call) for call in parting.calls])}",
+        "call the same collectives, with the same shapes, on each rank",
+        site_of_event(ranks.ranks[rank], call.event),
+        (rank,),
+        (call.event,),
+    )
+
+
+def _called(call: Collective | None) -> str:
+    return "none any more" if call is None else f"{call.name} of shape {call.shape}"
+
+
+RULE = RankRule(
+    "ranks-collectives", WARNING, "ranks whose collectives are not the same, in the same order", _search
+)

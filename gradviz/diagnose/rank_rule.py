@@ -1,0 +1,115 @@
+"""RankRule: a fault between the processes of one run, though each may be right by itself. With what the rules have in
+common: what is said of several ranks, and the places where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gradviz.diagnose.finding import Finding
+from gradviz.events.kinds import Kind
+from gradviz.query.query import Query
+from gradviz.query.replicas import Replicas
+from gradviz.tracefile import Site, Snapshot
+from gradviz.words.escape import clean
+from gradviz.words.numbers import brief, listed, plural
+
+AVERAGE = "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()  # for each parameter, on each rank"
+_SHOWN = 3  # parameters
+
+
+@dataclass(frozen=True, slots=True)
+class RankFound:
+    """What the search of a rule found, before it becomes a Finding. The events are those of the first of `ranks`."""
+
+    message: str
+    fix: str
+    site: Site | None
+    ranks: tuple[int, ...]
+    events: tuple[int, ...] = ()
+    pass_number: int = 0
+    severity: str = ""  # if it is not that of the rule
+
+
+@dataclass(frozen=True, slots=True)
+class RankRule:
+    """A rule: its stable id, its severity, what it looks for in one sentence, and the search over the ranks."""
+
+    id: str
+    severity: str
+    looks_for: str
+    search: Callable[[Replicas], Iterator[RankFound]]
+
+    @property
+    def opt_in(self) -> bool:
+        """Whether it is checked only if it is selected: never."""
+        return False
+
+    def findings(self, ranks: Replicas) -> Iterator[Finding]:
+        """What the rule finds in the ranks of a run."""
+        for found in self.search(ranks):
+            yield Finding(
+                self.id,
+                found.severity or self.severity,
+                found.message,
+                found.fix,
+                found.site,
+                found.events,
+                number=found.pass_number,
+                ranks=found.ranks,
+            )
+
+
+# --- words
+
+
+def named(names: Sequence[str]) -> str:
+    """Parameters by name: `w, b and 3 other parameters`."""
+    shown = [clean(name) for name in names[:_SHOWN]]
+    more = len(names) - len(shown)
+    return listed([*shown, plural(more, "other parameter")] if more else shown)
+
+
+def called_ranks(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 2 and 3`."""
+    return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])}"
+
+
+def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
+    """What each rank has; ranks with the same are told together."""
+    by_text: dict[str, list[int]] = {}
+    for rank, text in zip(ranks.ranks, texts, strict=True):
+        by_text.setdefault(text, []).append(rank)
+    return ", ".join(f"{text} on {called_ranks(own)}" for text, own in by_text.items())
+
+
+def values_of_each(ranks: Replicas, values: Sequence[Snapshot | None]) -> str:
+    """The value that each rank has; None where it has none."""
+    return each_rank(ranks, [brief(value) if value is not None else "None" for value in values])
+
+
+# --- places
+
+
+def site_of_step(query: Query, step: int = 1) -> Site | None:
+    """Where a step of an optimizer is, which counts from 1."""
+    stepped = query.trace.table(Kind.STEPPED)
+    return query.places.site(int(stepped.sites[step - 1])) if len(stepped.events) >= step else None
+
+
+def site_of_optimizer(query: Query) -> Site | None:
+    """Where the first optimizer was made; where it steps, if it was made before the recording."""
+    held = query.trace.table(Kind.HOLDS)
+    site = query.places.site(int(held.sites[0])) if len(held) else None
+    return site if site is not None else site_of_step(query)
+
+
+def site_of_tensor(query: Query, tensor: int) -> Site | None:
+    """Where a tensor was made."""
+    made = query.tensors.made(tensor)
+    return query.places.site(made.site) if made is not None else None
+
+
+def site_of_event(query: Query, event: int) -> Site | None:
+    """Where an event happened."""
+    return query.places.site(int(query.trace.events["site"][event]))

@@ -1,0 +1,95 @@
+"""What a rank computes together with others: the collectives that it calls, and the gradients that are all-reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.query import Query
+from gradviz.sets import contained, distinct
+
+ALL_REDUCE = "all_reduce"
+# Those in which every rank of a group takes part.
+COLLECTIVES = frozenset({
+    ALL_REDUCE, "broadcast", "reduce", "scatter", "all_gather", "gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_gather_single", "reduce_scatter_single",
+})  # fmt: skip
+
+
+class Collective(NamedTuple):
+    """A collective that a rank took part in: its name, the shape of its first tensor, and the event."""
+
+    name: str
+    shape: tuple[int, ...]
+    event: int
+
+
+class Parting(NamedTuple):
+    """Where the collectives of the ranks part: the number of the first that is not the same on all, from 1, and what
+    each rank called there, None if it called no more."""
+
+    number: int
+    calls: tuple[Collective | None, ...]
+
+
+def partings(queries: Sequence[Query]) -> Parting | None:
+    """Where the collectives of the ranks part; None if they do not. The n-th of each rank is the same."""
+    called = [query.of(collectives) for query in queries]
+    for number, calls in enumerate(zip_longest(*called), 1):
+        if len({None if call is None else (call.name, call.shape) for call in calls}) > 1:
+            return Parting(number, calls)
+    return None
+
+
+def collectives(query: Query) -> list[Collective]:
+    """The collectives of all ranks that a rank called itself, in order; not those of DistributedDataParallel, nor of a
+    group of some ranks. Use `query.of(collectives)`."""
+    ops = query.trace.table(Kind.OP)
+    events = ops.events[query.trace.named(ops["op"], COLLECTIVES)].tolist()
+    return [
+        Collective(op.op, _shape(query, op.inputs[0] if op.inputs else 0), op.index)
+        for op in map(query.tensors.op, events)
+        if not is_of_some_ranks(op.args)
+    ]
+
+
+def is_of_some_ranks(args: str) -> bool:
+    """Whether the arguments of a collective name a group."""
+    return "group" in args.split(", ")
+
+
+def _shape(query: Query, tensor: int) -> tuple[int, ...]:
+    form = query.trace.shape(tensor) if tensor else None
+    return form[0] if form is not None else ()
+
+
+def all_reduced(query: Query) -> np.ndarray:
+    """Pairs of gradient and event: which gradients were all-reduced, and when. Use `query.of(all_reduced)`."""
+    trace = query.trace
+    grads = distinct(query.tensors.grads.values)
+    pairs = [np.zeros((0, 2), np.int64)]
+    written = trace.table(Kind.MUTATED)
+    own = trace.named(written["how"], (ALL_REDUCE,))
+    pairs.append(np.stack([written["tensor"][own], written.events[own]], axis=1))
+    ops = trace.table(Kind.OP)
+    outputs = ops.lists("outputs")
+    told = trace.named(ops["op"], (ALL_REDUCE,))[outputs.owners]
+    pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
+    found = np.concatenate(pairs)
+    return found[contained(found[:, 0], grads)]
+
+
+def sums(query: Query) -> list[tuple[int, int]]:
+    """The gradients that the program sums over all ranks itself, each with the event, in order: by `all_reduce` with
+    SUM, its default. Use `query.of(sums)`."""
+    found = []
+    for gradient, event in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
+        if query.tensors.is_op(event):
+            parts = query.tensors.op(event).args.split(", ")
+            if "group" not in parts and not {"AVG", "MAX", "MIN", "PRODUCT"} & set(parts):
+                found.append((gradient, event))
+    return found

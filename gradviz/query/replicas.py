@@ -1,0 +1,471 @@
+"""The ranks of one run, compared: parameters, gradients and settings that should be the same on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Stepped
+from gradviz.query.collective_calls import ALL_REDUCE, COLLECTIVES, all_reduced, collectives, sums
+from gradviz.query.cuts import root_is_mean
+from gradviz.query.ops import DROPOUTS, RUNNING
+from gradviz.query.optimizer_settings import settings_of
+from gradviz.query.query import Query
+from gradviz.sets import distinct
+from gradviz.tracefile import Snapshot
+
+_MOST_STEPS = 1000
+_MOST_ROOTS = 32  # passes whose roots are compared, and dropouts
+_FEWEST_DROPPED = 24  # elements: that as many are dropped alike by chance is not to be expected
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A parameter that did not begin with the same values on all ranks. `tensors` are by rank."""
+
+    name: str
+    tensors: tuple[int, ...]
+    values: tuple[Snapshot | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A parameter whose gradient is not the same on all ranks at an optimizer's step. `step` counts from 1; `gradients`
+    are those of the ranks, None where there is none; `averaged` says of each rank whether it had been all-reduced."""
+
+    name: str
+    step: int
+    gradients: tuple[Snapshot | None, ...]
+    averaged: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Parameters that are the same on all ranks before step `step`, and not before the next (after the last: at the
+    end). `tensors` are those of the first of them, by rank, `values` what it is then; `since` and `until` are the
+    events between which it happened on each rank."""
+
+    names: tuple[str, ...]
+    step: int
+    tensors: tuple[int, ...]
+    values: tuple[Snapshot | None, ...]
+    since: tuple[int, ...]
+    until: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A gradient that is summed over the ranks at an event and changed no more before the first step, though the loss
+    is a mean. `averaged` says whether the ranks had averaged it before, `summed` whether they had summed it."""
+
+    name: str
+    event: int
+    averaged: bool
+    summed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSetting:
+    """A setting of an optimizer that is not the same on all ranks at a step, which counts from 1."""
+
+    name: str
+    step: int
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMode:
+    """A module that is called in training mode on some ranks and in evaluation mode on others, for the pass of a
+    number: by rank the event of the call, and whether it was in training mode."""
+
+    name: str
+    pass_number: int
+    events: tuple[int, ...]
+    modes: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBuffer:
+    """Running statistics that differ between the ranks when an op reads them: by rank its event, and what it reads."""
+
+    name: str
+    events: tuple[int, ...]
+    values: tuple[Snapshot | None, ...]
+
+
+class Replicas:
+    """The ranks of one run by number, each question about them answered once."""
+
+    def __init__(self, ranks: Mapping[int, Query]) -> None:
+        self.ranks = dict(ranks)
+        self.queries = [*ranks.values()]
+
+    # --- what they have in common
+
+    @cached_property
+    def steps(self) -> list[tuple[Stepped, ...]]:
+        """The steps that all ranks make: the first of each, the second of each, and so on."""
+        return list(zip(*map(_steps, self.queries), strict=False))
+
+    @cached_property
+    def parameters(self) -> list[dict[str, int]]:
+        """The parameters of each rank's optimizers by name; those without a name by their place."""
+        return [_by_name(query) for query in self.queries]
+
+    @cached_property
+    def common(self) -> list[str]:
+        """The names of the parameters that all ranks have."""
+        first, *others = self.parameters
+        return [name for name in first if all(name in known for known in others)]
+
+    @cached_property
+    def are_replicas(self) -> bool:
+        """Whether all ranks train one model: parameters of the same names and shapes, with the same values before the
+        first pass."""
+        same_names = all(len(known) == len(self.common) for known in self.parameters)
+        if not self.common or not same_names or not self._starts:
+            return False
+        return all(are_same(values) for values in self._starts.values())
+
+    @cached_property
+    def reduced(self) -> list[np.ndarray]:
+        """For each rank the pairs of gradient and event of what is all-reduced."""
+        return [query.of(all_reduced) for query in self.queries]
+
+    @cached_property
+    def are_averaged(self) -> bool:
+        """Whether the ranks average their gradients: these are all-reduced, or, where the ranks call collectives, they
+        are the same at the first step."""
+        if all(map(len, self.reduced)):
+            return True
+        if any(map(len, self.reduced)) or not self.steps:
+            return False
+        if not all(query.of(collectives) for query in self.queries) or not self.are_replicas:
+            return False
+        return not self._apart_at(1, self.steps[0])
+
+    # --- what is not the same
+
+    @cached_property
+    def starts_apart(self) -> list[Start]:
+        """The parameters that had other values on some ranks before the first pass."""
+        starts = self._starts.items()
+        return [Start(name, self._tensors(name), values) for name, values in starts if are_apart(values)]
+
+    @cached_property
+    def _starts(self) -> dict[str, tuple[Snapshot | None, ...]]:
+        """The values of the parameters before the first pass; none where a rank makes no pass or no step."""
+        if not self.steps or not all(query.trace.passes for query in self.queries):
+            return {}
+        at = [query.trace.passes[0].first for query in self.queries]
+        return {name: self._values(name, at) for name in self.common}
+
+    @cached_property
+    def gradients_apart(self) -> list[Difference]:
+        """For each parameter the first step at which its gradient differs between the ranks."""
+        found: dict[str, Difference] = {}
+        for number, together in enumerate(self.steps, 1):
+            for difference in self._apart_at(number, together, tuple(found)):
+                found[difference.name] = difference
+            if len(found) == len(self.common):
+                break
+        return list(found.values())
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The same, where every rank all-reduces gradients; else none: each rank may have its own part."""
+        return self.gradients_apart if all(map(len, self.reduced)) else []
+
+    def _apart_at(
+        self, number: int, together: Sequence[Stepped], known: Sequence[str] = ()
+    ) -> list[Difference]:
+        """The parameters of a step whose gradients differ, but for those that are `known`."""
+        found = []
+        stepped = [_held(query, step) for query, step in zip(self.queries, together, strict=True)]
+        for name in self.common:
+            tensors = self._tensors(name)
+            if name in known or not all(t in own for t, own in zip(tensors, stepped, strict=True)):
+                continue
+            at = [(query, step.index) for query, step in zip(self.queries, together, strict=True)]
+            grads = [q.tensors.grads.last(t, event) or 0 for t, (q, event) in zip(tensors, at, strict=True)]
+            gradients = tuple(
+                query.trace.snapshot(grad, event) if grad else None
+                for grad, (query, event) in zip(grads, at, strict=True)
+            )
+            if are_apart(gradients):
+                averaged = tuple(
+                    _was_averaged(pairs, grad, event)
+                    for pairs, grad, (_, event) in zip(self.reduced, grads, at, strict=True)
+                )
+                found.append(Difference(name, number, gradients, averaged))
+        return found
+
+    @cached_property
+    def sums(self) -> list[Sum]:
+        """The sums over the ranks that nothing divides, at the first step of the first rank."""
+        query = self.queries[0]
+        if not self.steps or not query.trace.passes:
+            return []
+        until = self.steps[0][0].index
+        before = [one for one in query.trace.passes if one.first < until]
+        if not before or not root_is_mean(query, before[-1].number):
+            return []
+        last = {gradient: event for gradient, event in query.of(sums) if event < until}
+        found = []
+        for name, tensor in self.parameters[0].items():
+            gradient = query.tensors.grads.last(tensor, until) or 0
+            event = last.get(gradient)
+            if event is None or _is_changed(query, gradient, event, until):
+                continue
+            earlier = self._reductions(gradient, event)
+            if earlier or not _is_changed(query, gradient, before[-1].last or 0, event):
+                found.append(Sum(name, event, "average" in earlier, "sum" in earlier))
+        return found
+
+    def _reductions(self, gradient: int, until: int) -> set[str]:
+        """How the first rank had reduced a gradient before an event: `average`, `sum`."""
+        query = self.queries[0]
+        own = {event for one, event in query.of(sums) if one == gradient}
+        pairs = self.reduced[0]
+        events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] < until), 1].tolist()
+        return {
+            "sum" if event in own and not _is_changed(query, gradient, event, until) else "average"
+            for event in events
+        }
+
+    @cached_property
+    def drift(self) -> Drift | None:
+        """Where replicas part that were the same; None if they are the same before the last step, and at the end."""
+        if not self.are_replicas:
+            return None
+        points = [tuple(step.index for step in together) for together in self.steps]
+        if len({len(_steps(query)) for query in self.queries}) == 1:
+            points.append(tuple(query.trace.count - 1 for query in self.queries))
+        if len(points) < 2 or not self._apart(points[-1]):
+            return None
+        same, apart = 0, len(points) - 1  # they are the same at the first: that is the start
+        if self._apart(points[0]):
+            return None
+        while apart - same > 1:
+            middle = (same + apart) // 2
+            same, apart = (same, middle) if self._apart(points[middle]) else (middle, apart)
+        names = self._apart(points[apart])
+        return Drift(
+            tuple(names),
+            same + 1,
+            self._tensors(names[0]),
+            self._values(names[0], points[apart]),
+            points[same],
+            points[apart],
+        )
+
+    def _apart(self, at: Sequence[int]) -> list[str]:
+        """The parameters that are not the same on all ranks just after these events."""
+        return [name for name in self.common if are_apart(self._values(name, at))]
+
+    @cached_property
+    def other_settings(self) -> list[OtherSetting]:
+        """The settings of optimizers that differ between the ranks, each at the first step where it does."""
+        found: dict[str, OtherSetting] = {}
+        for number, together in enumerate(self.steps, 1):
+            if len({(step.type, len(step.groups)) for step in together}) > 1:
+                continue
+            for groups in zip(*(step.groups for step in together), strict=True):
+                if len({group.settings for group in groups}) > 1:
+                    settings = [settings_of(group) for group in groups]
+                    for name in settings[0]:
+                        values = tuple(own.get(name) for own in settings)
+                        if len(set(map(repr, values))) > 1:
+                            found.setdefault(name, OtherSetting(name, number, values))
+        return list(found.values())
+
+    @cached_property
+    def other_mode(self) -> OtherMode | None:
+        """The first pass for which a module is in training mode on some ranks and in evaluation mode on others."""
+        calls = [query.of(_calls) for query in self.queries]
+        names = [name for name in calls[0] if all(name in own for own in calls)]
+        for passes in zip(*(query.trace.passes[:_MOST_STEPS] for query in self.queries), strict=False):
+            for name in sorted(names, key=lambda name: name.count(".")):
+                last = [own[name].before(one.first) for own, one in zip(calls, passes, strict=True)]
+                events, modes = tuple(event for event, _ in last), tuple(mode for _, mode in last)
+                if all(event >= 0 for event in events) and len(set(modes)) > 1:
+                    return OtherMode(name, passes[0].number, events, modes)
+        return None
+
+    @cached_property
+    def same_roots(self) -> int:
+        """For how many passes the roots have the same values on all ranks, where these are not the same for any two
+        passes; 0 if they differ for any, or if a root is what the ranks reduced."""
+        passes = min(_MOST_ROOTS, *(len(query.trace.passes) for query in self.queries))
+        found = list(zip(*(_roots(query, passes) for query in self.queries), strict=True))
+        if not all(are_same(values) for values in found):
+            return 0
+        return 0 if any(are_same(pair) for pair in pairwise(values[0] for values in found)) else len(found)
+
+    @cached_property
+    def buffer_apart(self) -> OtherBuffer | None:
+        """The first running statistics of a normalisation that differ between the ranks when they are read again."""
+        read = [query.of(_running) for query in self.queries]
+        for name in (name for name in read[0] if all(name in own for own in read)):
+            for events in list(zip(*(own[name].events for own in read), strict=False))[1:]:
+                at = zip(self.queries, (own[name].tensor for own in read), events, strict=True)
+                values = tuple(query.memory.value(tensor, event - 1) for query, tensor, event in at)
+                if are_apart(values):
+                    return OtherBuffer(name, events, values)
+        return None
+
+    @cached_property
+    def same_dropout(self) -> int:
+        """The event, on the first rank, of the first dropout, where dropouts drop the same elements on all ranks of
+        different inputs; -1 where they do not, or too few elements are known."""
+        compared, first = 0, -1
+        for together in zip(*(query.of(_dropped) for query in self.queries), strict=False):
+            masks = [mask for _, mask in together]
+            if any(mask.shape != masks[0].shape or np.any(mask != masks[0]) for mask in masks):
+                return -1
+            compared += masks[0].size if 0 < masks[0].sum() < masks[0].size else 0
+            first = first if first >= 0 else together[0][0]
+        return first if compared >= _FEWEST_DROPPED else -1
+
+    # --- of one parameter on each rank
+
+    def _tensors(self, name: str) -> tuple[int, ...]:
+        return tuple(known[name] for known in self.parameters)
+
+    def _values(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
+        return tuple(
+            query.memory.value(tensor, event)
+            for query, tensor, event in zip(self.queries, self._tensors(name), at, strict=True)
+        )
+
+
+def are_same(values: Sequence[Snapshot | None]) -> bool:
+    """Whether what the ranks have is known, and equal: by elements, else by statistics."""
+    return all(map(_is_known, values)) and not are_apart(values)
+
+
+def are_apart(values: Sequence[Snapshot | None]) -> bool:
+    """Whether what the ranks have is known to differ; also where some have nothing."""
+    return any(_differ(values[0], other) for other in values[1:])
+
+
+def _is_known(value: Snapshot | None) -> bool:
+    return value is not None and value.stats is not None
+
+
+def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    if not _is_known(one) or not _is_known(other):  # a part of a tensor that lies on several ranks
+        return False
+    if one.array is not None and other.array is not None:
+        return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")
+    return one.shape != other.shape or repr(one.stats) != repr(other.stats)
+
+
+def _is_changed(query: Query, gradient: int, since: int, until: int) -> bool:
+    """Whether something other than a collective changes a gradient between two events, by whatever name."""
+    events = {*query.tensors.writes(gradient), *query.memory.changes(gradient)}
+    return any(since < event < until and query.tensors.writer(event) != ALL_REDUCE for event in events)
+
+
+def _roots(query: Query, count: int) -> Iterator[Snapshot | None]:
+    """The value of the first root of each of the first passes; None where it is not known, or was reduced."""
+    ops = query.trace.table(Kind.OP)
+    reduced = {int(t) for t in ops.lists("outputs").firsts[query.trace.named(ops["op"], COLLECTIVES)]}
+    for backward_pass in query.trace.passes[:count]:
+        roots = query.passes.began(backward_pass.number).roots
+        is_own = bool(roots) and roots[0].tensor not in (0, *reduced)
+        yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls of a module in order: the events, and whether it was in training mode at each."""
+
+    events: np.ndarray
+    training: np.ndarray
+
+    def before(self, event: int) -> tuple[int, bool]:
+        """The last call before an event; -1 for its event if there is none."""
+        at = int(np.searchsorted(self.events, event)) - 1
+        return (int(self.events[at]), bool(self.training[at])) if at >= 0 else (-1, False)
+
+
+def _calls(query: Query) -> dict[str, _Calls]:
+    """The calls of each module, by name."""
+    entered = query.trace.table(Kind.SCOPE_ENTERED)
+    own = query.trace.named(entered["kind"], ("module",))
+    numbers, events, training = entered["name"][own], entered.events[own], entered["training"][own]
+    found = {}
+    for number in distinct(numbers).tolist():
+        rows = numbers == number
+        if name := query.trace.text(number):
+            found[name] = _Calls(events[rows], training[rows])
+    return found
+
+
+class _Read(NamedTuple):
+    """A buffer, and the events of the ops that read it."""
+
+    tensor: int
+    events: list[int]
+
+
+def _running(query: Query) -> dict[str, _Read]:
+    """The running statistics that normalisations read while they train, by name."""
+    ops = query.trace.table(Kind.OP)
+    found: dict[str, _Read] = {}
+    for event in ops.events[query.trace.named(ops["op"], RUNNING)].tolist():
+        op = query.tensors.op(event)
+        for tensor in (op.inputs[1:3] if "training=True" in op.args else ())[:_MOST_STEPS]:
+            if tensor and (name := query.names.of(tensor)):
+                found.setdefault(name, _Read(tensor, [])).events.append(event)
+    return found
+
+
+def _dropped(query: Query) -> list[tuple[int, np.ndarray]]:
+    """The first dropouts whose elements are known: the event of each, and which elements it dropped."""
+    ops = query.trace.table(Kind.OP)
+    found = []
+    for event in ops.events[query.trace.named(ops["op"], DROPOUTS)][:_MOST_ROOTS].tolist():
+        op = query.tensors.op(event)
+        pair = [query.memory.value(t, event) for t in (*op.inputs[:1], *op.outputs[:1]) if t]
+        arrays = [value.array for value in pair if value is not None and value.array is not None]
+        if len(arrays) == 2 and "training=True" in op.args and np.all(arrays[0]):
+            found.append((event, arrays[1] == 0))
+    return found
+
+
+def _steps(query: Query) -> list[Stepped]:
+    table = query.trace.table(Kind.STEPPED)
+    return [table.object(event) for event in table.events[:_MOST_STEPS].tolist()]
+
+
+def _by_name(query: Query) -> dict[str, int]:
+    held = query.trace.table(Kind.HOLDS).lists("parameters").values.tolist()
+    stepped = query.trace.table(Kind.STEPPED).lists("parameters").values.tolist()
+    tensors = dict.fromkeys([*held, *stepped])
+    return {query.names.of(tensor) or f"parameter {place}": tensor for place, tensor in enumerate(tensors, 1)}
+
+
+def _held(query: Query, step: Stepped) -> set[int]:
+    """The parameters that the optimizer of a step holds, with or without a gradient."""
+    return query.of(_held_by).get(step.optimizer, set()) | set(step.parameters)
+
+
+def _held_by(query: Query) -> dict[int, set[int]]:
+    table = query.trace.table(Kind.HOLDS)
+    found: dict[int, set[int]] = {}
+    for number, event in zip(table["optimizer"].tolist(), table.events.tolist(), strict=True):
+        found.setdefault(number, set()).update(table.object(event).parameters)
+    return found
+
+
+def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:
+    return bool(np.any((pairs[:, 0] == grad) & (pairs[:, 1] <= until)))

@@ -1,0 +1,443 @@
+"""Programs of several ranks, each with one fault between the ranks or with none: `torchrun -m tests.rank_programs
+FOLDER` runs all of them, and records each. The line that a rule has to name ends with `# <- RULE`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import gradviz
+from gradviz.diagnose.between_ranks import RANK_RULES
+from gradviz.diagnose.rule_page import page_of
+from tests.rank_examples import cured_example
+
+rank, world = 0, 1  # those of this process, once the group has been made
+Net = Any
+
+
+def model(seed: int = 0) -> Net:
+    """A small network."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def batches(count: int = 3, seed: int | None = None) -> list[torch.Tensor]:
+    """Data of this rank."""
+    torch.manual_seed(rank + 1 if seed is None else seed)
+    return [torch.randn(4, 3) for _ in range(count)]
+
+
+def average(net: Net) -> None:
+    """Average the gradients over the ranks."""
+    for p in net.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= world
+
+
+def sgd(net: Net, lr: float = 0.1) -> Any:
+    """An optimizer."""
+    return torch.optim.SGD(net.parameters(), lr=lr)
+
+
+def wrapped(net: Net, **settings: Any) -> Net:
+    """A replica that averages its gradients."""
+    return nn.parallel.DistributedDataParallel(net, **settings)
+
+
+# --- healthy
+
+
+def averaged_by_hand() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        average(net)
+        optimizer.step()
+
+
+def of_one_replica_after_another() -> None:
+    net = wrapped(model(rank))  # rank 0 hands out its own
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def loss_divided_by_the_ranks() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        (net(x).pow(2).mean() / world).backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
+def gradient_divided_before_the_sum() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        for p in net.parameters():
+            p.grad /= world
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
+def sum_of_a_loss_that_is_a_sum() -> None:
+    net = model()
+    optimizer = sgd(net, 0.01)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).sum().backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
+def averaged_in_one_piece() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        grads = torch.cat([p.grad.flatten() for p in net.parameters()])
+        dist.all_reduce(grads)
+        grads /= world
+        at = 0
+        for p in net.parameters():
+            p.grad.copy_(grads[at : at + p.numel()].view_as(p))
+            at += p.numel()
+        optimizer.step()
+
+
+def averaged_in_a_copy() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        for p in net.parameters():
+            total = p.grad.clone()
+            dist.all_reduce(total)
+            p.grad = total / world
+        optimizer.step()
+
+
+def handed_out_by_hand() -> None:
+    net = model(rank)
+    for tensor in net.state_dict().values():
+        dist.broadcast(tensor, 0)
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        average(net)
+        optimizer.step()
+
+
+def accumulated() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        if number % 2 == 0:
+            optimizer.zero_grad()
+            with net.no_sync():
+                (net(x).pow(2).mean() / 2).backward()
+        else:
+            (net(x).pow(2).mean() / 2).backward()
+            optimizer.step()
+
+
+def dropout_and_batch_norm() -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1)
+    net = wrapped(nn.Sequential(*layers))
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def evaluated_on_one_rank() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+    replica = wrapped(net)
+    optimizer = sgd(replica)
+    for x in batches():
+        replica.train()
+        optimizer.zero_grad()
+        replica(x).pow(2).mean().backward()
+        optimizer.step()
+        if rank == 0:
+            net.eval()
+            with torch.no_grad():
+                net(x)
+
+
+def joined() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    with net.join():
+        for x in batches(3):
+            optimizer.zero_grad()
+            net(x).pow(2).mean().backward()
+            optimizer.step()
+
+
+def state_of_the_optimizer_in_parts() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    net = wrapped(model())
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def a_scheduler_that_all_step() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def in_shards() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net, mesh=init_device_mesh("cpu", (world,)))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+        optimizer.step()
+
+
+def tensors_in_parts() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    net = model()
+    mesh = init_device_mesh("cpu", (world,))
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = sgd(net)
+    for x in batches(seed=7):  # the ranks compute one batch together
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def a_pipeline() -> None:
+    torch.manual_seed(rank)
+    net = nn.Linear(3, 3) if rank == 0 else nn.Linear(3, 1)
+    if rank == 0:
+        scale = torch.ones(3, requires_grad=True)  # a leaf that is sent, and that nothing is computed from
+        dist.send(scale, 1)
+    else:
+        dist.recv(torch.zeros(3), 0)
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        if rank == 0:
+            hidden = net(x)
+            dist.send(hidden.detach(), 1)
+            gradient = torch.empty_like(hidden)
+            dist.recv(gradient, 1)
+            hidden.backward(gradient)
+        elif rank == 1:
+            given = torch.empty(4, 3)
+            dist.recv(given, 0)
+            given.requires_grad_()
+            net(given).pow(2).mean().backward()
+            dist.send(given.grad, 0)
+        optimizer.step()
+
+
+# --- faults, beside those of the rules' own examples
+
+
+def inner_module_called() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net.module(x).pow(2).mean().backward()
+        optimizer.step()  # <- ranks-unreduced
+
+
+def never_synchronised() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        with net.no_sync():
+            net(x).pow(2).mean().backward()
+        optimizer.step()  # <- ranks-unreduced
+
+
+def once_not_synchronised() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        optimizer.zero_grad()
+        if number == 1:
+            with net.no_sync():
+                net(x).pow(2).mean().backward()
+        else:
+            net(x).pow(2).mean().backward()
+        optimizer.step()  # <- ranks-apart
+
+
+def averaged_and_summed() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad)  # <- ranks-sum
+        optimizer.step()
+
+
+def written_on_one_rank() -> None:
+    net = wrapped(model())
+    if rank == 0:
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(2)  # <- ranks-start
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def other_weight_decay() -> None:
+    net = wrapped(model())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1 * rank)  # <- ranks-settings
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def other_rate_later() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches()):
+        if number == 1 and rank == 1:
+            optimizer.param_groups[0]["lr"] = 0.01
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()  # <- ranks-settings
+
+
+def used_on_one_rank() -> None:
+    torch.manual_seed(0)
+    net: Any = nn.ModuleDict({"a": nn.Linear(3, 1), "b": nn.Linear(3, 1)})
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        out = net["a"](x) + (net["b"](x) if rank == 0 else 0)
+        out.pow(2).mean().backward()
+        average(net["a"])
+        optimizer.step()  # <- ranks-apart
+
+
+def same_sampler_everywhere() -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    net = wrapped(model())
+    torch.manual_seed(3)
+    optimizer = sgd(net)
+    for (x,) in DataLoader(TensorDataset(torch.randn(12, 3)), batch_size=4, shuffle=True):
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()  # <- ranks-data
+        optimizer.step()
+
+
+def buffers_not_handed_out() -> None:
+    torch.manual_seed(0)
+    net = wrapped(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), broadcast_buffers=False)
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()  # <- ranks-buffers
+        optimizer.step()
+
+
+HEALTHY: tuple[Callable[[], None], ...] = (
+    averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
+    sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
+    dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
+    in_shards, tensors_in_parts, a_pipeline,
+)  # fmt: skip
+FAULTY: tuple[Callable[[], None], ...] = (
+    inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,
+    other_weight_decay, other_rate_later, used_on_one_rank, same_sampler_everywhere, buffers_not_handed_out,
+)  # fmt: skip
+
+
+def texts() -> dict[str, str]:
+    """The text of each program by its name: `ranks-sum`, `ranks-sum.cured`, `joined`."""
+    examples = {rule.id: page_of(rule).example + "\n" for rule in RANK_RULES}
+    cured = {f"{name}.cured": cured_example(name, text) for name, text in examples.items()}
+    return {**examples, **cured, **{one.__name__: inspect.getsource(one) for one in (*HEALTHY, *FAULTY)}}
+
+
+def main(folder: Path) -> None:
+    """Run and record all programs."""
+    global rank, world
+    torch.set_num_threads(1)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    programs = texts()
+    hanging = {name: programs.pop(name) for name in [*programs] if name.startswith("ranks-collectives")}
+    dist.init_process_group(
+        "gloo", store=dist.HashStore(), rank=0, world_size=1
+    )  # each waits for itself alone
+    record_all(folder, hanging)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    record_all(folder, programs)
+    dist.destroy_process_group()
+
+
+def record_all(folder: Path, programs: dict[str, str]) -> None:
+    """Run and record some programs, by their names."""
+    known = {"torch": torch, "dist": dist, "nn": nn, "rank": rank, "world": world}
+    for name, text in programs.items():
+        path = folder / f"{name}.{rank}.py"
+        path.write_text(text)
+        with gradviz.record(folder / f"{name}.rank{rank}.gradviz"):
+            if name in globals():
+                globals()[name]()
+            else:
+                runpy.run_path(str(path), init_globals=known)
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -62,6 +62,7 @@ APPLIED: dict[str, Apply] = {
     "unscaled-accumulation": steps.divided,
     "unused-input": refused.with_unused,
     "unused-parameter": model.removed_layer,
+    "wrong-axis": numbers.right_axis,
     "wrong-loss-input": numbers.logits,
     "wrong-mode": steps.evaluated,
     "zero-gradient": numbers.with_a_gradient,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from gradviz.cures.source_text import Edit, SourceText, called
 from gradviz.cures.spot import Spot
@@ -179,4 +180,17 @@ def _log_probabilities(spot: Spot) -> list[Edit]:
     for call in calls:
         code = spot.source.code(call.args[0])
         return [spot.source.replaced(call.args[0], f"torch.nn.functional.log_softmax({code}, dim=1)")]
+    return []
+
+
+def right_axis(spot: Spot) -> list[Edit]:
+    """The axis of a softmax that the finding says."""
+    wanted = re.match(r"dim=(-?\d+)", spot.finding.fix)
+    if wanted is None:
+        return []
+    for call in spot.calls_here("softmax", "log_softmax", "Softmax", "LogSoftmax"):
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "dim"]
+        numbers = [node for node in call.args if isinstance(node, ast.Constant | ast.UnaryOp)]
+        if named or numbers:
+            return [spot.source.replaced((named or numbers)[0], wanted[1])]
     return []

@@ -1,0 +1,195 @@
+"""`wrong-axis`: a softmax is taken over one axis, and what reads its result goes by another: the product of attention
+weights with values, `nll_loss`, `gather`, or the other side of `kl_div`.
+
+Why it is bad: the numbers that are summed do not add up to one, or are no probabilities of the classes. The loss
+may fall all the same, since all examples of a batch are mixed.
+
+Example:
+
+    torch.manual_seed(0)
+    query, value = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD([*query.parameters(), *value.parameters()], lr=0.1)
+    for step in range(3):
+        x = torch.randn(2, 5, 4)
+        scores = query(x) @ x.transpose(1, 2)
+        weights = torch.softmax(scores, dim=1)  # <- wrong-axis
+        loss = (weights @ value(x)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: the axis that the reader goes by: `dim=-1` for `weights @ values`, the axis of the classes for a loss.
+
+Not reported: a softmax of parameters alone (a matrix of transitions), one that is transposed or normalised again
+before it is read, and an axis of one entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.query.cuts import op_of
+from gradviz.query.ops import CONVERTING, DROPOUTS, SELECTING, SHARES
+from gradviz.sets import contained
+
+_OVER = SHARES | {"log_softmax"}
+_SUMMING = frozenset({"matmul", "bmm", "mm"})  # over the last axis of the first of two
+_SAME_PLACES = CONVERTING | DROPOUTS | {"mul", "log", "neg", "masked_fill", "contiguous", "clamp"}
+_SHAPING = SELECTING | {"reshape", "view", "unsafe_view", "expand"}
+_FAR = 8  # ops between a softmax and its reader
+_DIM = re.compile(r"\bdim=(-?\d+)")
+
+
+class Axis(NamedTuple):
+    """An axis of a tensor, counted from its end (-1 is the last one); `is_sure` if only the last axes kept their
+    places."""
+
+    from_end: int
+    dimensions: int
+    is_sure: bool = True
+
+
+def _search(case: Case) -> Iterator[Found]:
+    ops = case.trace.table(Kind.OP)
+    own = case.trace.named(ops["op"], tuple(_OVER)) & contained(ops.events, case.trace.table(Kind.NODE)["op"])
+    for event in case.first_of_sites(ops.events[own]):
+        op = case.query.tensors.op(event)
+        axis = _axis(case, op)
+        if axis is None or not _is_of_data(case, op):
+            continue
+        for reader, wanted, why in _readers(case, op.outputs[0], axis):
+            wrong = _other_side(case, reader, axis) or op
+            wanted = wanted if wrong is op else axis.from_end
+            yield Found(
+                f"{wrong.op} is taken over dim={_said(wrong)} of {_shape(case, wrong.outputs[0])}, but "
+                f"{case.at(reader)} {why}",
+                f"dim={wanted}  # of {wrong.op}, in place of dim={_said(wrong)}",
+                (wrong.index, reader),
+            )
+            break
+
+
+def _other_side(case: Case, reader: int, axis: Axis) -> OpRan | None:
+    """The softmax on the other side of a `kl_div`, if this one is over the last axis, as classes are; else None."""
+    op = case.query.tensors.op(reader)
+    is_compared = op.op == "kl_div" and axis.from_end == -1
+    return _softmax_of(case, op.inputs[1]) if is_compared else None
+
+
+def _said(op: OpRan) -> str:
+    found = _DIM.search(op.args)
+    return found[1] if found is not None else ""
+
+
+def _shape(case: Case, tensor: int) -> tuple[int, ...]:
+    form = case.trace.shape(tensor)
+    return () if form is None else form[0]
+
+
+def _axis(case: Case, op: OpRan) -> Axis | None:
+    """The axis that an op goes by; None if it is not known, or has one entry."""
+    found, shape = _DIM.search(op.args), _shape(case, op.outputs[0]) if op.outputs else ()
+    if found is None or not shape:
+        return None
+    dim = int(found[1])
+    from_end = dim if dim < 0 else dim - len(shape)
+    return Axis(from_end, len(shape)) if -len(shape) <= from_end and shape[from_end] > 1 else None
+
+
+def _is_of_data(case: Case, op: OpRan) -> bool:
+    """Whether a softmax is of what was computed from several tensors, not of a parameter itself."""
+    for _ in range(_FAR):
+        sources = [tensor for tensor in op.inputs if tensor]
+        if len(sources) > 1:
+            return True
+        made = op_of(case.query, sources[0]) if sources else None
+        if made is None:
+            return False
+        op = made
+    return False
+
+
+def _readers(case: Case, tensor: int, axis: Axis) -> Iterator[tuple[int, int, str]]:
+    """The ops that read a softmax by another axis: the event, the axis that it goes by, and how it does."""
+    waiting = [(tensor, axis)]
+    for _ in range(_FAR):
+        following = []
+        for source, at in waiting:
+            for event in case.downstream.readers(source):
+                op = case.query.tensors.op(event)
+                yield from _by_another_axis(case, op, source, at)
+                onwards = _onwards(case, op, source, at)
+                if onwards is not None:
+                    following.append((op.outputs[0], onwards))
+        waiting = following
+
+
+def _by_another_axis(case: Case, op: OpRan, source: int, axis: Axis) -> Iterator[tuple[int, int, str]]:
+    shape = _shape(case, source)
+    is_summed = op.op in _SUMMING and op.inputs[0] == source and shape[-1] > 1
+    if is_summed and axis.from_end != -1:
+        yield op.index, -1, "sums over the last axis: these weights do not add up to one"
+    if op.op == "nll_loss" and op.inputs[0] == source and (axis.is_sure or len(shape) <= 2):
+        classes = 1 - len(shape) if len(shape) > 1 else -1
+        if axis.from_end != classes:
+            yield op.index, _as_said(classes, axis), "takes another axis for that of the classes"
+    if op.op == "gather" and op.inputs[0] == source and axis.is_sure:
+        chosen = _DIM.search(op.args)
+        dim = int(chosen[1]) if chosen is not None else axis.from_end
+        from_end = dim if dim < 0 else dim - len(shape)
+        if from_end != axis.from_end:
+            yield op.index, _as_said(from_end, axis), "chooses along another axis"
+    if op.op == "kl_div" and op.inputs[0] == source and axis.is_sure:
+        compared = _softmax_of(case, op.inputs[1])
+        other = _axis(case, compared) if compared is not None else None
+        if other is not None and other.from_end != axis.from_end:
+            yield op.index, other.from_end, "compares it with probabilities over another axis"
+
+
+def _as_said(from_end: int, axis: Axis) -> int:
+    """An axis as one would write it: from the end where that is the last one."""
+    return from_end if from_end == -1 else from_end + axis.dimensions
+
+
+def _softmax_of(case: Case, tensor: int) -> OpRan | None:
+    """The softmax that a tensor comes from by ops that keep its places; None if it comes from none."""
+    for _ in range(_FAR):
+        op = op_of(case.query, tensor)
+        if op is None or op.op in _OVER:
+            return op
+        if op.op not in _SAME_PLACES or not op.inputs:
+            return None
+        tensor = op.inputs[0]
+    return None
+
+
+def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
+    """Where an axis is after an op; None if it may be anywhere."""
+    if not op.outputs or not op.inputs or op.inputs[0] != source:
+        return None
+    before, after = _shape(case, source), _shape(case, op.outputs[0])
+    if op.op in _SAME_PLACES and before == after:
+        others = [tensor for tensor in op.inputs[1:] if tensor]
+        is_mask = not any(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD for tensor in others)
+        return axis if is_mask else None
+    if op.op in _SHAPING and before and after and before[-1] == after[-1]:
+        is_same = before == after or (op.op in SELECTING and len(before) == len(after))
+        if is_same or axis.from_end == -1:
+            return axis._replace(is_sure=axis.is_sure and is_same, dimensions=len(after))
+        return Axis(max(axis.from_end, -len(after)), len(after), is_sure=False) if len(after) > 1 else None
+    return None
+
+
+RULE = Rule(
+    "wrong-axis",
+    WARNING,
+    "a softmax over another axis than its reader goes by",
+    _search,
+    needs=(Need.DETAILS, Need.PASS),
+)

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from gradviz import words
 from gradviz.cli.learn import _opened
 from gradviz.errors import GradvizError
+from gradviz.events.kinds import OpRan
 from gradviz.learn.exercise import _expected
 from gradviz.learn.lesson import is_right, is_word, lesson_called, lessons
 from gradviz.learn.lesson_file import Lesson
@@ -331,6 +332,39 @@ def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_pa
                 said = [text for text in (session.message, session.page[0] if session.page else "") if text]
                 assert not said or command.startswith("print") or any(map(is_korean, said)), (command, said)
         assert texts.missing <= {*TERMS, ".grad norm", " ({events})"}
+
+
+# What Korean courses say in English: words of the field, and names of PyTorch.
+IN_ENGLISH = {
+    "leaf", "non-leaf", "upstream", "downstream", "local", "node", "edge", "root", "tangent", "backward", "forward",
+    "reverse", "mode", "pass", "sweep", "grad", "dim", "flag", "in-place", "rms", "norm", "inf", "dual", "buffer",
+    "VJP", "JVP", "None", "True", "False", "scalar",
+}  # fmt: skip
+ENGLISH = re.compile(r"(?<![\w.])[A-Za-z][A-Za-z-]{2,}(?![\w(=…])")
+
+
+def shown_words(session: Session) -> list[str]:
+    """The English words of the screen and of `why`, without the source and its names, and names of nodes and ops."""
+    lines = [line.plain for line in screen.Screen(session).lines(140, 50)]
+    obey(session, "why")
+    lines += session.page
+    session.page = []
+    told = "\n".join(re.sub(r"^.{0,3}\d+  .*?│|^.{0,3}\d+  .*", "", line) for line in lines)
+    return [word for word in ENGLISH.findall(told) if not re.search("[a-z][A-Z]", word)]
+
+
+@every
+def test_no_word_of_a_korean_screen_is_english_but_those_of_the_field(lesson: Lesson) -> None:
+    with _opened(lesson, "ko") as session:
+        session.exercise = None
+        own = set(re.findall(r"\w+", lesson.program)) | {lesson.name, "question"}
+        own |= {op.op for event in session.trace if isinstance(op := event, OpRan)}
+        own |= {word for error in session.trace.errors for word in re.findall(r"\w+", error.message)}
+        found = set()
+        for k in range(session.trace.count):
+            session.go(k)
+            found.update(shown_words(session))
+        assert found - own - IN_ENGLISH == set()
 
 
 # One word for one thing in all Korean texts: what it is called, and what it is not called beside that.

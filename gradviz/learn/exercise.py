@@ -46,6 +46,7 @@ class Exercise:
         self.tried = False  # the open question was answered once, and not rightly
         session.exercise = self
         session.words.language, session.words.texts = language, texts(language)
+        session.words.called.cache_clear()  # names of gradients are in a language
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
         session.page_keys = {"space": "question"}
 

@@ -28,6 +28,7 @@ class LeafRow:
 
     name: str
     what: str
+    requires_grad: bool
     value: str
     short: str
     grad: str
@@ -83,7 +84,8 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
     value_changed = not new and (before is None or _told(before.value) != _told(now.value))
     return LeafRow(
         name=stop.called(tensor),
-        what=_what(now),
+        what=_what(stop, now),
+        requires_grad=now.requires_grad or not now.is_leaf,
         value=value(now.value),
         short=brief(now.value),
         grad=f"{was} → {grad}" if grad_changed else grad,
@@ -119,10 +121,10 @@ def _grad(state: TensorState | None) -> str:
     return full if len(full) <= _LONGEST_GRAD else brief(state.grad_value)
 
 
-def _what(state: TensorState) -> str:
+def _what(stop: Stop, state: TensorState) -> str:
     if not state.is_leaf:
         return "non-leaf"
-    return "leaf" if state.requires_grad else "no grad"
+    return "leaf" if state.requires_grad else stop.say("no grad")
 
 
 def leaves(stop: Stop, width: int, height: int, view: View = PLAIN) -> list[Text]:
@@ -155,7 +157,7 @@ def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
     line = Text(no_wrap=True)
     line.append("● " if row.changed else "  ", style=_CHANGED)
     line.append(_column(shortened_left(row.name, name), name), style="bold" if row.what == "leaf" else "")
-    line.append(f"  {row.what:<8}  ", style="dim")
+    line.append(f"  {_column(row.what, 8)}  ", style="dim")
     fits = cell_len(row.value) <= room
     line.append(
         _column(row.value if fits else row.short, room),
@@ -163,7 +165,7 @@ def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
     )
     if row.tangent:
         line.append(f"  tangent {row.tangent}")
-    elif row.what != "no grad":
+    elif row.requires_grad:
         line.append("  .grad ", style="dim")
         style = _CHANGED if row.grad_changed else "dim" if row.grad == "None" else ""
         line.append(shortened(row.grad, max(width - cell_len(line.plain), 4)), style=style)

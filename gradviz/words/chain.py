@@ -12,12 +12,18 @@ from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import SHOWN, brief, compact, scalar
 from gradviz.words.words import MOST_LISTED, Words
 
+_SAID_OF_SHAPES = ("spread", "transposed", "summed")  # what a formula says behind its comma
 _LONGEST = 24  # characters of a formula that is quoted in a sentence
 
 
 def formula_of(words: Words, step: ChainStep) -> str:
     """The formula of a step with the names of the program; empty if it is not known."""
     return _named(words, step)[1]
+
+
+def formula_said(words: Words, step: ChainStep) -> str:
+    """The formula of a step in the language of the session."""
+    return _said(words, formula_of(words, step))
 
 
 def _named(words: Words, step: ChainStep) -> tuple[str, str]:
@@ -84,8 +90,15 @@ def local(words: Words, step: ChainStep) -> str:
     """The local derivative as an equation: `∂y/∂x = 2x = 6`; empty if neither formula nor number is known."""
     formula = formula_of(words, step)
     number = "" if is_number(formula) else numbers_of(step.local)
+    formula = _said(words, formula)
     told = " = ".join(part for part in (formula, number) if part)
     return f"{partial(words, step)} = {told}" if told else ""
+
+
+def _said(words: Words, formula: str) -> str:
+    """A formula with what it says behind a comma in the language of the session: `1, spread`."""
+    first, *more = formula.split(", ")
+    return ", ".join([first, *(words.say(part) if part in _SAID_OF_SHAPES else part for part in more)])
 
 
 def whole_op(words: Words, step: ChainStep) -> str:
@@ -123,7 +136,7 @@ def over(words: Words, step: ChainStep) -> str:
 
 def product(words: Words, step: ChainStep) -> str:
     """Upstream × local, in numbers for scalars, else as a formula, with the sum; empty if it is unknown or long."""
-    told = _in_numbers(step) or _as_formula(words, step)
+    told = _in_numbers(step) or _said(words, _as_formula(words, step))
     return ", ".join((told, over(words, step))) if told and step.summed else told
 
 
@@ -140,8 +153,12 @@ def _as_formula(words: Words, step: ChainStep) -> str:
         return formula if step.is_whole and len(formula) <= _LONGEST else ""
     if re.match(r"1($|, (?!for)| [a-z])", formula):  # `1, summed`, `1 where taken`
         return f"upstream{formula[1:]}"
-    joined = re.search(r" [−+<>≤≥] |, | is | where ", formula)
-    return f"upstream × ({formula})" if joined else f"upstream × {formula}"
+    first, _, shape = formula.rpartition(", ")
+    if shape not in _SAID_OF_SHAPES:
+        first, shape = formula, ""
+    joined = re.search(r" [−+<>≤≥] |, | is | where ", first)
+    told = f"upstream × ({first})" if joined else f"upstream × {first}"
+    return f"{told}, {shape}" if shape else told
 
 
 def multiplied(words: Words, step: ChainStep) -> str:

@@ -28,7 +28,17 @@ from gradviz.query.changes import added_up, value_changes
 from gradviz.query.cuts import why_no_node
 from gradviz.query.why_none import accumulations
 from gradviz.words.absence import NO_NODE, without_grad_told
-from gradviz.words.chain import downstream, formula_of, local, multiplied, over, partial, so_far, summed
+from gradviz.words.chain import (
+    downstream,
+    formula_of,
+    formula_said,
+    local,
+    multiplied,
+    over,
+    partial,
+    so_far,
+    summed,
+)
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers, pushed_through, terms
 from gradviz.words.numbers import has_odd, value
@@ -261,7 +271,7 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
     for i, edge in enumerate(made.edges):
         if edge.node:
             step = chain_step(stop.query, made, i, None, None)
-            told = formula_of(stop.words, step) or say("no formula in the trace")
+            told = formula_said(stop.words, step) or say("no formula in the trace")
             yield f"  {partial(stop.words, step)} = {told}"
             if told := summed(stop.words, step):
                 yield f"  {told}"

@@ -54,7 +54,7 @@ def compare(stop: Stop) -> list[str]:
 
 def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
     here = _tensors_at(stop)
-    rows = [("", "", stop.say("value"), "↓ tangent", "↑ gradient")]
+    rows = [("", "", stop.say("value"), "↓ tangent", stop.say("↑ gradient"))]
     for pair in pairs[:_SHOWN]:
         forward, backward = stop.other(sweep.last), stop.other(pair.event)
         rows.append(

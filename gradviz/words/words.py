@@ -89,7 +89,9 @@ class Words:
 
     def _called(self, tensor: int) -> str:
         """A tensor's name, else the expression that made it, else `t` and its number."""
-        return clean(self.renamed.get(tensor) or self.query.labels.of(tensor))
+        name = clean(self.renamed.get(tensor) or self.query.labels.of(tensor))
+        owner = name.removeprefix("gradient of ")
+        return name if owner == name else self.say("gradient of {name}", name=owner)
 
     # --- places
 

@@ -165,3 +165,58 @@ def test_a_gradient_of_itself_is_called_by_its_number(
         seed = next(e.tensor for e in trace if isinstance(e, TensorMade) and e.how == "gradient")
         monkeypatch.setattr(labels, "_differentiated", lambda gradient: gradient)
         assert labels.of(seed) == f"gradient of t{seed}"
+
+
+TUPLES = """\
+import torch
+class Coder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)
+    def encode(self, x):
+        return self.first(x), self.second(x)
+    def forward(self, x):
+        mu, logvar = self.encode(x)
+        return mu * 1, (logvar * 2), self.first(x) * 3
+def pair(x):
+    return x * 4, x * 5
+def through(x):
+    return pair(x)
+def choose(x):
+    return x.sum() * 6, x.sum() * 7
+x = torch.ones(2, 2)
+coder = Coder()
+out, spread, other = coder(x)
+left, right = pair(x)
+up, down = through(x)
+low, high = max([x, x + 1], key=choose)  # two rows, and not what choose returns
+"""
+
+
+def test_what_a_function_returns_in_a_tuple_has_the_names_that_its_caller_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gradviz.sources.script import Target, run
+
+    (tmp_path / "tuples.py").write_text(TUPLES)
+    monkeypatch.chdir(tmp_path)
+    run(Target("tuples.py", False, ()), "run.gradviz", engine="numpy")
+    found: dict[str, str | None] = {}
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        names = Query(trace).names
+        for event in trace:
+            if isinstance(event, OpRan) and event.op in ("addmm", "mul"):
+                place = trace.sites[event.site].place
+                line = TUPLES.splitlines()[place.line - 1]
+                found[line[place.col : place.end_col]] = names.of(event.outputs[0])
+    assert found == {
+        "self.first(x)": None,  # in forward it is a part of an expression
+        "self.second(x)": "logvar",
+        "mu * 1": "out",
+        "logvar * 2": "spread",
+        "self.first(x) * 3": "other",
+        "x * 4": "up",
+        "x * 5": "down",
+        "x.sum() * 6": None,
+        "x.sum() * 7": None,
+    }

@@ -26,7 +26,9 @@ class Place:
 
     Lines count from 1, columns from 0 in characters; a column that is not known is -1.
     `names` are the targets of the assignment the value goes to, one for `y = f()`, several for `a, b = f()`;
-    `returns` says that the function hands the value straight to its caller, which may have a name for it.
+    `returns` says that the function hands the value straight to its caller, which may have a name for it; `part` that
+    it does so as one item of a tuple: which, and of how many. `unpacks` says that the value is what a call gave, and
+    that `names` are those of its items.
     """
 
     file: str
@@ -37,6 +39,8 @@ class Place:
     function: str
     names: tuple[str, ...]
     returns: bool
+    part: tuple[int, int] | None = None
+    unpacks: bool = False
 
 
 def place_of(code: types.CodeType, lasti: int) -> Place:
@@ -49,7 +53,7 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
     line, end_line, col, end_col = decoded.positions[lasti // 2] if known else (None, None, None, None)
     line = line or code.co_firstlineno
     end_line = end_line or line
-    names, returns = _destination(decoded, lasti) if known else ((), False)
+    stack = _destination(decoded, lasti) if known else _Stack()
     return Place(
         file=code.co_filename,
         line=line,
@@ -57,8 +61,10 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
         end_line=end_line,
         end_col=_character_column(code.co_filename, end_line, end_col),
         function=code.co_qualname,
-        names=names,
-        returns=returns,
+        names=stack.names,
+        returns=stack.returns,
+        part=stack.part,
+        unpacks=stack.unpacks and decoded.op_at(lasti).name.startswith("CALL"),
     )
 
 
@@ -91,6 +97,10 @@ class _Decoded(NamedTuple):
         """Return the index of the instruction that `offset` lies in, even if only in its inline cache."""
         start = self.ops[bisect_right(self.ops, offset, key=lambda op: op.offset) - 1].offset
         return bisect_left(self.ops, start, key=lambda op: op.offset)
+
+    def op_at(self, offset: int) -> _Op:
+        """Return the instruction that `offset` lies in."""
+        return self.ops[self.index_at(offset)]
 
 
 class _Identity:
@@ -175,8 +185,8 @@ class _Unfollowable(Exception):
     """The value goes where reading the instructions in order cannot tell what becomes of it."""
 
 
-def _destination(decoded: _Decoded, lasti: int) -> tuple[tuple[str, ...], bool]:
-    """Return the names given to the value made by the instruction at `lasti`, and whether it is returned."""
+def _destination(decoded: _Decoded, lasti: int) -> _Stack:
+    """Return the stack from the moment the instruction at `lasti` made a value to the one where that is gone."""
     ops = decoded.ops
     index = decoded.index_at(lasti)
     op = ops[index]
@@ -186,10 +196,10 @@ def _destination(decoded: _Decoded, lasti: int) -> tuple[tuple[str, ...], bool]:
         if op.name == "BINARY_OP" and str(op.value).endswith("=") and ops[index].name == "SWAP":
             stack.items[:0] = _target_of_augmented(ops, index - 1)
     elif op.name != "UNPACK_SEQUENCE":  # this one makes its values itself, by iterating
-        return (), False
+        return stack
     with contextlib.suppress(_Unfollowable):
         stack.follow(decoded, index)
-    return stack.names, stack.returns
+    return stack
 
 
 def _target_of_augmented(ops: list[_Op], index: int) -> list[object]:
@@ -228,7 +238,8 @@ class _Stack:
         self.items: list[object] = [self.value]
         self.wanted: list[object] = [self.value]
         self.found: dict[object, str] = {}
-        self.returns = False
+        self.returns = self.unpacks = False
+        self.part: tuple[int, int] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -241,13 +252,18 @@ class _Stack:
         while self._holds_wanted(self.items):
             op = decoded.ops[index]
             if op.name == "RETURN_VALUE":
-                self.returns = self.items[-1] is self.value
+                self._return(self.items[-1])
                 return
             if op.name == "JUMP_FORWARD" and isinstance(op.value, int):
                 index = decoded.index_at(op.value)
             else:
                 self.step(op)
                 index += 1
+
+    def _return(self, item: object) -> None:
+        self.returns = item is self.value
+        if isinstance(item, tuple) and item.count(self.value) == 1:
+            self.part = item.index(self.value), len(item)
 
     def step(self, op: _Op) -> None:
         """Do to the stack what `op` does. Raises _Unfollowable if that cannot be told."""
@@ -286,7 +302,7 @@ class _Stack:
             return
         parts = [_Value() for _ in range(count)]
         if item is self.value and not self.names:
-            self.wanted = list(parts)
+            self.wanted, self.unpacks = list(parts), True
         self.items += reversed(parts)
 
     def _store(self, item: object, target: str | None) -> None:

@@ -10,6 +10,7 @@ of the standard library are left out. The runner's mark where the user's program
 
 from __future__ import annotations
 
+import ast
 import linecache
 import sysconfig
 import threading
@@ -258,10 +259,28 @@ class Sites:
             is_library = self.sort_of(place.file) == LIBRARY
             own = () if is_library else place.names  # a library's variables are not the user's
             names = own or (self.frame(parent).names if place.returns and parent else ())
+            names = names or (self._name_of_part(place, parent) if place.part and not is_library else ())
             if place.file in self.names:
                 place = replace(place, file=self.names[place.file])
             known = self._frames[number] = Frame(number, parent, place, names, is_library)
         return known
+
+    def _name_of_part(self, place: Place, caller: int) -> tuple[str, ...]:
+        """The name that an item of a returned tuple gets where the caller unpacks it: `a` for `a, b = f(x)`. None
+        unless the source shows that this function is called there: one that is given it, as `max(xs, key=f)`, may
+        return something else."""
+        function = place.function
+        while caller:
+            frame = self.frame(caller)
+            if not _calls(frame.place, self.path_of(frame.place.file), function):
+                return ()
+            if frame.place.unpacks:
+                at, count = place.part or (0, 0)
+                return frame.names[at : at + 1] if len(frame.names) == count else ()
+            if not frame.place.returns:
+                return ()
+            function, caller = frame.place.function, frame.parent
+        return ()
 
     def site(self, number: int) -> Site:
         """One site: its place is the innermost of the user's own code."""
@@ -270,6 +289,25 @@ class Sites:
     def take_new(self) -> list[Frame]:
         """The frames added since the last call, decoded."""
         return [self.frame(self._new.popleft()) for _ in range(len(self._new))]
+
+
+def _calls(place: Place, path: str, function: str) -> bool:
+    """Whether the expression at a place is a call of a function of this qualified name: by its own name, or of a module
+    or object whose `forward` or `__call__` it is."""
+    lines = linecache.getlines(path)[place.line - 1 : place.end_line]
+    if not lines or place.col < 0:
+        return False
+    lines[-1] = lines[-1][: place.end_col]
+    lines[0] = lines[0][place.col :]
+    try:
+        called = ast.parse(f"({''.join(lines)})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    if not isinstance(called, ast.Call):
+        return False
+    name = function.rpartition(".")[2]
+    own = called.func.id if isinstance(called.func, ast.Name) else getattr(called.func, "attr", "")
+    return own == name or (name in ("forward", "__call__"))
 
 
 def joined(number: int, frame_of: Callable[[int], Frame | None]) -> Site:

@@ -298,7 +298,7 @@ def test_where_events_are_left_out_every_node_that_ran_still_says_so(
         page.press("u", "End")
         said.append(page.text("#notes"))
         return page.tab.evaluate(
-            "[...document.querySelectorAll('.grad_fn.ran')].map((g) => g.dataset.id).sort()"
+            "[...document.querySelectorAll('#nodes .grad_fn.ran')].map((g) => g.dataset.id).sort()"
         )
 
     trace, said = traced(training), []
@@ -893,3 +893,88 @@ def test_the_parts_of_a_page_are_in_the_package() -> None:
     assert {f"{name}.js" for name in page_of.SCRIPTS} == {path.name for path in here.glob("*.js")}
     vendored = {path.name for path in (here / "vendor").glob("*.js")}
     assert {f"{name}.min.js" for name in page_of.LIBRARIES} == vendored
+
+
+STALE_NET = """\
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(3):
+    loss = net(torch.ones(2, 3)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@needs_chromium
+def test_a_list_of_findings_leads_to_each(
+    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "stale.py").write_text(STALE_NET)
+    gradviz_here("trace", "--engine", "numpy", "stale.py")
+    assert gradviz_here("graph", "stale.gradviz", "-o", "stale.html").returncode == 0
+    page = Page(browser, tmp_path / "stale.html")
+    assert page.text("#findings") == "1 finding"
+    page.press("Home")
+    page.tab.select_option("#pass", label=page.tab.locator("#pass option").last.inner_text())
+    page.settled()
+    page.press("f")
+    row = page.text("#findings-list li")
+    assert "stale-gradient" in row
+    assert "optimizer.zero_grad()" in row
+    page.tab.click("#findings-list button")
+    page.settled()
+    assert page.tab.locator("#findings-list").is_hidden()
+    assert page.text("#pass option:checked").startswith("pass 2 of 3")
+    assert page.count(".node.chosen.finding") == 1
+    page.press("f", "Escape")
+    assert page.tab.locator("#findings-list").is_hidden()
+    assert page.count(".node.chosen") == 1  # Escape has closed the list alone
+    assert page.wrong == []
+    page.context.close()
+
+
+@needs_chromium
+def test_the_panel_of_a_pass_tells_its_loss_and_layers(opened: Callable[..., Page], tmp_path: Path) -> None:
+    norms, sizes = [], []
+    with record(tmp_path / "run.gradviz"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = net(torch.ones(2, 3)).pow(2).mean()
+            loss.backward()
+            parts = [list(part.parameters()) for part in (net[0], net[2])]
+            norms.append([sum(float((p.grad**2).sum()) for p in part) ** 0.5 for part in parts])
+            sizes.append([sum(float((p.detach() ** 2).sum()) for p in part) ** 0.5 for part in parts])
+            optimizer.step()
+    page = opened(tmp_path / "run.gradviz", 1)
+    for number in (0, 1):
+        if number:
+            page.press("]")
+        assert page.text(".pass h3") == f"Pass {number + 1}"
+        names, bars, told, changes = zip(*rows_of(page, ".layers tbody tr"), strict=True)
+        assert names == ("net.0", "net.2")
+        assert [float(text) for text in told] == pytest.approx(norms[number], rel=1e-3)
+        shares = [float(text.removesuffix(" %")) / 100 for text in changes]
+        ratios = [0.01 * norm / size for norm, size in zip(norms[number], sizes[number], strict=True)]
+        assert shares == pytest.approx(ratios, rel=1e-2)
+        assert all(text == "" for text in bars)
+    widths = page.tab.evaluate(
+        "[...document.querySelectorAll('.layers rect')].map((bar) => bar.getBoundingClientRect().width"
+        " / bar.closest('td').getBoundingClientRect().width)"
+    )
+    assert (widths[0] > widths[1]) == (norms[1][0] > norms[1][1])
+    assert max(widths) > 0.8
+    page.tab.click(".layers .link >> nth=0")
+    assert page.text("#facts h2").startswith(("net.0", "0"))
+
+
+def rows_of(page: Page, selector: str) -> list[list[str]]:
+    """The texts of the cells of some rows of a table."""
+    return page.tab.evaluate(
+        f"[...document.querySelectorAll('{selector}')]"
+        ".map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
+    )

@@ -82,6 +82,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 lambda number: _sliced(query, number, choice, True, found[0]),
                 choice.number,
                 path,
+                found[0],
             )
         if choice.style == "textbook":
             graph = build(Query(traces[0]), choice.number)

@@ -54,12 +54,14 @@ def numbered(report: Iterable[Finding]) -> list[tuple[int, Finding]]:
 
 def pass_of_first(found: list[tuple[int, Finding]], trace: Trace) -> int:
     """The number of the pass in which the first finding shows; 0 if there is none."""
-    if not found:
-        return 0
-    first = found[0][1]
-    if first.number or not first.events:
-        return first.number
-    later = (run.number for run in trace.passes if run.last is None or run.last >= first.events[0])
+    return pass_of(found[0][1], trace) if found else 0
+
+
+def pass_of(finding: Finding, trace: Trace) -> int:
+    """The number of the pass in which a finding shows; 0 if there is none."""
+    if finding.number or not finding.events:
+        return finding.number
+    later = (run.number for run in trace.passes if run.last is None or run.last >= finding.events[0])
     return next(later, 0)
 
 

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from gradviz.page import Build, html
+from gradviz.cli.findings import pass_of
+from gradviz.diagnose import Finding
+from gradviz.diagnose.place import place_of
+from gradviz.page import Build, ListedFinding, html
 from gradviz.pictures.render import write
 from gradviz.tracefile import Trace
 
 
-def write_page(trace: Trace, build: Build, number: int | None, path: Path) -> str:
-    """Write the page of a trace. Returns one line for the user. Raises DrawError."""
-    write(path, html(trace, build, number).encode())
+def write_page(
+    trace: Trace, build: Build, number: int | None, path: Path, found: Sequence[tuple[int, Finding]] = ()
+) -> str:
+    """Write the page of a trace, with its findings by their numbers. Returns one line for the user. Raises
+    DrawError."""
+    listed = [_listed(place, finding, trace) for place, finding in found]
+    write(path, html(trace, build, number, findings=listed).encode())
     return f"wrote {path}"
+
+
+def _listed(number: int, finding: Finding, trace: Trace) -> ListedFinding:
+    event = finding.events[0] if finding.events else None
+    ids = [f"n{finding.node}"] if finding.node else []
+    ids += [f"op{event}"] if event is not None else []
+    return ListedFinding(
+        number,
+        finding.severity,
+        finding.rule,
+        place_of(finding),
+        finding.message,
+        finding.fix,
+        pass_of(finding, trace),
+        event,
+        tuple(ids),
+        finding.tensors,
+    )

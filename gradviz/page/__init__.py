@@ -10,7 +10,8 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gradviz.page.books import MOST_BOOKS, book, is_small
 from gradviz.page.firsts import firsts, places
 from gradviz.page.leaf_norms import norms
 from gradviz.page.lesson_data import PageLesson, lesson_data
+from gradviz.page.pass_summary import PassSummaries
 from gradviz.page.views import Shared, view
 from gradviz.pictures.render import DrawError
 from gradviz.tracefile import PassInfo, Trace
@@ -50,12 +52,14 @@ SCRIPTS = (
     "ranks",
     "drawing",
     "zoom",
+    "layers",
     "panel",
     "source",
     "replay",
     "search",
     "chart",
     "link",
+    "findings",
     "signs",
     "book",
     "lesson",
@@ -70,10 +74,33 @@ MOST_PASSES = 600
 Build = Callable[[int | None], Graph]
 
 
-def html(trace: Trace, build: Build, number: int | None = None, lesson: PageLesson | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class ListedFinding:
+    """A finding as the page lists it: the texts; the number of its pass (0: none) and its event (None: none); and the
+    ids of the nodes and the tensors that it is about, of which the first that a picture has is selected."""
+
+    number: int
+    severity: str
+    rule: str
+    place: str
+    message: str
+    fix: str
+    in_pass: int
+    event: int | None
+    ids: tuple[str, ...]
+    tensors: tuple[int, ...]
+
+
+def html(
+    trace: Trace,
+    build: Build,
+    number: int | None = None,
+    lesson: PageLesson | None = None,
+    findings: Sequence[ListedFinding] = (),
+) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
-    asks its questions on the page. Raises DrawError if the first graph is too large for a browser, or if the trace has
-    no events."""
+    asks its questions on the page; `findings` are listed, and lead to their places. Raises DrawError if the first graph
+    is too large for a browser, or if the trace has no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     first, words = build(number), Words(trace)
@@ -84,7 +111,13 @@ def html(trace: Trace, build: Build, number: int | None = None, lesson: PageLess
         )
     found = firsts(words)
     shared = Shared(words, set(found.values()))
-    views = [{**view(first, _run(trace, first.pass_number), shared), "book": book(trace, first)}]
+    summaries = PassSummaries(words.query)
+
+    def shown(graph: Graph, drawn: str) -> dict[str, Any]:
+        run = _run(trace, graph.pass_number)
+        return {**view(graph, run, shared), "book": drawn, "summary": summaries.of(run)}
+
+    views = [shown(first, book(trace, first))]
     room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
     for other in _order(trace, first.pass_number):
         if room <= 0 or len(views) >= MOST_PASSES:
@@ -95,8 +128,7 @@ def html(trace: Trace, build: Build, number: int | None = None, lesson: PageLess
             continue  # that pass has nothing of the requested slice
         room -= len(graph.nodes)
         if room > 0:
-            drawn = book(trace, graph) if len(views) < MOST_BOOKS else ""
-            views.append({**view(graph, _run(trace, other), shared), "book": drawn})
+            views.append(shown(graph, book(trace, graph) if len(views) < MOST_BOOKS else ""))
             room -= len(views[-1]["steps"])
     data = {
         "script": plain(Path(trace.meta.get("script", "")).name, 80),
@@ -107,6 +139,7 @@ def html(trace: Trace, build: Build, number: int | None = None, lesson: PageLess
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
         "firsts": places(found, views),
+        "findings": list(map(_listed, findings)),
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
         "backward": [[run.first, trace.count - 1 if run.last is None else run.last] for run in trace.passes],
@@ -114,6 +147,20 @@ def html(trace: Trace, build: Build, number: int | None = None, lesson: PageLess
         "files": shared.sources.data(),
     }
     return _written(data, views)
+
+
+def _listed(finding: ListedFinding) -> dict[str, Any]:
+    texts = {"severity": finding.severity, "rule": finding.rule, "place": finding.place}
+    return {
+        "number": finding.number,
+        **{name: plain(text, 80) for name, text in texts.items()},
+        "message": plain(finding.message, 400),
+        "fix": plain(finding.fix, 200),
+        "pass": finding.in_pass or None,
+        "event": finding.event,
+        "ids": finding.ids,
+        "tensors": finding.tensors,
+    }
 
 
 def _run(trace: Trace, number: int | None) -> PassInfo | None:

@@ -10,6 +10,7 @@ const KEYS = [
   ["[ ]", "previous, next pass"],
   ["n", "the first NaN"],
   ["e", "the first error"],
+  ["f", "the findings of gradviz check"],
   ["/", "search"],
   ["↑ ↓", "select the node before, after the selected one"],
   ["Enter", "fold or unfold the selected group"],
@@ -144,9 +145,10 @@ const ACTS = {
   l: () => copyLink(),
   c: () => data.norms.passes.length > 1 && toggleChart(),
   k: () => toggleBook(),
+  f: () => showFindings(),
   m: () => showSigns(),
   "?": () => showHelp(),
-  Escape: () => select(null),
+  Escape: () => ($("findings-list").hidden ? select(null) : showFindings(false)),
 };
 
 // Keys that a focused element handles itself.
@@ -229,6 +231,7 @@ async function start() {
   startReplay();
   startSearch();
   startFirsts();
+  startFindings();
   fit(false);
   await startLink();
   await startLesson();

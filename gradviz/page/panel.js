@@ -19,14 +19,17 @@ function showPanel() {
 
 // --- nothing selected: the present event
 
+const FEW_LEAVES = 6;
+
 function stepFacts() {
   const step = now();
   if (!step) return [element("p", { class: "hint" }, "Nothing was recorded.")];
   const found = [element("h2", {}, "At this event"), element("p", { class: "sentence" }, step.text)];
   if (step.told && step.told.length) found.push(whyText("Why", step.told));
   if (step.rows) found.push(numberRows(step.rows));
-  const leaves = leafTable();
-  if (leaves) found.push(leaves);
+  // Few leaves come first; of many the layers tell more.
+  const few = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined).length <= FEW_LEAVES;
+  found.push(...(few ? [leafTable(), passPanel()] : [passPanel(), leafTable()]).filter(Boolean));
   found.push(element("p", { class: "hint" }, "Click a node to see its details. Press ? for the keys."));
   return found;
 }

@@ -1,0 +1,72 @@
+"""What a pass was in training: its loss, the norm of the gradient of each layer, and how much the step behind it
+changed the layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.module_curves import (
+    NamedCurve,
+    changes_of_modules,
+    gradients_of_modules,
+    innermost_module,
+    losses,
+    modules_of,
+)
+from gradviz.query.query import Query
+from gradviz.tracefile import PassInfo
+from gradviz.words.escape import plain
+
+_MOST_LAYERS = 32  # bars; of a network with more layers the modules around them
+
+
+class PassSummaries:
+    """The summaries of the passes of one run."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        innermost = innermost_module(query)
+        layers = {innermost(tensor) for tensor in query.trace.parameters if tensor not in query.trace.buffers}
+        module_of = innermost if len(layers) <= _MOST_LAYERS else modules_of(query, _MOST_LAYERS)
+        self.losses = _by_place(losses(query))
+        self.gradients = _by_place(gradients_of_modules(query, module_of))
+        self.changes = _by_place(changes_of_modules(query, module_of))
+        self.steps = query.trace.indices(Kind.STEPPED)
+
+    def of(self, run: PassInfo | None) -> dict[str, Any] | None:
+        """The summary of a pass, as data: `loss` (name, value), and `layers` (name, norm of the gradient, relative
+        change); None where a number is not known, "odd" where it is not finite. None if there is nothing to be said."""
+        if run is None:
+            return None
+        gradients, changes = self.gradients.get(run.number, {}), self.changes.get(self._step_after(run), {})
+        loss = [[plain(name, 40), _told(value)] for name, value in self.losses.get(run.number, {}).items()]
+        layers = [
+            [plain(name, 80), _told(norm), _told(changes[name]) if name in changes else None]
+            for name, norm in gradients.items()
+        ]
+        return {"loss": loss[0] if loss else None, "layers": layers} if loss or layers else None
+
+    def _step_after(self, run: PassInfo) -> int:
+        """The number of the step of an optimizer between the end of a pass and the next pass; 0 if there is none."""
+        if run.last is None:
+            return 0
+        following = self.query.trace.find_pass(run.number + 1)
+        end = following.first if following is not None else self.query.trace.count
+        place = int(np.searchsorted(self.steps, run.last))
+        return place + 1 if place < len(self.steps) and self.steps[place] < end else 0
+
+
+def _by_place(curves: list[NamedCurve]) -> dict[int, dict[str, float]]:
+    """The values of curves by pass or step, and by name."""
+    found: dict[int, dict[str, float]] = {}
+    for curve in curves:
+        for place, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
+            found.setdefault(place, {})[curve.name] = value
+    return found
+
+
+def _told(value: float) -> float | str:
+    return float(f"{value:.4g}") if np.isfinite(value) else "odd"

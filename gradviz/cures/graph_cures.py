@@ -156,6 +156,11 @@ def detached(spot: Spot) -> list[Edit]:
         return [source.replaced(min(later, key=source.span), f"{name}.detach()")]
     if is_assigned and isinstance(statement, ast.Assign):
         return [source.replaced(statement.value, f"({source.code(statement.value)}).detach()")]
+    return _detached_where_used(spot, statement, name)
+
+
+def _detached_where_used(spot: Spot, statement: ast.stmt, name: str) -> list[Edit]:
+    source = spot.source
     used = [
         node
         for node in ast.walk(statement)
@@ -171,8 +176,8 @@ def _detached_in_each_round(spot: Spot, statement: ast.stmt, name: str) -> list[
         node for node in (statement, *spot.source.around(statement)) if isinstance(node, ast.For | ast.While)
     ]
     passes = [loop for loop in loops if spot.source.calls("backward", within=loop)]
-    if not passes:
-        return []
+    if not passes:  # a function that is called for each round
+        return _detached_where_used(spot, statement, name)
     return [spot.source.before(passes[0].body[0], f"{name} = {name}.detach()")]
 
 

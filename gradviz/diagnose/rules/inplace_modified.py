@@ -32,6 +32,7 @@ from gradviz.query.savers import counts_apart
 from gradviz.query.source_trees import statement_at
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import distinct
+from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 _SAVED = "modified by an inplace operation"
@@ -98,7 +99,7 @@ def _of_saved(case: Case, error: Failure) -> Found:
             f"a tensor that {saver} saved was changed in place before its backward{why}",
             cure or "make a new tensor in place of changing a saved one",
             (error.event,),
-            site=error.site,
+            site=_round_of(case, carried, error.number) or error.site,
             severity=case.severity_of(error),
             node=error.node,
             number=error.number,
@@ -107,16 +108,33 @@ def _of_saved(case: Case, error: Failure) -> Found:
     base = _base(case, tensor)
     name = case.words.called(base if base in case.trace.parameters else tensor)
     saved = "what it was" if version < 0 else f"version {version} of it"
+    maker = case.query.tensors.maker(carried) if carried else None
     return Found(
         f"{_writer(case, event)} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its "
         f"backward{why}",
         cure or f"make a new tensor in place of changing {name}; or call backward() before it is changed",
-        (event, error.event, made.index),
+        (*((maker,) if maker is not None else ()), event, error.event, made.index),
+        site=_round_of(case, carried, error.number) or case.query.places.site(case.site(event)),
         node=error.node,
         number=error.number,
         tensors=tuple(dict.fromkeys((tensor, base))),
         severity=case.severity_of(error),
     )
+
+
+def _round_of(case: Case, carried: int, number: int) -> Site | None:
+    """The line of the round that makes what is carried into the next one: in the function that begins the pass, or that
+    calls it. None if nothing is carried."""
+    maker = case.query.tensors.maker(carried) if carried else None
+    if maker is None:
+        return None
+    places = case.query.places
+    rounds = {
+        (f.place.file, f.place.function)
+        for f in places.callers(case.site(case.query.passes.began(number).index))
+    }
+    frames = places.callers(case.site(maker))
+    return next((frame for frame in frames if (frame.place.file, frame.place.function) in rounds), None)
 
 
 def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, int] | None:

@@ -35,6 +35,7 @@ APPLIED: dict[str, Apply] = {
     "gradient-overwritten": steps.added_to_gradient,
     "graph-leak": graph.kept_without_graph,
     "hook-changed-gradient": model.passed_on,
+    "huge-start": model.started_smaller,
     "inplace-modified": graph.out_of_place,
     "integer-leaf": refused.of_floating_point,
     "late-clip": steps.clipped_between,

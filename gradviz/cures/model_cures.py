@@ -51,6 +51,14 @@ def initialised(spot: Spot) -> list[Edit]:
     return []
 
 
+def started_smaller(spot: Spot) -> list[Edit]:
+    """Other first values in place of the statement that wrote these."""
+    cure = re.match(r"(torch\.nn\.init\.\w+\(.+\))  # in place of this line", spot.finding.fix)
+    if cure is None or not isinstance(spot.statement, ast.Expr):
+        return []
+    return [spot.source.replaced(spot.statement, cure[1])]
+
+
 def shared(spot: Spot) -> list[Edit]:
     """`out.weight = embed.weight`, the parameter itself in place of a copy."""
     source, statement = spot.source, spot.statement

@@ -25,6 +25,7 @@ Not reported: weights that grow later, which is `lr-too-large`, and what is not 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,8 +36,10 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.ops import PRODUCTS
+from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
+from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _TIMES = 1000.0  # the least that is reported
@@ -62,10 +65,26 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{name} begins with a root mean square of {number(size, 3)}: at first {case.at(event)} makes "
             f"{number(times, 2)} times as much of what it is given",
-            f"torch.nn.init.xavier_uniform_({name})  # before the training",
+            _cure(case, written),
             (written, event),
             tensors=(leaf, *sorted(behind)),
         )
+
+
+def _cure(case: Case, written: int) -> str:
+    """Other first values in place of the call that wrote these, if there is one."""
+    statement = statement_at(case.query, case.query.places.site(case.site(written)))
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Attribute)
+        or call.func.attr[-1] != "_"
+    ):
+        return "begin with smaller values: those of the layer itself, or torch.nn.init.xavier_uniform_"
+    receiver = ast.unparse(call.func.value)
+    of_init = receiver.endswith("init") and bool(call.args)
+    target = ast.unparse(call.args[0]) if of_init else receiver.removesuffix(".data")
+    return f"torch.nn.init.xavier_uniform_({clean(target)})  # in place of this line"
 
 
 def _first_products(case: Case) -> list[int]:

@@ -1,11 +1,14 @@
 """Puts faults into the training programs of tests/zoo/training, one into each copy, and measures what `check` says.
 
-    python tests/zoo/inject.py [--seen] [--held-out] [--only FAULT] [--programs FOLDER] [--keep FOLDER]
+    python tests/zoo/inject.py [--seen] [--unseen] [--held-out] [--seed WORD] [--minutes N] [--only FAULT]
+                               [--programs FOLDER] [--keep FOLDER]
 
 A fault is put wherever it fits, at most twice in a program. One that changes neither the output of the program nor how
 it ends, or that Python itself refuses, is left out. *named*: a finding (an error or a warning) stands on a line of the
 fault; *first*: the first finding does; *elsewhere*: there are findings, and none is on a line of the fault. A third of
-the mutants is held out: its misses are listed only with `--held-out`. It takes some ten minutes on two cores."""
+the mutants is held out, which one says the seed: its misses are listed only with `--held-out`, and `--unseen` runs no
+other. The order is one of chance, by the seed, so that what `--minutes` leaves time for is a sample. All of it takes
+some half an hour on two cores."""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import signal
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +34,7 @@ TRAINING = Path(__file__).parent / "training"
 _PLACES = 2  # of one fault in one program
 _WORKERS = 2
 _SECONDS = 60  # for a program
+_NOT_REACHED = "not reached"
 # Of Python: the edit does not fit there, as a part of a loss that is one number.
 _NO_FAULT = ("AttributeError", "IndexError", "TypeError", "UnboundLocalError")
 _OWN = re.compile(
@@ -45,11 +51,14 @@ class Mutant:
     text: str
     lines: frozenset[int]
 
-    @property
-    def held_out(self) -> bool:
+    def draw(self, seed: str) -> bytes:
+        """Random bytes of this mutant under a seed."""
+        key = f"{self.program} {self.fault} {min(self.lines)}{seed}".encode()
+        return hashlib.sha256(key).digest()
+
+    def held_out(self, seed: str = "") -> bool:
         """Whether it is of the third that nobody looks at before the end."""
-        key = f"{self.program} {self.fault} {min(self.lines)}".encode()
-        return hashlib.sha256(key).digest()[0] % 3 == 0
+        return self.draw(seed)[0] % 3 == 0
 
 
 class Program:
@@ -517,18 +526,22 @@ def measured(name: str, text: str, folder: str) -> dict[str, Any]:
         answer.write_text(json.dumps(_one(path)))
         os._exit(0)
     os.waitpid(child, 0)
-    found: dict[str, Any] = {"ended": "no answer", "printed": "", "findings": []}
-    return json.loads(answer.read_text()) if answer.exists() else found
+    if not answer.exists():  # it was killed, or took too long
+        answer.write_text(json.dumps({"ended": "no answer", "printed": "", "findings": []}))
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
 
 
-def _all(jobs: list[tuple[str, str]], folder: str) -> list[dict[str, Any]]:
-    """What `measured` gives for each name and text, by two processes."""
+def _all(jobs: list[tuple[str, str]], folder: str, seconds: float = math.inf) -> list[dict[str, Any]]:
+    """What `measured` gives for each name and text, by two processes; "not reached" where the seconds were over."""
+    end = time.monotonic() + seconds
     children = []
     for worker in range(_WORKERS):
         child = os.fork()
         if not child:
             for name, text in jobs[worker::_WORKERS]:
-                measured(name, text, folder)
+                if time.monotonic() < end:
+                    measured(name, text, folder)
             os._exit(0)
         children.append(child)
     for child in children:
@@ -537,7 +550,7 @@ def _all(jobs: list[tuple[str, str]], folder: str) -> list[dict[str, Any]]:
     for name, _ in jobs:
         answer = Path(folder) / f"{name}.json"
         found.append(
-            json.loads(answer.read_text()) if answer.exists() else {"ended": "no answer", "findings": []}
+            json.loads(answer.read_text()) if answer.exists() else {"ended": _NOT_REACHED, "findings": []}
         )
     return found
 
@@ -568,6 +581,9 @@ def main() -> None:
         "--held-out", action="store_true", help="list the misses of the third that is held out"
     )
     parser.add_argument("--seen", action="store_true", help="leave out the third that is held out")
+    parser.add_argument("--unseen", action="store_true", help="run the third that is held out alone")
+    parser.add_argument("--seed", default="", help="another third")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no mutant later")
     parser.add_argument("--only", default="", help="one fault")
     parser.add_argument("--programs", type=Path, default=TRAINING, help="another folder of programs")
     parser.add_argument("--keep", default="", help="a folder for the mutants")
@@ -581,29 +597,36 @@ def main() -> None:
             for finding in found["findings"]:
                 print(f"accused: {name} {finding}")
         jobs = [mutant for program in own for mutant in mutants(program, options.only)]
-        jobs = [job for job in jobs if not options.seen or not job.held_out]
+        if options.seen or options.unseen:
+            jobs = [job for job in jobs if job.held_out(options.seed) == options.unseen]
+        jobs.sort(key=lambda job: job.draw(f"{options.seed} order"))
         named = [(f"{m.program}_{m.fault}_{n}".replace(" ", "_"), m.text) for n, m in enumerate(jobs)]
-        results = _all(named, folder)
-    _report(healthy, list(zip(jobs, results, strict=True)), options.held_out)
+        results = _all(named, folder, options.minutes * 60)
+    _report(healthy, list(zip(jobs, results, strict=True)), options.held_out, options.seed)
 
 
 def _report(
-    healthy: dict[str, Any], measured_: list[tuple[Mutant, dict[str, Any]]], list_held_out: bool
+    healthy: dict[str, Any],
+    measured_: list[tuple[Mutant, dict[str, Any]]],
+    list_held_out: bool,
+    seed: str = "",
 ) -> None:
+    reached = [(mutant, found) for mutant, found in measured_ if found["ended"] != _NOT_REACHED]
+    print(f"reached  {len(reached)} of {len(measured_)} mutants")
     counts: dict[tuple[bool, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for mutant, found in measured_:
-        before = healthy[mutant.program]
+    for mutant, found in reached:
+        held, before = mutant.held_out(seed), healthy[mutant.program]
         same = (found["ended"], found.get("printed")) == (before["ended"], before["printed"])
         if same or found["ended"].endswith(_NO_FAULT):
             continue
         at = [finding[2] in mutant.lines for finding in found["findings"]]
-        for key in ((mutant.held_out, mutant.fault), (mutant.held_out, "all")):
+        for key in ((held, mutant.fault), (held, "all")):
             row = counts[key]
             row[0] += 1
             row[1] += any(at)
             row[2] += bool(at[:1] == [True])
             row[3] += bool(at) and not any(at)
-        if not any(at) and (not mutant.held_out or list_held_out):
+        if not any(at) and (not held or list_held_out):
             told = [(rule, line, message[:70]) for rule, _, line, message in found["findings"]]
             print(f"missed: {mutant.program}, {mutant.fault}, lines {sorted(mutant.lines)[:6]}: {told}")
     for (held, fault), (n, named, first, elsewhere) in sorted(counts.items()):

@@ -25,7 +25,7 @@ Example:
 Cure: use the same Parameter in both places: `self.out.weight = self.embed.weight`.
 
 Not reported: copies of whole layers, as in a stack of equal ones, and values to begin with, which the program
-changes before it trains.
+changes before it trains: with noise, a factor. An initialiser that goes over all layers is no such change.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
+from gradviz.query.ops import RANDOM_STARTS
 from gradviz.query.upstream import Downstream
 from gradviz.sets import common
 
@@ -53,12 +54,13 @@ def _search(case: Case) -> Iterator[Found]:
             and not _changed_before_training(case, leaf)
             and _tied(case, below, leaf, source)
         ):
-            made = case.query.tensors.maker(leaf) or 0
+            made, anew = case.query.tensors.maker(leaf) or 0, _writes_before_training(case, leaf)
+            when = f"{case.at(anew[-1])} gives it other values, and" if anew else "from the first step on"
             yield Found(
                 f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: "
-                "from the first step on they are different weights",
+                f"{when} they are different weights",
                 "share the parameter itself: out.weight = embed.weight  # without clone() or a new Parameter",
-                (made,),
+                (made, *anew[-1:]),
                 tensors=(leaf, source),
             )
 
@@ -84,10 +86,16 @@ def _alone(case: Case, leaf: int) -> bool:
 
 
 def _changed_before_training(case: Case, leaf: int) -> bool:
-    """Whether the program writes a parameter before the first pass that gives it a gradient."""
+    """Whether the program changes a parameter before the first pass that gives it a gradient, otherwise than by
+    initialising it anew, as what goes over all layers of a network does."""
+    writers = map(case.query.tensors.writer, _writes_before_training(case, leaf))
+    return any(writer not in RANDOM_STARTS for writer in writers)
+
+
+def _writes_before_training(case: Case, leaf: int) -> list[int]:
     came = case.trace.table(Kind.ACCUMULATED)
     first = int(came.events[came["tensor"] == leaf].min(initial=case.trace.count))
-    return any(event < first for event in case.query.tensors.writes(leaf))
+    return [event for event in case.query.tensors.writes(leaf) if event < first]
 
 
 def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradviz.diagnose.rank_reports import on_ranks
-from gradviz.sources import record
+from gradviz.sources import ranks_here
 from gradviz.tracefile import TraceError
 from gradviz.tracefile.rank_files import by_rank, traces_of
 
@@ -161,12 +161,12 @@ def test_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
 def test_the_rank_is_what_the_launcher_says(
     variables: dict[str, str], meta: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pair in record._RANKS:
+    for pair in ranks_here.RANKS:
         for name in pair:
             monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert record.rank_meta() == meta
+    assert ranks_here.rank_meta() == meta
 
 
 def gradviz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

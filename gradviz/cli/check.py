@@ -15,6 +15,7 @@ from rich.console import Console
 
 from gradviz.cli.common import all_opened, fail, named_traces, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
+from gradviz.cli.launching import launch, launcher
 from gradviz.cli.running import (
     SETTINGS,
     can_watch,
@@ -204,6 +205,13 @@ def check(
                 "--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read"
             )
         raise SystemExit(checked(traces[0]) if len(traces) == 1 else checked_together(traces))
+    if command := launcher(module, script, arguments):
+        own = {"values": values, "engine": engine, "no_source": no_source, "check_functions": check_functions}
+        status, recorded = launch(
+            command, {**own, "output": output.absolute() if output is not None else None}
+        )
+        found = checked_together(recorded) if recorded else 0
+        raise SystemExit(status or found)
     target = target_of("check", module, script, arguments, engine)
     compares = check_functions or COMPARING in (select or settings.select)
     around = ExitStack()

@@ -17,7 +17,8 @@ from gradviz.cli.summary import summary
 from gradviz.diagnose import Finding
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.sources.pytorch import is_installed
-from gradviz.sources.script import Outcome, Target, of_this_rank
+from gradviz.sources.ranks_here import of_this_rank
+from gradviz.sources.script import Outcome, Target
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.claim import claim_first
 from gradviz.words.escape import clean

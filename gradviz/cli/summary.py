@@ -51,7 +51,7 @@ def _leaves(found: Overview) -> list[Text]:
                 "yellow",
             ),
             _line(
-                "ranks", "torchrun -m gradviz trace SCRIPT records each; or gradviz.record in what they run"
+                "ranks", "gradviz trace --ranks SCRIPT records each; so does torchrun -m gradviz trace SCRIPT"
             ),
         ]
     if not wanting:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from time import time
 
 import click
 from rich.text import Text
 
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
+from gradviz.cli.launching import launch, launcher, only_started_ranks, tell_ranks
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import (
     SETTINGS,
@@ -26,6 +28,7 @@ from gradviz.cli.running import (
 )
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
+from gradviz.sources.child_processes import record_children
 from gradviz.sources.script import Outcome, Running
 from gradviz.tracefile import Passes, open_trace, passes_of
 from gradviz.words.escape import clean
@@ -75,6 +78,11 @@ Examples:
 )
 @check_functions
 @can_watch
+@click.option(
+    "--ranks",
+    is_flag=True,
+    help="Also record the ranks that SCRIPT starts, each into NAME.rank0.gradviz and so on.",
+)
 @click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
 def trace(
@@ -90,6 +98,7 @@ def trace(
     check_functions: bool,
     watch: bool,
     stop_on: str | None,
+    ranks: bool,
     graph_file: Path | None,
     quiet: bool,
     script: str | None,
@@ -101,13 +110,36 @@ def trace(
     gradviz come before SCRIPT, and arguments of the script after it.
     """
     graph_file, arguments = _graph_behind(graph_file, module, script, arguments)
+    of_ranks = {
+        "values": values,
+        "engine": engine,
+        "no_source": no_source,
+        "passes": passes,
+        "scope": scope,
+        "last": last,
+        "aten": aten,
+        "check_functions": check_functions,
+        "watch": watch,
+        "stop_on": stop_on,
+        "quiet": quiet,
+        "output": output.absolute() if output is not None else None,
+    }
+    if command := launcher(module, script, arguments):
+        if graph_file is not None:
+            fail('--graph draws one process: draw the ranks with gradviz graph "NAME.rank*.gradviz"')
+        status, traces = launch(command, of_ranks)
+        if not quiet and traces:
+            tell_ranks(traces)
+        raise SystemExit(status)
     target = target_of("record", module, script, arguments, engine)
     settings = settings_at(Path.cwd())
     if graph_file is not None:
         _check_picture(graph_file)
-    around = ExitStack()
+    around, began = ExitStack(), time()
     try:
         path = trace_for(output, target.stem)
+        if ranks:
+            record_children(of_ranks, path)
         around.enter_context(shown_on_terminal(path))
         watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
         stopper = watcher.stopper if watcher is not None else None
@@ -129,6 +161,8 @@ def trace(
 
         def after(outcome: Outcome) -> int:
             said = watcher.said if watcher is not None else ()
+            if ranks and only_started_ranks(path, began, quiet):
+                return outcome.status
             is_there = tell(path, outcome, settings, said, quiet)
             if scope is not None and outcome.others is not None:
                 _tell_others(scope, outcome.others)

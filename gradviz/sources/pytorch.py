@@ -93,6 +93,10 @@ class Attachment:
             except Exception as error:
                 self.failed(f"PyTorch may still be watched, by {fault(error)}")
 
+    def rank(self) -> dict[str, str]:
+        """Which of how many processes this is, if it has called a collective or averaged gradients."""
+        return self.recorder.collectives.rank if self.recorder is not None else {}
+
     def left_out(self) -> int:
         """How many values had no device memory so far."""
         return (self.recorder.left_out() if self.recorder is not None else None) or 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
+from gradviz.sources.ranks_here import rank_meta
 from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
@@ -221,6 +221,7 @@ class record:
         numbers = numbers_now(self.engine, self.attachment)
         if self.attachment is not None:
             self._note_left_out(self.attachment.left_out())
+            self.recorder.note(**self.attachment.rank())
             self.attachment.end()
         self.engine.end()
         _recording.remove(self)
@@ -281,25 +282,6 @@ def run_meta() -> dict[str, str]:
         "ended": "",
         **rank_meta(),
     }
-
-
-# What starts several processes tells each its rank, and how many there are. The number of tasks of a Slurm step is set
-# in what `srun` starts alone: the script of a job has a rank, too, and is one process.
-_RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
-
-
-def rank_meta() -> dict[str, str]:
-    """Which of several processes this is, by what started them: the first that says a rank decides."""
-    for rank_variable, world_variable in _RANKS:
-        rank, world = os.environ.get(rank_variable, ""), os.environ.get(world_variable, "1")
-        if rank.isdigit():
-            return {"rank": rank, "world": world} if world != "1" else {}
-    return {}
 
 
 def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:

@@ -33,7 +33,6 @@ __all__ = [
     "be_main",
     "execute",
     "make_room",
-    "of_this_rank",
     "ours_again",
     "run",
     "run_inside",
@@ -265,11 +264,3 @@ def restored() -> Iterator[None]:
             os.chdir(home)  # the trace, and what is said of it, is there
         if main is not None:
             sys.modules["__main__"] = main
-
-
-def of_this_rank(trace: Path | str) -> Path:
-    """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`."""
-    from gradviz.sources.record import rank_meta
-
-    path, rank = Path(trace), rank_meta().get("rank")
-    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")

@@ -18,6 +18,10 @@ class Passes(NamedTuple):
             number % step == 0 for step in self.steps
         )
 
+    def __str__(self) -> str:
+        ranges = [f"{low}-{high}" for low, high in self.ranges]
+        return ",".join([*ranges, *(f"every:{step}" for step in self.steps)])
+
 
 def passes_of(text: str) -> Passes:
     """What `1-3,100,every:50` says. Raises ValueError where it says nothing of the kind."""

@@ -44,6 +44,7 @@ class Collectives:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.replicas: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose gradients are averaged
+        self.rank: dict[str, str] = {}  # which of how many processes this is, once it is known
         self.syncing: Any = None  # a replica that is called, and that gives its buffers those of rank 0
 
     def calls(self) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -76,6 +77,7 @@ class Collectives:
     def _tell(
         self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
     ) -> None:
+        self._note_rank()
         given = signature.bind(*args, **kwargs).arguments
         identity, listener = self.source.identity, self.source.listener
         if listener is None:
@@ -96,11 +98,17 @@ class Collectives:
                 [state.version for state in states], [state.base for state in states],
             )  # fmt: skip
 
+    def _note_rank(self) -> None:
+        if not self.rank and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            self.rank = {"rank": str(rank), "world": str(world)}
+
     def note(self, module: Any, frame: FrameType) -> None:
         """Note a module that is called, if it averages gradients. It gives its parameters the values of rank 0 when it
         is made, and its buffers at each call, before it calls the module inside; PyTorch does both out of our sight."""
         if isinstance(module, _AVERAGING):
             if module not in self.replicas:
+                self._note_rank()
                 self.replicas.add(module)
                 self._tell_broadcast(self._changed(module), frame)
             self.syncing = module if module.will_sync_module_buffers() else None

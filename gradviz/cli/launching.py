@@ -1,0 +1,89 @@
+"""Runs what starts ranks, `torchrun` or `mpirun`, so that each rank is recorded."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from time import time
+from typing import Any
+
+from gradviz.cli.common import say
+from gradviz.sources.child_processes import record_children
+from gradviz.tracefile import open_trace
+from gradviz.tracefile.rank_files import pattern_of, rank_in
+from gradviz.words.numbers import plural
+
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_COMMANDS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
+_SIGNALLED = 128  # what a shell adds to the number of a signal
+
+
+def launcher(module: str | None, script: str | None, arguments: Sequence[str]) -> list[str]:
+    """The command that starts ranks, if that is what is to be run: `-m torch.distributed.run`, or `torchrun` where
+    there is no script of that name; else empty."""
+    if module in _MODULES:
+        return [sys.executable, "-m", module, *([] if script is None else [script]), *arguments]
+    if module is None and script in _COMMANDS and not Path(script).exists():
+        found = shutil.which(script)
+        return [found, *arguments] if found is not None else []
+    return []
+
+
+def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, list[Path]]:
+    """Run a command that starts ranks, and have each of them recorded; returns its exit status, and the traces."""
+    record_children({**settings, "quiet": True})
+    began = time()
+    status = subprocess.call(command)
+    traces = _recorded_since(began, Path())
+    if not traces:
+        say("gradviz: no rank was recorded here: none ran a script of Python, or they have another folder")
+    return (status if status >= 0 else _SIGNALLED - status), traces
+
+
+def only_started_ranks(trace: Path, began: float, quiet: bool) -> bool:
+    """Say which ranks were recorded beside a process. Returns whether this has done no more than start them: then its
+    own trace, which is empty, is taken away."""
+    ranks = [path for path in _recorded_since(began, trace.parent) if rank_in(path) >= 0]
+    if not ranks:
+        return False
+    with open_trace(trace) as recorded:
+        is_empty = not recorded.passes
+    if is_empty:
+        trace.unlink()
+    if not quiet:
+        tell_ranks(ranks)
+    return is_empty
+
+
+def _recorded_since(began: float, folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.gradviz") if path.stat().st_mtime >= began]
+
+
+def tell_ranks(traces: Sequence[Path]) -> None:
+    """Say which ranks were recorded, and how to go on."""
+    by_pattern: dict[str, list[Path]] = {}
+    for path in traces:
+        pattern = _pattern_of(traces) if rank_in(path) < 0 and len(traces) > 1 else pattern_of(path.name)
+        by_pattern.setdefault(pattern, []).append(path)
+    for pattern, paths in by_pattern.items():
+        counts = sorted({_passes(path) for path in paths})
+        passes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+        ranks = plural(len(paths), "rank")
+        say(f"gradviz: recorded {ranks}, backward passes of each: {passes} → {pattern}")
+        say(f'gradviz: next gradviz check "{pattern}"  ·  gradviz info "{pattern}"')
+
+
+def _pattern_of(traces: Sequence[Path]) -> str:
+    """The pattern that names traces whose names do not tell that they are of ranks."""
+    letters = zip(*(path.name for path in traces), strict=False)
+    common = takewhile(lambda own: len(set(own)) == 1, letters)
+    return "".join(own[0] for own in common) + "*.gradviz"
+
+
+def _passes(path: Path) -> int:
+    with open_trace(path) as trace:
+        return trace.passes_begun

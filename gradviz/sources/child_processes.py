@@ -1,0 +1,122 @@
+"""How the processes that a program starts are recorded, too.
+
+What starts ranks (`torchrun`, `mp.spawn`, a script) is told nothing: its environment lets each Python process that it
+starts import `child_start/sitecustomize.py` first. A rank that runs a script becomes `gradviz trace SCRIPT`; what
+`multiprocessing` starts is recorded around its target."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from multiprocessing import process as processes
+from pathlib import Path
+from typing import Any
+
+from gradviz.sources.ranks_here import RANKS, of_rank
+
+SETTINGS = "GRADVIZ_RANKS"  # the variable that the processes of a program find their settings in
+_BASE = "trace"  # among them: the trace of the process that starts others
+_STARTS = Path(__file__).parent / "child_start"
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of the interpreter
+# Libraries whose processes compute nothing that is differentiated.
+_HELPERS = ("torch.utils.data", "multiprocessing", "concurrent", "joblib", "torch.distributed")
+
+
+# --- in the process that starts them
+
+
+def record_children(settings: Mapping[str, Any], trace: Path | None = None) -> None:
+    """From now on have the processes recorded that this one starts: each rank into its own file, by the name of
+    `trace`, else by that of its script. The settings are those of `gradviz trace` by the names of its options."""
+    chosen = {name: value for name, value in settings.items() if value not in (None, False)}
+    if trace is not None:
+        chosen[_BASE] = str(trace.absolute())
+    os.environ[SETTINGS] = json.dumps(chosen, default=str)
+    paths = [str(_STARTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    _record_targets()
+
+
+# --- in what was started
+
+
+def begin_in_child() -> None:
+    """Record this process, which a program has just started: become `gradviz trace`, if it is a rank that runs a
+    script, else record what `multiprocessing` has it do."""
+    try:
+        options, what = _command(sys.orig_argv)
+        if what[:1] == ["-c"]:
+            if any("multiprocessing.spawn" in part or "multiprocessing.forkserver" in part for part in what):
+                _record_targets()
+        elif what and what[:2] != ["-m", "gradviz"] and any(name in os.environ for name, _ in RANKS):
+            traced = ["-m", "gradviz", "trace", *_as_options(_settings()), *what]
+            os.execv(sys.executable, [sys.executable, *options, *traced])
+    except (OSError, ValueError) as error:
+        print(f"gradviz: a process is not recorded: {error!r}", file=sys.stderr)
+
+
+def _settings() -> dict[str, Any]:
+    found = json.loads(os.environ.get(SETTINGS, ""))
+    if not isinstance(found, dict):
+        raise ValueError(f"{SETTINGS} holds no settings")
+    return found
+
+
+def _as_options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as a command line has them: `--values stats --aten`."""
+    found = []
+    for name, value in settings.items():
+        if name == _BASE:
+            continue
+        option = "-o" if name == "output" else f"--{name.replace('_', '-')}"
+        found += [option] if value is True else [option, str(value)]
+    return found
+
+
+def _command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of the interpreter, and what it runs with its arguments: `-c CODE`, `-m MODULE`, a script."""
+    at = 1
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-c", "-m", "-"):
+        at += 2 if argv[at] in _WITH_VALUE else 1
+    return list(argv[1:at]), list(argv[at:])
+
+
+def _record_targets() -> None:
+    """Have the processes of `multiprocessing` record what they do: those that this one becomes, or that it forks."""
+    base: Any = processes.BaseProcess
+    if not hasattr(base._bootstrap, "__wrapped__"):
+        base._bootstrap = _recorded(base._bootstrap)
+
+
+def _recorded(bootstrap: Callable[..., int]) -> Callable[..., int]:
+    @wraps(bootstrap)
+    def run(process: Any, *args: Any, **kwargs: Any) -> int:
+        target = getattr(getattr(process, "_target", None), "__module__", None) or type(process).__module__
+        is_spawned = target == "torch.multiprocessing.spawn"
+        if SETTINGS not in os.environ or (target.startswith(_HELPERS) and not is_spawned):
+            return bootstrap(process, *args, **kwargs)
+        rank = str(process._identity[-1] - 1)  # what is started first is rank 0
+        with _recording(rank):
+            return bootstrap(process, *args, **kwargs)
+
+    return run
+
+
+def _recording(rank: str) -> Any:
+    """The `record` of a rank, with the settings of the program that started it."""
+    from gradviz.sources.record import record
+    from gradviz.tracefile.chosen import passes_of
+
+    settings = _settings()
+    own = {
+        name: settings[name]
+        for name in ("values", "scope", "last", "aten", "check_functions")
+        if name in settings
+    }
+    passes = passes_of(settings["passes"]) if "passes" in settings else None
+    source = "no_source" not in settings
+    trace = settings.get("output") or settings.get(_BASE) or f"{Path(sys.argv[0]).stem or 'run'}.gradviz"
+    return record(of_rank(trace, rank), passes=passes, meta={"rank": rank}, source=source, **own)

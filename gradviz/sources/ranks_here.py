@@ -1,0 +1,43 @@
+"""Which rank a process is, and where its trace is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+# What starts several processes tells each its rank, and how many there are. The number of tasks of a Slurm step is set
+# in what `srun` starts alone: the script of a job has a rank, too, and is one process. Lightning tells the local rank.
+RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("LOCAL_RANK", "WORLD_SIZE"),
+)
+_PLACES = re.compile(r"\{(rank|host)\}")
+
+
+def rank_meta() -> dict[str, str]:
+    """Which of several processes this is, by what started them: the first that says a rank decides."""
+    for rank_variable, world_variable in RANKS:
+        rank, world = os.environ.get(rank_variable, ""), os.environ.get(world_variable, "1")
+        if rank.isdigit() and (rank_variable != "LOCAL_RANK" or os.environ.get("NODE_RANK", "0") == "0"):
+            return {"rank": rank, "world": world} if world != "1" else {}
+    return {}
+
+
+def of_this_rank(trace: Path | str) -> Path:
+    """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`; or the rank and
+    the host are where the name has `{rank}` and `{host}`."""
+    return of_rank(trace, rank_meta().get("rank"))
+
+
+def of_rank(trace: Path | str, rank: str | None) -> Path:
+    """The trace of a rank, None where there is one process."""
+    path = Path(trace)
+    if _PLACES.search(path.name):
+        texts = {"rank": rank or "0", "host": platform.node()}
+        return path.with_name(_PLACES.sub(lambda place: texts[place[1]], path.name))
+    return path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")

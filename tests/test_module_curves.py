@@ -11,6 +11,7 @@ import pytest
 import gradviz as package
 import gradviz.engine as torch
 from gradviz.query import Query
+from gradviz.query.histograms import BINS, distributions
 from gradviz.query.model_summary import model_summary
 from gradviz.query.module_curves import (
     changes_of_modules,
@@ -219,3 +220,56 @@ def test_distances_are_those_of_the_elements_that_were_kept(tmp_path: Path) -> N
         first = trace.states.rows_of(np.array([rows["a"], rows["c"], rows["a"]]), np.full(3, trace.count))
         second = trace.states.rows_of(np.array([rows["b"], rows["d"], rows["c"]]), np.full(3, trace.count))
         assert trace.states.distances(first, second).tolist() == [5.0, -1.0, -1.0]
+
+
+def test_distributions_are_those_of_the_elements(tmp_path: Path) -> None:
+    truth: list[tuple[np.ndarray, np.ndarray]] = []
+    with package.record(tmp_path / "run.gradviz", values="full"):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(10, 12), torch.nn.Linear(12, 12))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            net(torch.randn(4, 10)).pow(2).sum().backward()
+            parts = [np.concatenate([t.detach().numpy().ravel() for t in own]) for own in _of(net[1])]
+            truth.append((parts[0].copy(), parts[1].copy()))
+            optimizer.step()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        found = {one.name: one for one in distributions(query, modules_of(query, 10))}
+    assert set(found) == {"net.0", "net.1"}
+    for side, histogram in enumerate((found["net.1"].parameters, found["net.1"].gradients)):
+        chosen = {number: truth[number - 1][side] for number in (1, 3, 5)}
+        together = np.concatenate(list(chosen.values()))
+        assert (histogram.low, histogram.high) == pytest.approx((together.min(), together.max()))
+        assert list(histogram.counts) == [1, 3, 5]
+        for number, elements in chosen.items():
+            expected = np.histogram(elements, BINS, (histogram.low, histogram.high))[0]
+            assert histogram.counts[number].tolist() == expected.tolist()
+
+
+def _of(layer: Any) -> tuple[list[Any], list[Any]]:
+    """The parameters of a layer, and their gradients."""
+    parameters = [layer.weight, layer.bias]
+    return parameters, [parameter.grad for parameter in parameters]
+
+
+def test_a_module_has_no_distribution_where_elements_were_not_kept(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        net = torch.nn.Sequential(torch.nn.Linear(10, 12), torch.nn.Linear(12, 2))
+        net(torch.ones(1, 10)).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        found = distributions(query, modules_of(query, 10))
+    assert [one.name for one in found] == ["net.1"]  # of net.0 no elements are known
+
+
+@pytest.mark.parametrize("ends", [(0.0, 5e-324), (-1.7e308, 1.7e308)])
+def test_elements_that_no_parts_can_be_made_of_have_no_distribution(
+    tmp_path: Path, ends: tuple[float, float]
+) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w = torch.tensor(list(ends), dtype=torch.float64, requires_grad=True)
+        (w * torch.tensor([1.0, 2.0], dtype=torch.float64)).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert distributions(Query(trace), lambda leaf: "w") == []

@@ -184,6 +184,46 @@ def test_a_browser_shows_it_at_any_width(
     context.close()
 
 
+NET = """\
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()) for _ in range(15)))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(4, 3)).pow(2).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_it_prints_within_a_page(browser: Any, reported: Callable[[str], str], tmp_path: Path) -> None:
+    reported(NET)
+    context = browser.new_context(viewport={"width": 720, "height": 1000})
+    tab = context.new_page()
+    tab.emulate_media(media="print", color_scheme="dark")
+    tab.goto((tmp_path / "report.html").as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 720
+    assert tab.locator("nav").is_hidden()
+    ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == "rgb(255, 255, 255)"
+    context.close()
+
+
+def test_the_model_and_the_distributions_are_tables(reported: Callable[[str], str]) -> None:
+    page = reported(NET)
+    model = page[page.index('id="model"') : page.index('id="distributions"')]
+    rows = re.findall(r'<th scope="row"[^>]*>(.*?)</th><td>(.*?)</td><td>(.*?)</td>', model)
+    assert rows == [
+        ("net", "Sequential", ""),
+        ("* <span>×15</span>", "Sequential", ""),
+        ("0 <span>×15</span>", "Linear", "weight 3×3, bias 3"),
+        ("1 <span>×15</span>", "Tanh", ""),
+    ]
+    spread = page[page.index('id="distributions"') :]
+    assert spread.count('class="bars"') == 2 * 3  # parameters and gradients, at three passes
+
+
 def test_a_curve_of_the_largest_numbers_is_drawn() -> None:
     series = Series("w", np.array([1, 2]), np.array([1e300, 1.7e308]))
     assert "1e+300" in chart([series], ["#000000"], [])

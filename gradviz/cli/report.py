@@ -11,7 +11,7 @@ import click
 
 from gradviz.cli.common import all_opened, fail, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
-from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows
+from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.settings_file import settings_at
@@ -79,6 +79,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         charts=charts_of_run(query),
         rows=rows,
         total=total,
+        spreads=spreads(query),
         not_checked=[(reason, ", ".join(rules)) for reason, rules in reasons.items()],
         picture=svg(graph),
         caption=_caption(graph),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gradviz.pictures.chart import COLOURS, MOST, Series
-from gradviz.pictures.report_page import Drawn, Row
+from gradviz.pictures.report_page import Drawn, Row, Spread
+from gradviz.query.histograms import distributions
 from gradviz.query.model_summary import ModuleRow, model_summary
 from gradviz.query.module_curves import (
     Grouping,
@@ -120,10 +121,11 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
         {curve.name: Series(curve.name, curve.at, curve.values) for curve in curves(query, grouping)}
         for curves in (gradients_of_modules, changes_of_modules)
     )
+    paths = {row.path for row in summary}
     rows = [
         Row(
             row.depth,
-            row.path,
+            _within(row.path, paths),
             row.type,
             row.count,
             ", ".join(f"{name} {_shape(shape)}" for name, shape in row.shapes),
@@ -135,6 +137,23 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
         for row in summary
     ]
     return rows, _total(summary)
+
+
+def spreads(query: Query) -> list[Spread]:
+    """How the elements of modules are distributed, where they were recorded."""
+    return [
+        Spread(one.name, of, part.low, part.high, part.counts)
+        for one in distributions(query, modules_of(query, MOST))[:MOST]
+        for of, part in (("parameters", one.parameters), ("gradients", one.gradients))
+    ]
+
+
+def _within(path: str, paths: Collection[str]) -> str:
+    """The path of a module within the one around it that has a row."""
+    outer = path.rpartition(".")[0]
+    while outer and outer not in paths:
+        outer = outer.rpartition(".")[0]
+    return path.removeprefix(f"{outer}.") if outer else path
 
 
 def _shape(shape: tuple[int, ...]) -> str:

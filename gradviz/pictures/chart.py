@@ -104,6 +104,22 @@ def small_chart(series: Series) -> str:
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="small">{line}</svg>'
 
 
+def bars(counts: np.ndarray, low: float, high: float) -> str:
+    """A histogram from `low` to `high`, with a line at 0 if that lies between them."""
+    width, height = _SMALL
+    tallest = max(int(counts.max()), 1)
+    step = width / len(counts)
+    shown = "".join(
+        f'<rect x="{place * step:.1f}" y="{height * (1 - count / tallest):.1f}" width="{step - 0.4:.1f}" '
+        f'height="{height * count / tallest:.1f}"/>'
+        for place, count in enumerate(counts.tolist())
+        if count
+    )
+    zero = width * -low / (high - low)
+    line = f'<line x1="{zero:.1f}" x2="{zero:.1f}" y2="{height}"/>' if low < 0 < high else ""
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="bars">{line}{shown}</svg>'
+
+
 def _extent(values: np.ndarray, linear: bool) -> tuple[float, float]:
     """The least and the largest value on a scale, with a margin; logarithms unless it is linear."""
     known = values[np.isfinite(values) & (linear | (values > 0))]

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from gradviz.pictures.chart import COLOURS, Mark, Series, chart, is_clearer_linear, small_chart
+from gradviz.pictures.chart import COLOURS, Mark, Series, bars, chart, is_clearer_linear, small_chart
 from gradviz.words.escape import visible
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -69,6 +69,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """How elements of a module are distributed: `of` says what they are; `counts` are the bars by pass, from `low` to
+    `high`."""
+
+    name: str
+    of: str
+    low: float
+    high: float
+    counts: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One of several runs: its name, and the facts about it."""
 
@@ -87,6 +99,7 @@ class Report:
     charts: list[Drawn]
     rows: list[Row] = field(default_factory=list)
     total: str = ""
+    spreads: list[Spread] = field(default_factory=list)
     not_checked: list[tuple[str, str]] = field(default_factory=list)
     picture: str = ""
     caption: str = ""
@@ -119,6 +132,7 @@ def _sections(report: Report) -> list[tuple[str, str]]:
         ("findings", _findings(report)),
         ("curves", _curves(report)),
         ("model", _model(report)),
+        ("distributions", _distributions(report)),
         ("picture", _picture(report)),
         ("not-checked", _not_checked(report)),
     ]
@@ -230,6 +244,26 @@ def _model(report: Report) -> str:
         f'<section id="model"><h2>Model</h2><p class="quiet">{_text(report.total)}</p><div class="wide">'
         f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _distributions(report: Report) -> str:
+    if not report.spreads:
+        return ""
+    most = max(len(one.counts) for one in report.spreads)
+    heads = "".join(f"<th>{head}</th>" for head in ("module", "elements of", "from", "to", *["pass"] * most))
+    rows = ""
+    for one in report.spreads:
+        cells = "".join(
+            f'<td class="curve">{bars(counts, one.low, one.high)}<span>{number:,}</span></td>'
+            for number, counts in one.counts.items()
+        )
+        ends = "".join(f'<td class="count">{end:.3g}</td>' for end in (one.low, one.high))
+        rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{ends}{cells}</tr>'
+    return (
+        '<section id="distributions"><h2>Distributions</h2>'
+        '<p class="quiet">Of modules whose elements were recorded.</p>'
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
 
 

@@ -43,6 +43,7 @@ APPLIED: dict[str, Apply] = {
     "masked-nan": numbers.masked_inside,
     "missing-create-graph": graph.with_create_graph,
     "missing-detach": graph.detached,
+    "no-backward": refused.called_backward,
     "no-graph": refused.on_the_tensor,
     "none-grad": refused.with_a_gradient_to_read,
     "nonfinite-forward": numbers.in_the_domain,

@@ -208,7 +208,10 @@ def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
 
 def with_create_graph(spot: Spot) -> list[Edit]:
     """`torch.autograd.grad(..., create_graph=True)`."""
-    return [with_keyword(spot.source, call, "create_graph=True") for call in spot.calls_here("grad")[:1]]
+    return [
+        with_keyword(spot.source, call, "create_graph=True")
+        for call in spot.calls_here("grad", "backward")[:1]
+    ]
 
 
 def unrestricted(spot: Spot) -> list[Edit]:

@@ -84,3 +84,15 @@ def of_floating_point(spot: Spot) -> list[Edit]:
         for node in ast.walk(calls[0].args[0])
         if isinstance(node, ast.Constant) and type(node.value) is int
     ]
+
+
+def called_backward(spot: Spot) -> list[Edit]:
+    """`loss.backward()` in place of `loss.backward`."""
+    for node in ast.walk(spot.source.tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "backward"
+        ):
+            return [spot.source.replaced(node, f"{spot.source.code(node.value)}()")]
+    return []

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
-from gradviz.query.copies import copied_from
+from gradviz.query.copies import copied_from, read_in_its_line
 from gradviz.query.failures import Failure
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.pass_owners import PassOwners
@@ -121,7 +121,9 @@ def _copy(case: Case, up: Upstream) -> TensorMade | None:
     """The leaf among those of the root that was made from the numbers of a tensor that requires grad; or the root, if
     it is made of numbers though there is something to train: `torch.tensor(total)` of a sum of `.item()`."""
     for made in map(case.query.tensors.made, up.leaves):
-        if isinstance(made, TensorMade) and copied_from(case.query, made):
+        if not isinstance(made, TensorMade):
+            continue
+        if copied_from(case.query, made) or (made.how in FROM_OUTSIDE and read_in_its_line(case.query, made)):
             return made
     root = case.query.tensors.made(up.root)
     is_of_numbers = isinstance(root, TensorMade) and root.how in FROM_OUTSIDE

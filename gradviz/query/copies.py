@@ -3,12 +3,16 @@ connects them; equal values do. And tensors that were copied as a whole."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
+from gradviz.query.source_trees import statement_at
 
 _BEFORE = 4096  # states before the copy that are compared
 
@@ -88,3 +92,42 @@ def original(query: Query, tensor: int) -> int:
 def _by_op(query: Query, tensor: int) -> bool:
     maker = query.tensors.maker(tensor)
     return maker is not None and int(query.trace.kinds[maker]) == Kind.OP
+
+
+_READING = ("item", "tolist", "detach", "data", "numpy", "clone", "float")
+
+
+def read_in_its_line(query: Query, made: TensorMade) -> int:
+    """The tensor that requires grad whose numbers the line that made a tensor gives to it, by its source:
+    `torch.tensor([x[0] * 2, x[1] * 3])`; 0 if it names none."""
+    statement = statement_at(query, query.places.site(made.site))
+    for call in ast.walk(statement) if statement is not None else ():
+        is_maker = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if not isinstance(call, ast.Call) or not is_maker or call.func.attr != made.how:  # type: ignore[attr-defined]
+            continue
+        for name in _numbers_in(call.args[0] if call.args else None):
+            tensor = query.names.tensor_called(name, made.index)
+            if tensor and query.tensors.flags(tensor, made.index) & REQUIRES_GRAD:
+                return tensor
+    return 0
+
+
+def _numbers_in(node: ast.AST | None) -> Iterator[str]:
+    """The names in an expression whose numbers it has: none of those of which it has the shape or the length."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Subscript):
+        yield from _numbers_in(node.value)
+    elif isinstance(node, ast.Attribute):
+        if node.attr in _READING:
+            yield from _numbers_in(node.value)
+    elif isinstance(node, ast.Call):
+        is_plain = (
+            isinstance(node.func, ast.Name) and node.func.id in ("float", "int") and len(node.args) == 1
+        )
+        yield from _numbers_in(
+            node.args[0] if is_plain else node.func if isinstance(node.func, ast.Attribute) else None
+        )
+    elif isinstance(node, ast.List | ast.Tuple | ast.BinOp | ast.UnaryOp):
+        for child in ast.iter_child_nodes(node):
+            yield from _numbers_in(child)

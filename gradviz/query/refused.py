@@ -60,7 +60,8 @@ def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
         return
     name = call[1] or call[2]
     for other in (name, *_arguments(query.of(trees).get(site.place.file), site.place.line, name)):
-        tensor = query.names.tensor_called(other, event)
+        owner = query.names.tensor_called(other.removesuffix(".grad"), event)
+        tensor = query.tensors.grad(owner, event) if owner and other.endswith(".grad") else owner
         if tensor:
             yield tensor
 

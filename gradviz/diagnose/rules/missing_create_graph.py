@@ -1,6 +1,7 @@
 """`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a
 loss, and no gradient flows back through it: reduced to a scalar, as a penalty; or element by element, as a
-derivative in a residual, beside what was computed from the same parameters.
+derivative in a residual, beside what was computed from the same parameters. Or backward() is called on the `.grad`
+that a pass without create_graph=True made.
 
 Why it is bad: without a graph of its own the gradient is a constant: the penalty is counted in the loss, and
 does not change what is learned.
@@ -13,7 +14,7 @@ Example:
     second = first * 2
     second.backward()
 
-Cure: pass `create_graph=True` to the `autograd.grad` that computes it.
+Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that computes it.
 
 Not reported: a gradient that is only printed, logged or used to scale a step.
 """
@@ -32,13 +33,48 @@ from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.source_trees import backward_call
 from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.sets import distinct
-from gradviz.tracefile import PassInfo
+from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import clean
 
 _MOST = 64  # results of a gradient that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _of_leaves(case)
+    yield from _returned_without_graph(case)
+
+
+def _of_leaves(case: Case) -> Iterator[Found]:
+    """Calls of backward() on the `.grad` of a leaf, which a pass without create_graph=True made."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    for call in case.of(rootless):
+        own = came.events[(came["grad"] == call.root) & (came.events < call.failure.event)]
+        if not call.root or not len(own):
+            continue
+        event = came.object(int(own[-1]))
+        began = case.query.passes.began(event.in_pass)
+        site = case.query.places.site(case.site(began.index))
+        if began.create_graph or began.how != "backward":
+            continue
+        name = case.words.called(event.tensor)
+        yield Found(
+            f"{name}.grad was made by a pass without create_graph=True ({case.at(began.index)}): it has no graph",
+            _backward_with_graph(case, site),
+            (began.index, call.failure.event),
+            site=site,
+            number=event.in_pass,
+            tensors=(event.tensor,),
+            severity=case.severity_of(call.failure),
+        )
+
+
+def _backward_with_graph(case: Case, site: Site | None) -> str:
+    call = backward_call(case.query, site)
+    return _with_keyword(call) if call is not None else "pass create_graph=True to backward()"
+
+
+def _returned_without_graph(case: Case) -> Iterator[Found]:
+    """Gradients that autograd.grad returned."""
     table = case.trace.table(Kind.PASS_BEGAN)
     numbers = set(
         table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist()
@@ -72,6 +108,10 @@ def _with_graph(case: Case, run: PassInfo) -> str:
     call = backward_call(case.query, case.query.places.site(run.site))
     if call is None:
         return "pass create_graph=True to the autograd.grad() that computes the gradient"
+    return _with_keyword(call)
+
+
+def _with_keyword(call: ast.Call) -> str:
     kept = [keyword for keyword in call.keywords if keyword.arg != "create_graph"]
     keywords = [*kept, ast.keyword("create_graph", ast.Constant(True))]
     return clean(ast.unparse(ast.Call(call.func, call.args, keywords)))

@@ -41,7 +41,9 @@ def _search(case: Case) -> Iterator[Found]:
         if value.type != "NoneType" or not isinstance(origin, ast.Attribute) or origin.attr != "grad":
             continue
         written = clean(ast.unparse(origin.value))
-        tensor = case.query.names.tensor_called(written, value.failure.event)
+        tensor = case.query.names.tensor_called(written, value.failure.event) or _of_loop(
+            case, value, written
+        )
         found = _of_tensor(case, value, tensor, written) if tensor else _of_unknown(case, value, written)
         if found is not None:
             yield found
@@ -56,14 +58,40 @@ def _of_tensor(case: Case, value: WrongValue, tensor: int, name: str) -> Found |
         return None
     if absence.why in _OF_NON_LEAVES and case.trace.passes:  # for nonleaf-grad-read
         return None
-    reason = no_grad_reason(stop, tensor, name)
+    own = case.words.called(tensor)
+    reason = no_grad_reason(stop, tensor, own)
+    whose = "" if own == name else f" of {own}"
     return Found(
-        f"{name}.grad is None at this line: {reason}",
+        f"{name}.grad{whose} is None at this line: {reason}",
         _cure(case, value, tensor, name, absence.why),
         (value.failure.event,),
         site=value.failure.site,
         tensors=(tensor,),
     )
+
+
+def _of_loop(case: Case, value: WrongValue, name: str) -> int:
+    """The first tensor without a `.grad` of those that a loop around the line goes through: `for p in [w, b]`,
+    `for p in net.parameters()`; 0 if there is no such loop."""
+    site, event = value.failure.site, value.failure.event
+    assert site is not None
+    loops = [
+        node
+        for node in ast.walk(case.query.of(trees)[site.place.file])
+        if isinstance(node, ast.For)
+        and ast.unparse(node.target) == name
+        and node.lineno <= site.place.line <= (node.end_lineno or 0)
+    ]
+    given = loops[-1].iter if loops else None
+    if isinstance(given, ast.List | ast.Tuple):
+        found = [case.query.names.tensor_called(ast.unparse(one), event) for one in given.elts]
+    elif isinstance(given, ast.Call) and ast.unparse(given.func).endswith(".parameters"):
+        model = ast.unparse(given.func).removesuffix("parameters")
+        found = [tensor for tensor, path in case.trace.parameters.items() if path.startswith(model)]
+    else:
+        found = []
+    moment = case.query.at(event)
+    return next((tensor for tensor in found if tensor and not moment.grad(tensor)), 0)
 
 
 def _of_unknown(case: Case, value: WrongValue, name: str) -> Found | None:
@@ -80,6 +108,9 @@ def _of_unknown(case: Case, value: WrongValue, name: str) -> Found | None:
 
 
 def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> str:
+    guard = _guard(case, value, is_of_loop=case.words.called(tensor) != name)
+    if guard:
+        return guard
     if why is Why.NON_LEAF:
         return f"{name}.retain_grad()  # before backward(), and backward() before line {value.origin_line}"
     if why is Why.REPLACED:
@@ -100,13 +131,23 @@ def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> st
     return f"compute the root of backward() from {name}, or do not read {name}.grad"
 
 
+def _guard(case: Case, value: WrongValue, is_of_loop: bool = False) -> str:
+    """A line that clears a `.grad`, or that updates each of several tensors, where there is a `.grad`; empty for
+    another line."""
+    statement = statement_at(case.query, value.failure.site)
+    clears = isinstance(statement, ast.Expr) and ast.unparse(statement).endswith(".zero_()")
+    updates = isinstance(statement, ast.Expr | ast.AugAssign) and is_of_loop
+    if statement is None or not (clears or updates):
+        return ""
+    return f"if {clean(ast.unparse(value.origin))} is not None: {clean(ast.unparse(statement))}"
+
+
 def _backward_first(case: Case, value: WrongValue) -> str:
-    """The first call of backward() behind the line, to be called before it; a guard where the line clears `.grad`."""
+    """The first call of backward() behind the line, to be called before it."""
+    if guard := _guard(case, value):
+        return guard
     site = value.failure.site
     assert site is not None
-    statement = statement_at(case.query, site)
-    if isinstance(statement, ast.Expr) and ast.unparse(statement).endswith(".zero_()"):
-        return f"if {clean(ast.unparse(value.origin))} is not None: {clean(ast.unparse(statement))}"
     nodes = ast.walk(case.query.of(trees)[site.place.file])
     calls = [
         node

@@ -1,0 +1,75 @@
+"""`no-backward`: an optimizer steps, and no backward pass ever ran: `loss.backward` without its brackets, or no call at
+all.
+
+Why it is bad: there are no gradients. The step changes nothing and raises nothing, and the loss stays as it is.
+
+Example:
+
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(4):
+        opt.zero_grad()
+        loss = net(torch.randn(4, 3)).pow(2).mean()
+        loss.backward
+        opt.step()  # <- no-backward
+
+Cure: call it: `loss.backward()`.
+
+Not reported: steps on gradients that the program sets itself (`p.grad = ...`); a program that ended with an error.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.source_trees import trees
+from gradviz.tracefile import Site
+from gradviz.words.escape import clean
+
+_LEAST = 2  # steps
+
+
+def _search(case: Case) -> Iterator[Found]:
+    stepped = case.training.stepped
+    has_gradients = stepped.lists("parameters").counts.any()
+    if case.trace.passes or has_gradients or len(stepped) < _LEAST or case.trace.meta.get("error"):
+        return
+    event = int(stepped.events[0])
+    site = case.query.places.site(case.site(event))
+    named = _named_only(case, site)
+    cure = "call backward() on the loss before optimizer.step()"
+    if named is not None:
+        cure = f"{clean(ast.unparse(named))}()  # at line {named.lineno}: without brackets nothing is called"
+    yield Found(
+        f"the optimizer steps {len(stepped)} times and nothing has a gradient: no backward pass ran",
+        cure,
+        (event,),
+        site=site,
+    )
+
+
+def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
+    """The first statement of a file that names `backward` of something and does not call it."""
+    tree = case.query.of(trees).get(site.place.file) if site is not None else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "backward"
+        ):
+            return node
+    return None
+
+
+RULE = Rule(
+    "no-backward",
+    ERROR,
+    "steps of an optimizer without any backward pass",
+    _search,
+    needs=(Need.STEP, Need.START),
+)

@@ -54,6 +54,8 @@ PRODUCTS = frozenset({
     "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
 })  # fmt: skip
 
+CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell"})  # each one op, with a node for each gate
+
 # Arithmetic and reductions.
 SUMS = _and_in_place("add", "sub", "rsub", "subtract")
 MEANS = frozenset({"mean", "nanmean"})

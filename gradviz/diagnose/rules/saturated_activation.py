@@ -1,6 +1,6 @@
 """`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its
 line to the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root
-mean square of its result.
+mean square of its result. Or half of the activations of a recurrent cell are, by what their nodes let through.
 
 Why it is bad: the derivative at the ends is nearly 0: the layers before it get next to nothing.
 
@@ -32,6 +32,7 @@ import numpy as np
 from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.saturated_cells import saturated_cells
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING
@@ -47,6 +48,20 @@ _LEAST, _CALLS = 8, 2  # elements, calls
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _activations(case)
+    for cell in saturated_cells(case):
+        op = case.query.tensors.op(cell.event)
+        yield Found(
+            f"{cell.flat} of the {cell.gates} activations of {clean(op.op)} are at their ends for (almost) all "
+            "elements: almost no gradient passes them",
+            "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
+            (op.index,),
+            severity=NOTE if case.is_lesson else "",
+            tensors=tuple(dict.fromkeys(_behind(case, op.index))),
+        )
+
+
+def _activations(case: Case) -> Iterator[Found]:
     ops, states = case.trace.table(Kind.OP), case.trace.states
     names = {number: text for number, text in case.trace.strings.items() if text in SATURATING}
     outputs = ops.lists("outputs")

@@ -1,0 +1,90 @@
+"""Cells of recurrent networks whose gates are at their ends. PyTorch tells of a cell as one op, so that no result of a
+gate is known; the nodes of the gates say what part of the gradient they let through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind
+from gradviz.events.values import Stat
+from gradviz.query.ops import CELLS
+from gradviz.sets import contained
+
+_HIGHEST = {"TanhBackward0": 1.0, "SigmoidBackward0": 0.25}  # the derivative at 0
+_FLAT = 0.245  # of it: the root of 0.06, as the root mean square of derivatives that are 0 but for 6 in 100
+_SHARE = 0.9  # of the calls
+_MOST, _LEAST = 64, 2  # calls that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class SaturatedCell:
+    """The first call of a cell, how many of its gates are at their ends, and how many gates it has."""
+
+    event: int
+    flat: int
+    gates: int
+
+
+def saturated_cells(case: Case) -> Iterator[SaturatedCell]:
+    """The cells half of whose gates, or more, are at their ends in most calls of a line, one for each line."""
+    ops, received = case.trace.table(Kind.OP), case.trace.table(Kind.RECEIVED)
+    ran = case.trace.table(Kind.NODE)["op"][contained(case.trace.table(Kind.NODE)["node"], received["node"])]
+    chosen = case.trace.named(ops["op"], tuple(CELLS)) & contained(ops.events, ran)
+    for events in case.by_site(ops.events[chosen]).values():
+        calls = [_flat_gates(case, event) for event in events[:_MOST].tolist()]
+        gates = len(calls[0])
+        if len(calls) < _LEAST or not gates or any(len(call) != gates for call in calls):
+            continue
+        flat = sum(_is_flat([call[i] for call in calls]) for i in range(gates))
+        if 2 * flat >= gates:
+            yield SaturatedCell(int(events[0]), flat, gates)
+
+
+def _is_flat(calls: list[bool | None]) -> bool:
+    known = [call for call in calls if call is not None]
+    return len(known) >= _LEAST and sum(known) >= _SHARE * len(known)
+
+
+def _flat_gates(case: Case, event: int) -> list[bool | None]:
+    """For each gate of a call whether it lets almost nothing of its gradient through; None where it got none."""
+    found: list[bool | None] = []
+    for node in case.query.nodes.of_op(event):
+        made = case.query.nodes.event(node)
+        highest = _HIGHEST.get(made.grad_fn, 0.0) if made is not None else 0.0
+        if highest:
+            passed = _passed(case, node)
+            found.append(None if passed is None else passed < _FLAT * highest)
+    return found
+
+
+def _passed(case: Case, node: int) -> float | None:
+    """What a node gave, as a part of what it received, by their root mean squares; None if it received nothing."""
+    came, gave = case.of(_received).get(node, 0.0), case.of(_produced).get(node, 0.0)
+    return gave / came if came > 0 else None
+
+
+def _received(case: Case) -> dict[int, float]:
+    """The root mean square of the first gradient that each node received."""
+    table = case.trace.table(Kind.RECEIVED)
+    gradients = table.lists("gradients")
+    return _rms_by_node(case, table["node"], table.events, gradients.firsts)
+
+
+def _produced(case: Case) -> dict[int, float]:
+    """The root mean square of the first gradient that each node gave."""
+    table = case.trace.table(Kind.PRODUCED)
+    flows = table.lists("flows")
+    first = flows.positions == 0
+    owners = flows.owners[first]
+    return _rms_by_node(case, table["node"][owners], table.events[owners], flows.elements[first, 1])
+
+
+def _rms_by_node(case: Case, nodes: np.ndarray, events: np.ndarray, tensors: np.ndarray) -> dict[int, float]:
+    rows = case.trace.states.rows_of(tensors, events)
+    known = rows >= 0
+    sizes = case.trace.states.stats[rows[known], Stat.RMS]
+    return dict(zip(nodes[known].tolist(), sizes.tolist(), strict=True))

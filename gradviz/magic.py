@@ -5,13 +5,18 @@ from __future__ import annotations
 import shlex
 import tempfile
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gradviz.diagnose import check
 from gradviz.notebook import draw, show
 from gradviz.sources.record import record
+from gradviz.tracefile import open_trace
+
+MOST_EVENTS = 200_000  # of a cell that is checked: half a second
 
 
 @click.command(add_help_option=False)
@@ -28,7 +33,7 @@ def load(shell: Any) -> None:
     """Make `%%gradviz` known to an IPython shell."""
 
     def gradviz(line: str, cell: str) -> Any:
-        """Run the cell, record it, and show the picture, or with --page the page."""
+        """Run the cell, record it, and show what `gradviz check` finds, and the picture, or with --page the page."""
         try:
             chosen = options.main(shlex.split(line), "%%gradviz", standalone_mode=False)
         except click.ClickException as error:
@@ -39,9 +44,18 @@ def load(shell: Any) -> None:
             ran = shell.run_cell(cell)
         if not ran.success:
             print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
+        _show_findings(path)
         return show(path) if chosen["as_page"] else draw(path, theme=chosen["theme"])
 
     shell.register_magic_function(gradviz, "cell", "gradviz")
+
+
+def _show_findings(path: Path) -> None:
+    """Show the errors and warnings of a cell as a table above its picture; nothing of one without, or of a long run."""
+    with open_trace(path) as trace:
+        report = check(trace) if trace.count <= MOST_EVENTS else None
+    if report is not None and report.at_least("warning"):
+        import_module("IPython.display").display(report)
 
 
 @cache

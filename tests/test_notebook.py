@@ -103,6 +103,24 @@ def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> 
     )
 
 
+def test_the_findings_of_a_cell_are_a_table_above_its_picture(outputs: Any) -> None:
+    cell, checked, reason, rows = outputs(
+        "%%gradviz -o cell.gradviz\nw = torch.ones(2, requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([w], lr=0.1)\n"
+        "for _ in range(3):\n    loss = (w * w).sum()\n    loss.backward()\n    optimizer.step()",
+        "gradviz.check('cell.gradviz')",
+        "gradviz.why('cell.gradviz', 'w')",
+        "gradviz.open('cell.gradviz').sql('SELECT pass, loss FROM passes')",
+    )
+    table, picture = (output["data"] for output in cell if output["output_type"] != "stream")
+    assert "stale-gradient" in table["text/html"]
+    assert "image/svg+xml" in picture
+    assert "stale-gradient" in shown(checked, "text/html")
+    assert "gradient of w" in shown(reason, "text/html")
+    assert shown(rows, "text/html").count("<tr>") == 4
+    assert shown(rows, "text/plain").splitlines()[0].split() == ["pass", "loss"]
+
+
 def test_a_wrong_option_gets_one_line(outputs: Any) -> None:
     (cell,) = outputs("%%gradviz --value full\n1")
     assert printed(cell).startswith("%%gradviz: No such option")
@@ -120,6 +138,7 @@ def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path, brow
     assert "MulBackward0" in shown(drawn, "image/svg+xml")
     frame = shown(page, "text/html")
     assert frame.startswith('<iframe sandbox="allow-scripts"')
+    assert len(shown(page, "text/plain")) < 100  # not the page once more
     assert "MulBackward0" in shown(opened, "image/svg+xml")
     _opens_in_a_browser(frame, tmp_path, browser)
 

@@ -16,6 +16,9 @@ from gradviz.pictures.scene import Scene
 class Page(str):
     """An HTML page as text. A notebook shows it in its own frame."""
 
+    def __repr__(self) -> str:
+        return f"<gradviz page: {len(self) / 1000:,.0f} kB of HTML>"  # a notebook keeps what it is, beside the frame
+
     def _repr_html_(self) -> str:
         text = self.replace("&", "&amp;").replace('"', "&quot;")
         look = "width: 100%; height: 640px; border: 1px solid #8884; border-radius: 8px"

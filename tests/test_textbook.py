@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from invoked import invoked
 
 import gradviz
 import gradviz.engine as torch
@@ -14,6 +15,7 @@ from gradviz.errors import GradvizError
 from gradviz.graph.build import build
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.textbook import MOST, textbook
+from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
 from gradviz.words.words import Words
 
@@ -126,3 +128,21 @@ def test_formats_without_a_layout_are_refused(tmp_path: Path) -> None:
     x = torch.tensor(3.0, requires_grad=True)
     with pytest.raises(GradvizError, match=r"a textbook's picture cannot be written as \.mmd"):
         gradviz.draw(x * 2, style="textbook").save(tmp_path / "x.mmd")
+
+
+def test_the_boxes_of_a_graph_can_have_other_names(tmp_path: Path) -> None:
+    program, trace, picture = (tmp_path / name for name in ("p.py", "p.gradviz", "p.dot"))
+    program.write_text(PATHS)
+    run(Target(str(program), False, []), trace)
+    assert invoked(["graph", str(trace), "--names", "w1,b,w2,w3,w4", "-o", str(picture)]).exit_code == 0
+    names = re.findall(r'^\s*t\d+ \[label="\s*(\S+)', picture.read_text(), re.MULTILINE)
+    assert set(names) == {"w1", "b", "w2", "w3", "w4"}
+
+
+def test_a_page_has_the_names_of_the_program(tmp_path: Path) -> None:
+    program, trace = tmp_path / "p.py", tmp_path / "p.gradviz"
+    program.write_text(PATHS)
+    run(Target(str(program), False, []), trace)
+    done = invoked(["graph", str(trace), "--names", "w1", "-o", str(tmp_path / "p.html")])
+    assert done.exit_code == 2
+    assert "--names is for pictures" in done.stderr

@@ -16,7 +16,7 @@ from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
-from gradviz.graph.model import Graph
+from gradviz.graph.model import LEAF, TENSOR, Graph
 from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
@@ -75,6 +75,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 raise GradvizError(
                     f"a page shows one trace: draw several as .svg, .png, .pdf, not {path.suffix}"
                 )
+            if choice.names:
+                raise GradvizError("--names is for pictures: a page has the names of the program")
             doing(f"making {path.name}")
             query = Query(traces[0])
             return write_page(
@@ -98,6 +100,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 for trace, known in zip(others, found[1:], strict=True)
             ]
             graph = beside([graph, *graphs], [label_of(trace) for trace in traces])
+        _rename(graph, choice.names)
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
@@ -105,6 +108,15 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
         note = save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path) + (note and f"; {note}")
+
+
+def _rename(graph: Graph, names: tuple[str, ...]) -> None:
+    """Give the tensors of a graph other names, in the order of their making."""
+    tensors = sorted({node.number for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)})
+    called = dict(zip(tensors, names, strict=False))
+    for node in graph.nodes.values():
+        if node.kind in (LEAF, TENSOR) and node.number in called:
+            node.name = node.called = called[node.number]
 
 
 def _read(trace: Trace, choice: Choice) -> Trace:

@@ -74,7 +74,9 @@ Examples:
     help="`textbook`: gates and wires, the value above and the gradient below, for small graphs.",
 )
 @click.option(
-    "--names", metavar="w1,w2,...", help="Other names for the tensors of a textbook's picture, in order."
+    "--names",
+    metavar="w1,w2,...",
+    help="Other names for the tensors of a picture, in the order of their making.",
 )
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)

@@ -413,3 +413,14 @@ def test_a_wrong_backward_is_named_where_it_returns(
     (tmp_path / "scale.py").write_text(text)
     done = gradviz_here("check", "scale.py")
     assert f"1. error custom-backward-signature  scale.py:{line}\n" in done.stdout
+
+
+def test_an_error_that_no_rule_is_about_is_told_with_its_line(gradviz_here: Command, tmp_path: Path) -> None:
+    text = "import torch\nx = torch.ones(2, requires_grad=True)\ny = x * 2\n"
+    (tmp_path / "ended.py").write_text(text + "y.requires_grad = False\n")
+    done = gradviz_here("check", "ended.py")
+    assert "ended by an error  ended.py:4  RuntimeError: you can only change" in done.stdout
+    (tmp_path / "ended.py").write_text(text + "y.backward()\n")  # for nonscalar-backward
+    assert "ended by an error" not in gradviz_here("check", "ended.py").stdout
+    (tmp_path / "ended.py").write_text(text)
+    assert "ended by an error" not in gradviz_here("check", "ended.py").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from textwrap import indent
 
 from rich.console import Console, Group, RenderableType
@@ -14,12 +15,13 @@ from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.diagnose.rule_page import RulePage
 from gradviz.tracefile import Trace
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import plural
 from gradviz.words.source import excerpt
 
 _STYLES = {ERROR: "bold red", WARNING: "bold yellow", NOTE: "bold cyan"}
 _LINES = 4  # of source, with the line of carets
+_LONGEST_ERROR = 200  # characters
 _EVENTS = 4  # that are named
 
 
@@ -33,7 +35,18 @@ def report_text(report: Report, trace: Trace | Mapping[int, Trace], console: Con
         else:
             on = on_ranks(finding.ranks, len(trace))
             parts += [*_finding(finding, position, trace[finding.ranks[0]], console.width, on), Text()]
+    if isinstance(trace, Trace):
+        parts += _ended(report, trace)
     return Group(*parts, *_coverage(report))
+
+
+def _ended(report: Report, trace: Trace) -> Iterator[RenderableType]:
+    """The exception that ended the program, where no finding is an error: that may be what the reader looks for."""
+    error, file = trace.meta.get("error", ""), trace.meta.get("error_file", "")
+    if not error or report.at_least(ERROR):
+        return
+    place = f"{clean(Path(file).name)}:{trace.meta.get('error_line', '')}  " if file else ""
+    yield Text.assemble(("ended by an error  ", "dim"), place, shortened(clean(error), _LONGEST_ERROR))
 
 
 def _finding(

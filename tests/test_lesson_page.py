@@ -84,11 +84,14 @@ def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(
     tab.on("pageerror", lambda error: wrong.append(str(error)))
     tab.goto(file.as_uri())
     tab.wait_for_selector("body[data-ready]", timeout=30_000)
+    tab.click("#stage")
+    assert not tab.is_visible("#note")  # a click is no question for findings
     for key in ("End", "ArrowRight", "]", "k", "c"):
         tab.keyboard.press(key)
     assert "0.6" not in tab.inner_text("body")
     assert tab.locator("#book[hidden]").count() == 1
     assert not tab.is_visible("#chart")
+    assert "norm of its gradient" not in tab.inner_text("#facts")
     seen = []
     while tab.locator("#lesson-next").count():
         label = tab.inner_text("#lesson-next")

@@ -13,6 +13,7 @@ function startFindings() {
 }
 
 function showFindings(show = $("findings-list").hidden) {
+  if (!data.findings.length && !show) return undefined;
   if (!data.findings.length) return say("gradviz check has found nothing in this run, or was not asked");
   $("findings-list").hidden = !show;
   $("findings").setAttribute("aria-expanded", String(show));

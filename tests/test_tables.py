@@ -11,6 +11,7 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
+from gradviz.events.values import Stat
 from gradviz.query.data_tables import TABLES
 from gradviz.recorded_run import NoTable, RecordedRun, Rows
 
@@ -118,6 +119,13 @@ def test_an_empty_run_has_empty_tables(tmp_path: Path) -> None:
         pass
     with package.open(tmp_path / "run.gradviz") as run:
         assert {table: len(run.sql(f"SELECT * FROM {table}")) for table in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+@pytest.mark.parametrize("count", [1e300, np.inf, -np.inf])
+def test_counts_of_a_damaged_trace_are_null_where_they_cannot_be(run: RecordedRun, count: float) -> None:
+    run.states.stats[:, Stat.NAN] = count
+    for table in ("gradients", "ops"):
+        assert set(run.sql(f"SELECT nan FROM {table}")) == {(None,)}
 
 
 def test_pandas_gets_the_same_rows(run: RecordedRun) -> None:

@@ -18,6 +18,7 @@ from gradviz.query.query import Query
 
 Columns = dict[str, Sequence[Any]]
 _STATISTICS = {"rms": Stat.RMS, "mean": Stat.MEAN, "min": Stat.MIN, "max": Stat.MAX}
+_MOST = 2**53  # that a double counts
 _COUNTS = {"nan": Stat.NAN, "inf": Stat.INF, "zeros": Stat.ZEROS}
 
 
@@ -198,7 +199,12 @@ def _statistics(query: Query, rows: np.ndarray) -> Columns:
     stats = np.where((rows >= 0)[:, None], query.trace.states.stats[rows], np.nan)
     found: Columns = {name: _numbers(stats[:, column]) for name, column in _STATISTICS.items()}
     counts = {name: _numbers(stats[:, column]) for name, column in _COUNTS.items()}
-    return found | {name: [None if one is None else int(one) for one in own] for name, own in counts.items()}
+    return found | {name: list(map(_count, own)) for name, own in counts.items()}
+
+
+def _count(value: float | None) -> int | None:
+    """A count as a whole number; None for what none can be: a damaged trace may say anything."""
+    return int(value) if value is not None and abs(value) <= _MOST else None
 
 
 def _known(values: np.ndarray) -> list[float | None]:

@@ -157,7 +157,15 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         told = sentences(trace)
         kinds |= {type(event) for event in trace}
     # told in tests of their own
-    elsewhere = {k.Scheduled, k.GradRead, k.GradsClipped, k.GraphsAlive, k.KernelRan, k.FunctionCompared}
+    elsewhere = {
+        k.Scheduled,
+        k.GradRead,
+        k.GradsClipped,
+        k.CollectiveCalled,
+        k.GraphsAlive,
+        k.KernelRan,
+        k.FunctionCompared,
+    }
     assert set(SENTENCES) - kinds == elsewhere
     assert "enters module model (Sequential)" in told
     assert "enters module model.0 (Linear)" in told

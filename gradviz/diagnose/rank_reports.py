@@ -9,9 +9,12 @@ from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check, rule_called
+from gradviz.events.kinds import Kind
+from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
 
+_BAD_NUMBERS = ("nonfinite-forward", "nonfinite-gradient", "singular-derivative", "masked-nan")
 _MOST = 8  # ranks that are named
 
 
@@ -36,7 +39,36 @@ def check_ranks(
         for rank, trace in ranks.items()
     }
     queries = {rank: Query(trace) for rank, trace in ranks.items()}
-    return of_all_ranks(reports, [*findings_of(queries, chosen)], chosen)
+    return of_all_ranks(_beneath_their_causes(reports, queries), [*findings_of(queries, chosen)], chosen)
+
+
+def _beneath_their_causes(reports: Mapping[int, Report], queries: Mapping[int, Query]) -> dict[int, Report]:
+    """The reports, with each bad number that an all_reduce brought beneath the finding of the rank where it was
+    born in the same pass."""
+    places = [(rank, at) for rank, report in reports.items() for at in range(len(report.findings))]
+    found = {(rank, at): reports[rank].findings[at] for rank, at in places}
+    bad = {place: finding for place, finding in found.items() if finding.rule in _BAD_NUMBERS}
+    brought = {place for place, finding in bad.items() if _is_brought(queries[place[0]], finding)}
+    for place in sorted(brought):
+        follows = bad[place]
+        born = next((own for own in bad if own not in brought and bad[own].number == follows.number), None)
+        if born is not None:
+            told = f"on rank {place[0]}, by all_reduce from rank {born[0]}: {follows.message}"
+            cause = found[born]
+            beneath = replace(follows, message=told, ranks=(place[0],))
+            found[born] = replace(cause, consequences=(*cause.consequences, beneath))
+            del found[place]
+    return {
+        rank: replace(report, findings=tuple(finding for (own, _), finding in found.items() if own == rank))
+        for rank, report in reports.items()
+    }
+
+
+def _is_brought(query: Query, finding: Finding) -> bool:
+    """Whether the first event that proves a finding is an all_reduce."""
+    event = finding.events[0] if finding.events else -1
+    writes = event >= 0 and query.trace.kinds[event] in (Kind.OP, Kind.MUTATED)
+    return writes and query.tensors.writer(event) == ALL_REDUCE
 
 
 def of_all_ranks(

@@ -78,6 +78,7 @@ class Kind(IntEnum):
     CLIPPED = 25
     KERNEL = 26
     COMPARED = 27
+    COLLECTIVE = 28
 
 
 _Made = TypeVar("_Made")
@@ -382,6 +383,15 @@ class GradsClipped(Event):
 
     how: Text = told("the function: `clip_grad_norm_`")
     tensors: Tensors = told("the tensors that it was given and that have a gradient")
+
+
+@declared(Kind.COLLECTIVE)
+class CollectiveCalled(Event):
+    """A function in which several processes take part was called; the op follows when it has returned."""
+
+    how: Text = told("the function: `all_reduce`")
+    args: Text = told("what it is given: `SUM`, `src=0`, `group` if it is one of some ranks")
+    tensors: Tensors = told("the tensors that it was given")
 
 
 @declared(Kind.STEPPED)

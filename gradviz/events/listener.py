@@ -305,6 +305,10 @@ class Listener:
         """Gradients are about to be clipped."""
         self.tell(Kind.CLIPPED, where, (how, tuple(tensors)))
 
+    def collective(self, where: Where, how: str, args: str, tensors: Sequence[int]) -> None:
+        """A function is called in which several processes take part."""
+        self.tell(Kind.COLLECTIVE, where, (how, args, tuple(tensors)))
+
     def stepped(
         self,
         where: Where,

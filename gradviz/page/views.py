@@ -254,6 +254,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.FunctionCompared: lambda event: _nodes(event.node),
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
     e.TangentPushed: lambda event: _tensors(event.tensor),
+    e.CollectiveCalled: lambda event: _tensors(*event.tensors),
     e.Stepped: lambda event: _tensors(*event.parameters),
     e.ErrorRaised: lambda event: _nodes(event.node),
 }

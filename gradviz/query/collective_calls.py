@@ -15,17 +15,19 @@ from gradviz.sets import contained, distinct
 ALL_REDUCE = "all_reduce"
 # Those in which every rank of a group takes part.
 COLLECTIVES = frozenset({
-    ALL_REDUCE, "broadcast", "reduce", "scatter", "all_gather", "gather", "all_gather_into_tensor", "reduce_scatter",
+    ALL_REDUCE, "barrier", "monitored_barrier",
+    "broadcast", "reduce", "scatter", "all_gather", "gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_gather_single", "reduce_scatter_single",
 })  # fmt: skip
 
 
 class Collective(NamedTuple):
-    """A collective that a rank took part in: its name, the shape of its first tensor, and the event."""
+    """A collective that a rank called: its name, the shape of its first tensor, if it is given one, and the event."""
 
     name: str
     shape: tuple[int, ...]
     event: int
+    has_tensor: bool
 
 
 class Parting(NamedTuple):
@@ -41,19 +43,32 @@ def partings(queries: Sequence[Query]) -> Parting | None:
     called = [query.of(collectives) for query in queries]
     for number, calls in enumerate(zip_longest(*called), 1):
         if len({None if call is None else (call.name, call.shape) for call in calls}) > 1:
-            return Parting(number, calls)
+            return None if _are_interrupted(queries, called) else Parting(number, calls)
     return None
+
+
+def _are_interrupted(queries: Sequence[Query], called: Sequence[Sequence[Collective]]) -> bool:
+    """Whether the ranks were all stopped from outside while some were one collective ahead of others."""
+    meta = [query.trace.meta for query in queries]
+    is_stopped = all(not one.get("ended") or one.get("error_type") == "KeyboardInterrupt" for one in meta)
+    counts = [len(calls) for calls in called]
+    return is_stopped and max(counts) - min(counts) == 1
 
 
 def collectives(query: Query) -> list[Collective]:
     """The collectives of all ranks that a rank called itself, in order; not those of DistributedDataParallel, nor of a
     group of some ranks. Use `query.of(collectives)`."""
-    ops = query.trace.table(Kind.OP)
-    events = ops.events[query.trace.named(ops["op"], COLLECTIVES)].tolist()
+    called = query.trace.table(Kind.COLLECTIVE)
+    events = called.events[query.trace.named(called["how"], COLLECTIVES)].tolist()
     return [
-        Collective(op.op, _shape(query, op.inputs[0] if op.inputs else 0), op.index)
-        for op in map(query.tensors.op, events)
-        if not is_of_some_ranks(op.args)
+        Collective(
+            call.how,
+            _shape(query, call.tensors[0] if call.tensors else 0),
+            call.index,
+            bool(call.tensors),
+        )
+        for call in map(called.object, events)
+        if not is_of_some_ranks(call.args)
     ]
 
 

@@ -265,6 +265,8 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
     (Kind.HOLDS, "type"): name,
     (Kind.HOLDS, "groups.settings"): settings,
     (Kind.CLIPPED, "how"): name,
+    (Kind.COLLECTIVE, "how"): name,
+    (Kind.COLLECTIVE, "args"): nothing,
     (Kind.STEPPED, "type"): name,
     (Kind.STEPPED, "groups.settings"): settings,
     (Kind.SCHEDULED, "type"): name,

@@ -10,6 +10,7 @@ from gradviz.events.kinds import (
     REQUIRES_GRAD,
     VIEW,
     Accumulated,
+    CollectiveCalled,
     ErrorRaised,
     FunctionCompared,
     GradAssigned,
@@ -382,6 +383,11 @@ def _error(stop: Stop, event: ErrorRaised) -> str:
     return stop.say(told, type=clean(event.type), where=where, message=first) + ends
 
 
+def _collective(stop: Stop, event: CollectiveCalled) -> str:
+    tensors = f" of {listed(map(stop.called, event.tensors))}" if event.tensors else ""
+    return f"calls {clean(event.how)}({clean(event.args)}){tensors}: it waits for the other ranks"
+
+
 SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     TensorMade: _tensor_made,
     OpRan: _op_ran,
@@ -405,6 +411,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     TangentPushed: _tangent,
     OptimizerHolds: _holds,
     GradsClipped: _clipped,
+    CollectiveCalled: _collective,
     GradRead: _grad_read,
     KernelRan: _kernel,
     Stepped: _stepped,

@@ -41,7 +41,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _called(call: Collective | None) -> str:
-    return "none any more" if call is None else f"{call.name} of shape {call.shape}"
+    if call is None:
+        return "none any more"
+    return f"{call.name} of shape {call.shape}" if call.has_tensor else call.name
 
 
 RULE = RankRule(

@@ -27,6 +27,8 @@ WRITTEN = {
     "all_to_all_single": "output", "send": "", "all_gather_single": "output", "reduce_scatter_single": "output",
 }  # fmt: skip
 
+UNWRITTEN = ("barrier", "monitored_barrier")  # in which ranks wait, and compute nothing
+
 # The modules that average gradients by themselves; there are none where PyTorch was built without collectives.
 _AVERAGING: Any = torch.nn.parallel.DistributedDataParallel if torch.distributed.is_available() else ()
 
@@ -50,7 +52,7 @@ class Collectives:
     def calls(self) -> Iterator[tuple[str, Callable[..., Any]]]:
         """The functions to take the place of PyTorch's, by name."""
         if torch.distributed.is_available():
-            for name in WRITTEN:
+            for name in (*WRITTEN, *UNWRITTEN):
                 if hasattr(torch.distributed, name):  # not every version has all of them
                     yield name, self._told(name, getattr(torch.distributed, name))
 
@@ -64,20 +66,36 @@ class Collectives:
             if source.is_off or thread.in_collective or not source.is_detailed:
                 return call(*args, **kwargs)
             thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
+            self._announce(name, signature, args, kwargs, sys._getframe(1))
             try:
                 result = call(*args, **kwargs)
             finally:
                 thread.in_collective = False
-            self._tell(name, signature, args, kwargs, sys._getframe(1))
+            if name not in UNWRITTEN:
+                self._tell(name, signature, args, kwargs, sys._getframe(1))
             return result
 
         return run
 
     @safely
+    def _announce(
+        self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
+    ) -> None:
+        """Tell that a collective is called: it may wait for other ranks for ever."""
+        self._note_rank()
+        given = signature.bind(*args, **kwargs).arguments
+        identity, listener = self.source.identity, self.source.listener
+        if listener is None:
+            return
+        with torch._C.DisableTorchFunction():
+            identity.tell_pending()
+            numbers = [identity.number_of(tensor, frame) for tensor in tensors_in((), given)]
+            listener.collective(frame, name, _text(given, bool(given.get("async_op"))), numbers)
+
+    @safely
     def _tell(
         self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
     ) -> None:
-        self._note_rank()
         given = signature.bind(*args, **kwargs).arguments
         identity, listener = self.source.identity, self.source.listener
         if listener is None:

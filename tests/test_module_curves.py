@@ -126,6 +126,40 @@ def test_passes_that_begin_at_two_lines_have_two_losses(tmp_path: Path) -> None:
     ]
 
 
+def test_what_autograd_grad_differentiates_is_no_loss_beside_a_backward(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        x = torch.tensor(2.0, requires_grad=True)
+        u = x**3
+        (slope,) = torch.autograd.grad(u, x, create_graph=True)
+        loss = slope**2
+        loss.backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert [(curve.at.tolist(), curve.values.tolist()) for curve in losses(Query(trace))] == [
+            ([2], [144.0])
+        ]
+    with package.record(tmp_path / "grad.gradviz"):
+        x = torch.tensor(2.0, requires_grad=True)
+        torch.autograd.grad(x**3, x)
+    with open_trace(tmp_path / "grad.gradviz") as trace:
+        assert [curve.values.tolist() for curve in losses(Query(trace))] == [[8.0]]
+
+
+def test_there_is_no_relation_to_a_parameter_that_is_zero(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w = torch.zeros(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.5)
+        for _ in range(2):
+            optimizer.zero_grad()
+            w.sum().backward()
+            optimizer.step()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        for measure, value in ((gradients_relative, 2.0), (changes_of_modules, 1.0)):
+            ((at, values),) = [
+                (c.at.tolist(), c.values.tolist()) for c in measure(Query(trace), lambda leaf: "w")
+            ]
+            assert (at, values) == ([2], [pytest.approx(value)])
+
+
 def test_groups_of_different_rates_have_a_curve_each(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))

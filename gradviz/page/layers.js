@@ -29,6 +29,17 @@ function layerTable(layers) {
         changes ? element("td", {}, change === null ? "" : change === "odd" ? element("span", { class: "odd" }, "not finite") : percent(change)) : null))));
 }
 
+const LONGEST_PATH = 20;
+
+// The end of a path, from a dot on.
+function shortPath(path) {
+  const parts = path.split(".");
+  let from = 0;
+  while (from < parts.length - 1 && parts.slice(from).join(".").length > LONGEST_PATH) from += 1;
+  const end = parts.slice(from).join(".");
+  return from ? `…${end}` : end;
+}
+
 const percent = (share) => `${Number((100 * share).toPrecision(3))} %`;
 
 function barOf(width) {
@@ -41,6 +52,6 @@ function layerLink(name) {
   const group = app.view.groups.find((one) => one.scope && path(one.scope) === name);
   const leaf = app.view.nodes.find((node) => node.leaf && node.wants && (node.name === name || (node.name || "").startsWith(`${name}.`)));
   const target = group || leaf;
-  const text = name.length > 28 ? `…${name.slice(-27)}` : name;
+  const text = shortPath(name);
   return target ? element("button", { class: "link", type: "button", title: name, onclick: () => select(target.id, true) }, text) : element("span", { title: name }, text);
 }

@@ -78,8 +78,8 @@ def change_norms(query: Query) -> Norms:
 
 @np.errstate(all="ignore")  # a parameter may be 0, or have infinities
 def ratios(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Norms relative to sizes: −1 where one of them is not known."""
-    return np.where((values == -1) | (sizes == -1), -1, np.where(sizes > 0, values / sizes, np.nan))
+    """Norms relative to sizes: −1 where one of them is not known, or the size is 0."""
+    return np.where((values == -1) | (sizes == -1) | (sizes == 0), -1, values / sizes)
 
 
 def _norms(trace: Trace, rows: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
-from gradviz.query.curves import Norms, accumulated_norms, change_norms
+from gradviz.query.curves import Norms, accumulated_norms, change_norms, ratios
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
 
@@ -31,7 +31,8 @@ Grouping = Callable[[int], str]  # the name of the module that a leaf is counted
 
 
 def losses(query: Query) -> list[NamedCurve]:
-    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began."""
+    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began. What
+    `autograd.grad` differentiates is no loss, where there is a `backward()`."""
     trace = query.trace
     began = trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
@@ -46,6 +47,8 @@ def losses(query: Query) -> list[NamedCurve]:
     stats = trace.states.stats[rows]
     values = np.where(stats[:, Stat.NAN] + stats[:, Stat.INF] > 0, np.nan, stats[:, Stat.MEAN])
     known = is_scalar & ~np.isnan(stats[:, Stat.NAN])
+    fills = trace.named(began["how"], ("backward",))
+    known &= fills if fills.any() else True
     found: dict[tuple[str, int], list[int]] = {}
     for row in np.flatnonzero(known).tolist():
         site = trace.sites.get(int(began.sites[row]))
@@ -107,18 +110,13 @@ def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
 
 def gradients_relative(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The same over the norm of the parameters that accumulated."""
-    return _together(query.of(accumulated_norms), module_of, _over)
+    return _together(query.of(accumulated_norms), module_of, ratios)
 
 
 def changes_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The norm of the change that a step makes to the parameters of a module over their norm before. Steps in which the
     change of one of them is not known are left out."""
-    return _together(query.of(change_norms), module_of, _over)
-
-
-@np.errstate(all="ignore")  # parameters may be 0
-def _over(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    return np.where(sizes > 0, values / sizes, np.nan)
+    return _together(query.of(change_norms), module_of, ratios)
 
 
 def _together(
@@ -136,6 +134,7 @@ def _together(
     unknown = np.bincount(places, (norms.values == -1) | (norms.sizes == -1)) > 0
     totals = [np.sqrt(np.bincount(places, part**2)) for part in (norms.values, norms.sizes)]
     values = measure(*totals)
+    unknown |= values == -1
     found = []
     for name, number in numbers.items():
         own = (keys // last == number) & ~unknown

@@ -39,7 +39,7 @@ OF_PYTHON = {"deepcopy", "T", "data", "getitem"}  # names that are no function's
 @pytest.mark.parametrize("name", CLASSES)
 def test_each_name_of_a_class_is_one_of_pytorchs(name: str) -> None:
     torch = pytest.importorskip("torch")
-    places = (torch, torch.Tensor, torch.nn.functional, torch.ops.aten)
+    places = (torch, torch.Tensor, torch.nn.functional, torch.nn.init, torch.ops.aten)
     unknown = {op for op in CLASSES[name] - OF_PYTHON if not any(hasattr(place, op) for place in places)}
     assert unknown - {f"{op}_" for op in CLASSES[name]} == set()
 

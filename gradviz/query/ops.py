@@ -75,10 +75,7 @@ RUNNING = frozenset({"batch_norm", "native_batch_norm", "instance_norm"})  # tha
 # How tensors come to be.
 ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
 UNFILLED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"})
-RANDOM_STARTS = frozenset({  # of a layer, and of its bias
-    "uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_",
-    "orthogonal_", "zero_", "zeros_", "erfinv_", "clamp_",
-})  # fmt: skip
+RANDOM_STARTS = frozenset({"uniform_", "normal_", "kaiming_uniform_", "zero_"})  # of a layer, and of its bias
 DRAWN = frozenset({"normal"})  # how `sample()` of a distribution draws, apart from what it took
 DISCRETE = _and_in_place(
     "bernoulli", "poisson", "multinomial"

@@ -71,3 +71,10 @@ def test_a_cure_names_no_optimizer_that_the_program_does_not_have(program: Progr
         for role in re.findall(r"(?<![\w.])(optimizer|scheduler|scaler|mask|loss)(?=\.\w|\))", finding.fix):
             assert re.search(rf"\b{role}\b", program.text), finding.fix
         assert not PLACEHOLDER.search(finding.fix), finding.fix
+
+
+def test_grad_of_what_does_not_require_grad_is_not_called_backward(tmp_path: Path) -> None:
+    text = "import torch\nx = torch.tensor(2.0)\ny = x ** 2\ntorch.autograd.grad(y, y)\n"
+    findings = told(text, tmp_path)
+    assert not any(message.startswith("backward()") for message, _ in findings.values())
+    assert findings

@@ -50,6 +50,9 @@ def on_the_tensor(spot: Spot) -> list[Edit]:
 def read_from_the_leaf(spot: Spot) -> list[Edit]:
     """`y.backward(); g = x.grad` in place of `g = y.backward()`."""
     statement = spot.statement
+    apart = re.match(r"\(\w+,\) = ", spot.finding.fix)
+    if apart is not None and isinstance(statement, ast.Assign):
+        return [spot.source.replaced(statement.targets[0], apart[0].removesuffix(" = "))]
     if statement is None or not re.search(r"\.backward\(.*\); \w+ = ", spot.finding.fix):
         return []
     first, _, second = spot.finding.fix.rpartition("; ")
@@ -58,7 +61,9 @@ def read_from_the_leaf(spot: Spot) -> list[Edit]:
 
 
 def with_unused(spot: Spot) -> list[Edit]:
-    """`torch.autograd.grad(y, [x, w], allow_unused=True)`."""
+    """`torch.autograd.grad(y, [x, w], allow_unused=True)`; or a leaf that requires grad."""
+    if "requires_grad_()" in spot.finding.fix:
+        return as_leaf(spot)
     return [with_keyword(spot.source, call, "allow_unused=True") for call in spot.calls_here("grad")[:1]]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.zeros import Zero, behind_zero
 from gradviz.sets import contained, distinct, without
@@ -52,7 +53,9 @@ def blocks(case: Case) -> list[Block]:
         node, number = int(produced["node"][owner]), int(produced["in_pass"][owner])
         event = int(produced.events[owner])
         site = case.site(event)
-        zero = _zero_input(case, node)
+        zero = _zero_input(case, node, owner, gradients)
+        if _sums_cancel(case, owner, gradients):
+            continue
         if not came.get((node, number), 0) > 0 or (not zero and _only_sums_cancel(case, owner, gradients)):
             continue
         rows = np.flatnonzero((flows.owners == owner) & stops)
@@ -68,12 +71,13 @@ def blocks(case: Case) -> list[Block]:
     return _nearest(list(found.values()))
 
 
-def _zero_input(case: Case, node: int) -> int:
-    """A tensor of nothing but zeros that the op of a node read; 0 if there is none."""
+def _zero_input(case: Case, node: int, owner: int, gradients: np.ndarray) -> int:
+    """A tensor of nothing but zeros that the op of a node read, other than those whose gradient is 0: what it is itself
+    does not make its own gradient 0. 0 if there is none."""
     op = case.query.nodes.op(node)
-    inputs = np.array(
-        [tensor for tensor in case.query.tensors.op(op).inputs if tensor] if op is not None else [], int
-    )
+    own = {step.tensor for step in _zero_steps(case, owner, gradients)}
+    read = case.query.tensors.op(op).inputs if op is not None else ()
+    inputs = np.array([tensor for tensor in read if tensor and tensor not in own], int)
     still = _rms(case, inputs, np.full(len(inputs), op or 0)) == 0
     return int(inputs[still][0]) if still.any() else 0
 
@@ -140,6 +144,30 @@ def _in_passes_of_their_own(case: Case) -> np.ndarray:
         rows = contained(came["tensor"], leaves)
         own[rows] = contained(came["in_pass"][rows], [run.number for run in owners.passes_of(leaves[0])])
     return own
+
+
+def _zero_steps(case: Case, owner: int, gradients: np.ndarray) -> list[ChainStep]:
+    """The edges along which a node gave 0. `owner` is its row among those that produced."""
+    produced = case.trace.table(Kind.PRODUCED)
+    rows = np.flatnonzero(produced.lists("flows").owners == owner)
+    event = produced.object(int(produced.events[owner]))
+    made = case.query.nodes.event(event.node)
+    if made is None:
+        return []
+    received = case.query.at(event.index).received(event.node)
+    positions = np.flatnonzero(gradients[rows] == 0).tolist()
+    return [chain_step(case.query, made, position, received, event) for position in positions]
+
+
+def _sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
+    """Whether what a node gave 0 along is a sum over what was broadcast, of terms that are not 0."""
+    steps = [step for step in _zero_steps(case, owner, gradients) if step.downstream is not None]
+    products = [step.product.array for step in steps if step.summed and step.product is not None]
+    return (
+        bool(steps)
+        and len(products) == len(steps)
+        and all(array is not None and bool(np.any(array)) for array in products)
+    )
 
 
 def _only_sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:

@@ -13,11 +13,12 @@ from gradviz.query.source_trees import trees
 
 _ATTRIBUTE = re.compile(r"'(\w+)' object has no attribute '(\w+)'")
 _OPERANDS = re.compile(r"unsupported operand type\(s\) for (\S+): '([\w.]+)' and '([\w.]+)'")
+_SEQUENCE = re.compile(r"can't multiply sequence by non-int of type|unsupported operand \(")  # of a tuple
+_FORMAT = re.compile(r"unsupported format string passed to (\w+)\.__format__")
 _SUBSCRIPT = re.compile(r"'(\w+)' object is not subscriptable")
 _SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "** or pow()",
 }  # fmt: skip
-_NONE = "NoneType"
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -56,20 +57,25 @@ def wrong_values(query: Query) -> list[WrongValue]:
 def _meant(statement: ast.stmt, message: str) -> Iterator[tuple[str, str, ast.expr]]:
     """The expressions of a statement that an exception may be about, with the type and the attribute that it names."""
     own = list(ast.walk(statement))
-    lacks, operands, subscript = (pattern.search(message) for pattern in (_ATTRIBUTE, _OPERANDS, _SUBSCRIPT))
+    lacks, operands, formatted = (pattern.search(message) for pattern in (_ATTRIBUTE, _OPERANDS, _FORMAT))
+    subscript = _SUBSCRIPT.search(message)
     if lacks is not None:
         for node in own:
             if isinstance(node, ast.Attribute) and node.attr == lacks[2]:
                 yield lacks[1], lacks[2], node.value
     elif operands is not None:
-        left_is_none, right_is_none = operands[2] == _NONE, operands[3] == _NONE
         for left, operator, right in filter(None, map(_operation, own)):
-            if operands[1].removesuffix("=") != _SIGNS.get(type(operator)):
-                continue
-            if left_is_none:
-                yield _NONE, "", left
-            if right_is_none:
-                yield _NONE, "", right
+            if operands[1].removesuffix("=") == _SIGNS.get(type(operator)):
+                yield operands[2], "", left
+                yield operands[3], "", right
+    elif _SEQUENCE.search(message) is not None:
+        for left, _, right in filter(None, map(_operation, own)):
+            yield "tuple", "", left
+            yield "tuple", "", right
+    elif formatted is not None:
+        for node in own:
+            if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+                yield formatted[1], "", node.value
     elif subscript is not None:
         for node in own:
             if isinstance(node, ast.Subscript):

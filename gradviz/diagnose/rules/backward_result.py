@@ -1,7 +1,8 @@
-"""`backward-result`: the program uses what backward() returned, which is None.
+"""`backward-result`: the program uses what backward() returned, which is None, or takes the tuple that
+torch.autograd.grad() returned for a gradient.
 
 Why it is bad: backward() returns nothing. It adds the gradients to `.grad` of the leaves, and the variable that it
-is assigned to holds None.
+is assigned to holds None. grad() returns a tuple, with one gradient for each input.
 
 Example:
 
@@ -10,7 +11,8 @@ Example:
     g = y.backward()  # <- backward-result
     print(g)
 
-Cure: read `.grad` of the leaves after backward(), or call `torch.autograd.grad`, which returns gradients.
+Cure: read `.grad` of the leaves after backward(), or call `torch.autograd.grad`, and take its tuple apart:
+`(g,) = torch.autograd.grad(y, x)`.
 
 Not reported: a call whose result is dropped, or assigned to a name that begins with `_`; a method called `backward`
 of something that is no tensor.
@@ -31,6 +33,41 @@ from gradviz.words.escape import clean
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _of_nothing(case)
+    yield from _of_tuples(case)
+
+
+def _of_tuples(case: Case) -> Iterator[Found]:
+    """Calls of grad() whose tuple ended the program."""
+    for value in case.query.of(wrong_values):
+        call = value.origin
+        if value.type != "tuple" or not isinstance(call, ast.Call) or value.failure.site is None:
+            continue
+        if not ast.unparse(call.func).endswith("grad"):
+            continue
+        for run in case.trace.passes:
+            site = case.query.places.site(run.site)
+            if (
+                site is None
+                or site.place.line != value.origin_line
+                or case.query.passes.began(run.number).how != "grad"
+            ):
+                continue
+            written, code = clean(ast.unparse(value.expression)), clean(ast.unparse(call))
+            is_named = isinstance(value.expression, ast.Name)
+            yield Found(
+                f"{written} is a tuple: torch.autograd.grad() returns one gradient for each input",
+                f"({written},) = {code}" if is_named else f"{code}[0]",
+                (run.first,),
+                site=site,
+                number=run.number,
+                severity=ERROR,
+            )
+            return
+
+
+def _of_nothing(case: Case) -> Iterator[Found]:
+    """Passes whose None is assigned to a variable."""
     used = _used_in_the_last_line(case)
     for run in case.trace.passes:
         site = case.query.places.site(run.site)
@@ -88,6 +125,6 @@ def _first_leaf(case: Case, number: int) -> str:
 RULE = Rule(
     "backward-result",
     WARNING,
-    "the result of backward(), which is None",
+    "the result of backward(), which is None, or the tuple of grad() as a gradient",
     _search,
 )

@@ -23,9 +23,10 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.rootless import rootless
+from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.last_line import wrong_values
+from gradviz.query.source_trees import backward_call
 from gradviz.query.upstream import Upstream
 from gradviz.words.escape import clean
 
@@ -41,12 +42,19 @@ def _search(case: Case) -> Iterator[Found]:
         behind = f": none of its leaves does ({case.called(named)})" if named else ""
         first = case.words.called(named[0]) if named else "x"
         yield Found(
-            f"backward() is called on {name}, which does not require grad" + ("" if failed.cut else behind),
+            f"{_called(case, failed)} is called on {name}, which does not require grad"
+            + ("" if failed.cut else behind),
             f"{first}.requires_grad_()  # before the forward computation",
             (failed.failure.event,),
             site=failed.failure.site,
             severity=case.severity_of(failed.failure),
         )
+
+
+def _called(case: Case, failed: Rootless) -> str:
+    call = backward_call(case.query, failed.failure.site)
+    is_grad = call is not None and ast.unparse(call.func).endswith("grad")
+    return "torch.autograd.grad()" if is_grad else "backward()"
 
 
 def _on_numbers(case: Case) -> Iterator[Found]:

@@ -1,4 +1,5 @@
-"""`unused-input`: torch.autograd.grad was asked for the gradient of a tensor that its root was not computed from.
+"""`unused-input`: torch.autograd.grad was asked for the gradient of a tensor that its root was not computed from, or
+that does not require grad.
 
 Why it is bad: there is no such gradient, and grad() raises.
 
@@ -9,7 +10,8 @@ Example:
     y = x ** 2
     gx, gw = torch.autograd.grad(y, [x, w])  # <- unused-input
 
-Cure: compute the root from the tensor too, or pass `allow_unused=True`: the gradient is None then.
+Cure: compute the root from the tensor too, or pass `allow_unused=True`: the gradient is None then. Let a tensor whose
+gradient is wanted require grad before the root is computed.
 
 Not reported: a call with `allow_unused=True` or `materialize_grads=True`.
 """
@@ -22,15 +24,20 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.query.cuts import shortest_way
+from gradviz.query.failures import Failure
 from gradviz.query.source_trees import backward_call
 from gradviz.words.escape import clean
 
+_WITHOUT = "One of the differentiated Tensors does not require grad"
 _MESSAGE = "to not have been used in the graph"
 
 
 def _search(case: Case) -> Iterator[Found]:
     for failure in case.failures:
+        if _WITHOUT in failure.message:
+            yield from _without_grad(case, failure)
         if _MESSAGE not in failure.message:
             continue
         call = backward_call(case.query, failure.site)
@@ -43,6 +50,22 @@ def _search(case: Case) -> Iterator[Found]:
         )
         cure = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
         yield Found(message, cure, (failure.event,), site=failure.site, severity=case.severity_of(failure))
+
+
+def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
+    """A call that asks for the gradient of what does not require grad."""
+    root, asked = _arguments(backward_call(case.query, failure.site))
+    for name in asked:
+        tensor = case.query.names.tensor_called(name, failure.event)
+        if tensor and not case.query.tensors.flags(tensor, failure.event) & REQUIRES_GRAD:
+            yield Found(
+                f"torch.autograd.grad() is asked for the gradient of {clean(name)}, which does not require grad",
+                f"{clean(name)}.requires_grad_()  # before {clean(root)} is computed",
+                (failure.event,),
+                site=failure.site,
+                severity=case.severity_of(failure),
+            )
+            return
 
 
 def _arguments(call: ast.Call | None) -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,38 +68,50 @@ def _called_at(query: Query, tensor: int, line: int) -> str:
 def learning_rates(query: Query) -> list[NamedCurve]:
     """The learning rate of each parameter group, by step. Groups of one optimizer whose rates are the same have one
     curve."""
+    stepped = query.trace.table(Kind.STEPPED)
+    classes = {
+        optimizer: query.trace.text(number)
+        for optimizer, number in zip(stepped["optimizer"].tolist(), stepped["type"].tolist(), strict=True)
+    }
+    several = {name for name, count in Counter(classes.values()).items() if count > 1}
+    found = []
+    for optimizer, class_name in classes.items():
+        name = f"{class_name} {optimizer}" if class_name in several else class_name
+        found += _with_groups(name, _rates_of_groups(query, optimizer))
+    return found
+
+
+def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], NamedCurve]]:
+    """The curves of an optimizer's rates, each with the groups that have it; a rate that is no number is left out."""
     trace = query.trace
     stepped = trace.table(Kind.STEPPED)
     groups = stepped.lists("groups")
-    rate_of = {
-        text: number_of(settings_of(trace.text(text)).get("lr"))
-        for text in np.unique(groups.elements[:, 0]).tolist()
-    }
-    rates = np.array([rate_of[text] for text in groups.elements[:, 0].tolist()])
-    optimizers = stepped["optimizer"][groups.owners]
-    found: dict[tuple[int, bytes, bytes], list[int]] = {}
-    curves: dict[tuple[int, bytes, bytes], tuple[np.ndarray, np.ndarray]] = {}
-    for optimizer, group in np.unique(np.stack([optimizers, groups.positions], 1), axis=0).tolist():
-        own = (optimizers == optimizer) & (groups.positions == group) & ~np.isnan(rates)
-        at, values = groups.owners[own] + 1, rates[own]
-        key = (optimizer, at.tobytes(), values.tobytes())
-        found.setdefault(key, []).append(group)
-        curves[key] = at, values
-    names = {
-        int(number): trace.text(int(text))
-        for number, text in zip(stepped["optimizer"], stepped["type"], strict=True)
-    }
-    per_optimizer = Counter(optimizer for optimizer, *_ in found)
-    per_class = Counter(names.values())
-    result = []
-    for (optimizer, *_), numbers in found.items():
-        name = names[optimizer] + (f" {optimizer}" if per_class[names[optimizer]] > 1 else "")
-        if per_optimizer[optimizer] > 1:
-            name += f", group {', '.join(str(number) for number in numbers)}"
-        at, values = curves[optimizer, *_]
-        if len(at):
-            result.append(NamedCurve(name, at, values))
-    return result
+    texts = groups.elements[:, 0]
+    rate_of = {text: number_of(settings_of(trace.text(text)).get("lr")) for text in np.unique(texts).tolist()}
+    rates = np.array([rate_of[text] for text in texts.tolist()])
+    own = (stepped["optimizer"][groups.owners] == optimizer) & ~np.isnan(rates)
+    found: list[tuple[list[int], NamedCurve]] = []
+    for group in np.unique(groups.positions[own]).tolist():
+        here = own & (groups.positions == group)
+        curve = NamedCurve("", groups.owners[here] + 1, rates[here])
+        alike = (numbers for numbers, known in found if _is_same(known, curve))
+        numbers = next(alike, None)
+        if numbers is None:
+            found.append(([group], curve))
+        else:
+            numbers.append(group)
+    return found
+
+
+def _is_same(one: NamedCurve, other: NamedCurve) -> bool:
+    return np.array_equal(one.at, other.at) and np.array_equal(one.values, other.values)
+
+
+def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[NamedCurve]:
+    """The curves of an optimizer by its name; of several with their groups."""
+    if len(curves) == 1:
+        return [replace(curve, name=name) for _, curve in curves]
+    return [replace(curve, name=f"{name}, group {', '.join(map(str, numbers))}") for numbers, curve in curves]
 
 
 def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:

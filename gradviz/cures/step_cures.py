@@ -183,8 +183,8 @@ def held_by_the_optimizer(spot: Spot) -> list[Edit]:
     statement = spot.statement
     if statement is None:
         return []
-    whole = re.match(r"[\w.]+\(([\w.]+\.parameters\(\))", fix)
-    part = re.search(r"\*([\w.]+\.parameters\(\))\]", fix)
+    whole = re.match(r"[\w.]+\(([\w.\[\]]+\.parameters\(\))", fix)
+    part = re.search(r"\*([\w.\[\]]+\.parameters\(\))\]", fix)
     own = [(node, call, name) for node, call, name in spot.optimizers() if node is statement]
     if own and part is not None:
         return [source.after(statement, f'{own[0][2]}.add_param_group({{"params": list({part[1]})}})')]
@@ -219,7 +219,7 @@ def _stepped(spot: Spot) -> list[Edit]:
 def made_after(spot: Spot) -> list[Edit]:
     """An optimizer of other parameters; or made again behind the last change of the model, in the same function."""
     source, statement = spot.source, spot.statement
-    whole = re.search(r"\b\w+\(([\w.]+\.parameters\(\))", spot.finding.fix)
+    whole = re.search(r"\b\w+\(([\w.\[\]]+\.parameters\(\))", spot.finding.fix)
     if statement is None:
         return []
     made_here = [call for made, call, _ in spot.optimizers() if made is statement and call.args]

@@ -16,11 +16,21 @@ def homeless(case: Case) -> list[int]:
     came = case.trace.table(Kind.ACCUMULATED)
     pairs = distinct_pairs(came["tensor"], came["in_pass"])
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
-    written = case.query.of(Writes).changed
-    still = ~contained(leaves, written) & ~contained(leaves, sorted(case.training.trained))
+    still = ~contained(leaves, _changed_between(case)) & ~contained(leaves, sorted(case.training.trained))
     sharded = _sharded(case, came["tensor"])
     found = leaves[still & (counts > 1)].tolist()
     return [leaf for leaf in found if case.trace.parameters.get(leaf) not in sharded]
+
+
+def _changed_between(case: Case) -> np.ndarray:
+    """The leaves that were written to after their first gradient and before their last one. A checkpoint that is loaded
+    when all is over trains nothing."""
+    came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
+    leaves, at = np.unique(came["tensor"][::-1], return_index=True)
+    last = dict(zip(leaves.tolist(), came.events[::-1][at].tolist(), strict=True))
+    pairs = zip(writes.events.tolist(), writes.leaves.tolist(), strict=True)
+    found = {leaf for event, leaf in pairs if writes.started(leaf) < event < last.get(leaf, -1)}
+    return np.array(sorted(found), np.int64)
 
 
 def _sharded(case: Case, accumulating: np.ndarray) -> set[str]:

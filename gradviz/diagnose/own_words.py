@@ -12,6 +12,8 @@ from gradviz.query.own_names import optimizer_name, root_name, scaler_name, sche
 from gradviz.words.escape import clean
 
 _UNNAMED = re.compile(r"\bt(\d+)\b")
+# A number behind a dot is no Python, but in a name of PyTorch's for a parameter.
+_INDEX = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*)\.(\d+)\b")
 _ROLE = re.compile(
     r"(?<![\w.])(?:(?P<role>optimizer|scheduler|scaler)(?=\.\w)|loss(?=\.backward\()|(?<=[_p]\()optimizer(?=\)))"
 )
@@ -21,7 +23,15 @@ def typed(case: Case, found: Found) -> str:
     """The cure of a finding, with the names of the program. A tensor without one is called by the expression that made
     it."""
     named = _UNNAMED.sub(lambda number: _expression(case, int(number[1])) or number[0], found.fix)
+    named = _with_indices(named)
     return _ROLE.sub(lambda match: clean(_own(case, found, match[0])) or match[0], named)
+
+
+def _with_indices(code: str) -> str:
+    """`model.2.weight` as one writes it: `model[2].weight`."""
+    while _INDEX.search(code):
+        code = _INDEX.sub(r"\1[\2]", code)
+    return code
 
 
 def _own(case: Case, found: Found, role: str) -> str:

@@ -79,8 +79,26 @@ def test_a_selected_rule_that_finds_nothing_ends_with_status_0(run: Path) -> Non
 
 
 def test_info_shows_the_ranks_of_a_folder_in_order(run: Path) -> None:
-    scripts = gradviz(run, "info", ".").stdout.splitlines()[0].split()
-    assert scripts == ["rank", "0", "rank", "1"]
+    program, head, *rows = gradviz(run, "info", ".").stdout.splitlines()
+    assert program.startswith("train.py on the numpy engine")
+    assert head.split()[:3] == ["rank", "host", "ended"]
+    assert [row.split()[0] for row in rows[:2]] == ["0", "1"]
+
+
+def test_a_report_of_ranks_has_the_findings_of_all(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "ranks.html"
+    done = gradviz(run, "report", "train.rank*.gradviz", "-o", str(page))
+    assert done.stdout == f"wrote {page}: 2 findings\n"
+    text = page.read_text()
+    assert "in all ranks" in text
+    assert "in rank 1" in text
+
+
+def test_two_ranks_of_a_run_are_compared(run: Path) -> None:
+    done = gradviz(run, "diff", "train.rank*.gradviz", "0", "1")
+    assert "+ train.rank1.gradviz" in done.stdout
+    missing = gradviz(run, "diff", ".", "0", "7")
+    assert (missing.returncode, missing.stderr) == (2, "gradviz: . has no rank 7: it has 0, 1\n")
 
 
 def test_graph_and_step_take_a_pattern(run: Path, tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from gradviz.cli.common import fail, opened
 from gradviz.compare.parting import TOLERANCE
 from gradviz.compare.parting import diff as difference_of
 from gradviz.compare.parting_text import difference_json, difference_text
+from gradviz.compare.replicas_text import replicas_text
+from gradviz.tracefile import open_trace
+from gradviz.tracefile.rank_files import are_of_one_run, rank_in, traces_of
 from gradviz.words.escape import json_text
 
 
@@ -20,7 +23,7 @@ from gradviz.words.escape import json_text
 Examples:
   gradviz diff good.gradviz bad.gradviz
   gradviz diff train.gradviz --pass 3 --pass 7        two passes of one run
-  gradviz diff run.rank0.gradviz run.rank1.gradviz
+  gradviz diff "train.rank*.gradviz" 0 1              two ranks of one run
 """
 )
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A [B]")
@@ -54,15 +57,37 @@ def diff(
     """Show where runs A and B part: what only one of them computes, the first values that differ, forward and
     backward, and the norms of the gradients side by side.
 
-    They may be of different engines. A alone with two --pass: two passes of A.
+    They may be of different engines. A alone with two --pass: two passes of A. RUN 0 1: two ranks of a run.
     """
+    traces = _of_ranks(traces)
     if len(traces) > 2 or len(numbers) > 2:
         fail("diff compares two runs: give at most two traces and two --pass")
     with ExitStack() as stack:
         one, *others = [stack.enter_context(opened(path)) for path in traces or (None,)]
         found = difference_of(one, others[0] if others else None, numbers, tolerance)
+        as_replicas = replicas_text([one, *others]) if others and are_of_one_run(traces) else ()
     if form == "json":
         click.echo(json_text(difference_json(found)))
     else:
-        Console(highlight=False).print(difference_text(found))
+        console = Console(highlight=False)
+        console.print(difference_text(found))
+        for line in as_replicas:
+            console.print(line)
     raise SystemExit(int(exit_code and not found.same))
+
+
+def _of_ranks(traces: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The traces to compare: `RUN 0 3` are those of two ranks of a run."""
+    if len(traces) != 3 or not all(rank.name.isdigit() for rank in traces[1:]):
+        return traces
+    ranks = {_rank_of(path): path for path in traces_of(traces[0])}
+    for rank in traces[1:]:
+        if int(rank.name) not in ranks:
+            fail(f"{traces[0]} has no rank {rank}: it has {', '.join(map(str, ranks))}")
+    return tuple(ranks[int(rank.name)] for rank in traces[1:])
+
+
+def _rank_of(path: Path) -> int:
+    with open_trace(path) as trace:
+        rank = trace.meta.get("rank", "")
+    return int(rank) if rank.isdigit() else rank_in(path)

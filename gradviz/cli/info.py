@@ -12,17 +12,22 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.cli.common import all_opened, traces_argument
+from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
+from gradviz.events.kinds import Kind
 from gradviz.query import Query
+from gradviz.query.collective_calls import collectives
 from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
-from gradviz.query.ranks import label_of
+from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
+from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
 from gradviz.words.numbers import brief, of_passes, plural
 
 _WIDE = 1000  # of what is no terminal: nothing is cut, nor continued on the next line
 _MOST_LEAVES = 50
+_MOST_RANKS = 64  # that are listed
 _OF_LEAVES = "shape", "dtype", "requires_grad", ".grad", "made at"
 _FEWEST = 12  # characters of a name
 
@@ -33,14 +38,16 @@ _FEWEST = 12  # characters of a name
 def info(traces: tuple[Path, ...], as_json: bool) -> None:
     """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here.
 
-    Several traces, and the ranks of a folder or a pattern, are shown side by side, with the gradients that should be
-    the same in all, and are not.
+    Several traces are shown side by side. Of the ranks of one run, given as a folder or a pattern, each has a line,
+    with the first thing that differs between them.
     """
     with all_opened(traces) as recorded:
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:
             found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
             click.echo(json_text(found if len(found) > 1 else found[0]))
+        elif len(recorded) > 1 and are_of_one_run([trace.path for trace in recorded]):
+            _print_ranks({rank: Query(trace) for rank, trace in ranked_traces(recorded).items()})
         else:
             _print(queries)
             _print_differences(recorded, queries)
@@ -81,10 +88,13 @@ def _left_out(meta: Mapping[str, str]) -> str:
     )
 
 
-def _print(queries: list[Query]) -> None:
+def _console() -> Console:
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def _print(queries: list[Query]) -> None:
+    console = _console()
     facts = Table.grid(padding=(0, 2))
     traces, found = [query.trace for query in queries], [overview(query) for query in queries]
     columns = [
@@ -103,6 +113,41 @@ def _print(queries: list[Query]) -> None:
             console.print(_leaf_table(known, console.width))
 
 
+def _print_ranks(ranks: Mapping[int, Query]) -> None:
+    """Print the ranks of one run, a line each, the leaves of the first, and where the ranks differ first."""
+    console = _console()
+    (first, query), *_ = ranks.items()
+    known = overview(query)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for label in ("rank", *_of_rank(query)):
+        table.add_column(label)
+    for rank, own in [*ranks.items()][:_MOST_RANKS]:
+        table.add_row(Text(str(rank), "bold"), *(Text(clean(text)) for text in _of_rank(own).values()))
+    console.print(Text(clean(_program(query.trace))), table)
+    if len(ranks) > _MOST_RANKS:
+        console.print(Text(f"… and {len(ranks) - _MOST_RANKS} more ranks", "dim"))
+    if known.leaves:
+        console.print(Text(f"\nrank {first}", "bold"))
+        console.print(_leaf_table(known, console.width))
+    found = next(findings_of(ranks, [*BETWEEN_RANKS]), None)
+    told = "in nothing that check compares" if found is None else f"{found.rule}: {found.message}"
+    console.print(Text("\nthe ranks differ ", "dim" if found is None else "yellow").append(told, "default"))
+
+
+def _of_rank(query: Query) -> dict[str, str]:
+    """The columns of a rank."""
+    trace, known = query.trace, overview(query)
+    return {
+        "host": trace.meta.get("host", ""),
+        "ended": _ending(known, trace.meta.get("ended", "")),
+        "passes": f"{known.passes:,}",
+        "steps": f"{len(trace.table(Kind.STEPPED)):,}",
+        "collectives": f"{len(query.of(collectives)):,}",
+        "events": f"{known.events:,}",
+        "trace": trace.path.name,
+    }
+
+
 def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
     """Print which gradients are not the same on all ranks, though some are all-reduced."""
     for found in Replicas(dict(enumerate(queries))).differences if len(queries) > 1 else ():
@@ -117,15 +162,12 @@ def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
 
 def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     meta = trace.meta
-    run = f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine"
-    programs = {"gradviz": "gradviz", "Python": "python", "NumPy": "numpy", "PyTorch": "torch"}
-    versions = ", ".join(f"{name} {meta[key]}" for name, key in programs.items() if key in meta)
     passes = f"{found.passes:,}"
     if found.kept:
         passes += f" of {trace.passes_begun:,}: {found.kept}"
     passes += of_passes(found.passes, found.detailed, found.shapes)
     return {
-        "run": f"{run} ({versions})",
+        "run": _program(trace),
         "ended": _ending(found, meta.get("ended", "")),
         **({"stopped": f"the recording, before the run: {found.stopped}"} if found.stopped else {}),
         "events": f"{found.events:,}",
@@ -134,6 +176,14 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "passes": passes,
         "values": meta.get("values", "?") + _left_out(meta),
     }
+
+
+def _program(trace: Trace) -> str:
+    """What ran, on which engine, with the versions."""
+    meta = trace.meta
+    programs = {"gradviz": "gradviz", "Python": "python", "NumPy": "numpy", "PyTorch": "torch"}
+    versions = ", ".join(f"{name} {meta[key]}" for name, key in programs.items() if key in meta)
+    return f"{meta.get('script', '?')} on the {meta.get('engine', '?')} engine ({versions})"
 
 
 def _held(found: Holdings, trace: Trace) -> str:

@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "Find what went wrong: the line, the reason, the cure.",
     "why": "Tell where a gradient came from: its largest contributions.",
     "diff": "Show where two runs part.",
+    "runs": "Show the runs of a folder in a table.",
     "report": "Write findings, curves and the picture on one page.",
     "graph": "Draw the graph of a trace.",
     "step": "Step through a trace, forwards and backwards.",

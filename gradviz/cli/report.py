@@ -14,6 +14,7 @@ from gradviz.cli.findings import mark, numbered
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
+from gradviz.diagnose.rank_reports import check_ranks, on_ranks
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
@@ -21,7 +22,9 @@ from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
 from gradviz.pictures.render import svg, write
 from gradviz.query.query import Query
+from gradviz.query.ranks import ranked_traces
 from gradviz.tracefile import Trace
+from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural
 
 _AROUND = 2  # lines of source above and below a place
@@ -33,13 +36,14 @@ Examples:
   gradviz report                                the newest trace here, as STEM.report.html
   gradviz report train.gradviz -o report.html
   gradviz report lr1.gradviz lr2.gradviz        the curves of two runs together
+  gradviz report "train.rank*.gradviz"          those of the ranks of one run
 """
 )
 @traces_argument
 @click.option("-o", "output", type=click.Path(path_type=Path), help="The page [default: STEM.report.html].")
 def report(traces: tuple[Path, ...], output: Path | None) -> None:
     """Write what `gradviz check` finds in TRACE, the curves of its training, its modules and its picture on one page.
-    Of several traces the page has their curves together, and the findings of each.
+    Of several traces, and of the ranks of one run, the page has their curves together, and the findings of each.
 
     The page is one file that needs no network. Default: the newest *.gradviz here.
     """
@@ -57,9 +61,13 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
                 gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
             doing(f"drawing into {path.name}")
             one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
+            count = sum(len(report.findings) for report in found)
+            if len(recorded) > 1 and are_of_one_run([trace.path for trace in recorded]):
+                one = replace(one, items=_items_of_ranks(recorded))
+                count = len(one.items)
             text = page.html(one)
         write(path, text.encode())
-    click.echo(f"wrote {path}: {plural(sum(len(one.findings) for one in found), 'finding')}")
+    click.echo(f"wrote {path}: {plural(count, 'finding')}")
 
 
 def _of_run(trace: Trace, found: Report) -> page.Report:
@@ -121,6 +129,19 @@ def _items_of_runs(
         runs = "all runs" if len(where[text]) == len(names) else ", ".join(where[text])
         found.append(replace(_item(number, finding, trace, []), where=runs))
     return found
+
+
+def _items_of_ranks(traces: Sequence[Trace]) -> list[page.Item]:
+    """The findings of the ranks of one run, those between them first, each with the ranks that have it."""
+    ranks = ranked_traces(traces)
+    found = check_ranks(ranks, settings=settings_at(Path.cwd())).findings
+    return [
+        replace(
+            _item(number, finding, ranks[finding.ranks[0]], []),
+            where=on_ranks(finding.ranks, len(ranks)).removeprefix("on "),
+        )
+        for number, finding in enumerate(found, 1)
+    ]
 
 
 def _names(traces: Sequence[Trace]) -> list[str]:

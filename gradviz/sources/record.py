@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -280,8 +281,14 @@ def run_meta() -> dict[str, str]:
         "numpy": np.__version__,
         "script": sys.argv[0] if sys.argv else "",
         "ended": "",
-        **rank_meta(),
+        **_rank_and_host(),
     }
+
+
+def _rank_and_host() -> dict[str, str]:
+    """Which of several processes this is, and on which machine; nothing of one process."""
+    told = rank_meta()
+    return {**told, "host": platform.node()} if told else {}
 
 
 def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:

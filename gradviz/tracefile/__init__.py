@@ -3,9 +3,9 @@
 from gradviz.tracefile.chosen import Passes, passes_of
 from gradviz.tracefile.opening import open_trace
 from gradviz.tracefile.part import for_moments, if_long, part_of
+from gradviz.tracefile.pass_info import ErrorInfo, PassInfo
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.recorder import Recorder
-from gradviz.tracefile.runs import ErrorInfo, PassInfo
 from gradviz.tracefile.sites import Site, Sites
 from gradviz.tracefile.states import Snapshot
 from gradviz.tracefile.unreadable import TraceError

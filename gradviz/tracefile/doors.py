@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from gradviz.tracefile.runs import PassInfo
+from gradviz.tracefile.pass_info import PassInfo
 
 
 class Watcher(Protocol):

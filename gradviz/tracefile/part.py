@@ -26,8 +26,8 @@ from gradviz.tracefile.contents import (
     VALUED,
 )
 from gradviz.tracefile.growing import UNREAD, Growing
+from gradviz.tracefile.pass_info import PassInfo, SiteOps
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.unreadable import told_of
 
 LONG = 200_000  # events of a run of which parts are read

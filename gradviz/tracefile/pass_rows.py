@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.sets import contained
-from gradviz.tracefile.runs import PassInfo
+from gradviz.tracefile.pass_info import PassInfo
 from gradviz.tracefile.skipped import Run, Skipped
 from gradviz.tracefile.unreadable import told_of
 

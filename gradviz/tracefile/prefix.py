@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
+from gradviz.tracefile.pass_info import ErrorInfo, PassInfo
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.runs import ErrorInfo, PassInfo
 from gradviz.tracefile.states import States
 
 

@@ -19,8 +19,8 @@ from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
+from gradviz.tracefile.pass_info import PassInfo, SiteOps
 from gradviz.tracefile.pass_rows import PassTable
-from gradviz.tracefile.runs import PassInfo, SiteOps
 from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sound import (
     Known,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.tracefile.runs import PassInfo
+from gradviz.tracefile.pass_info import PassInfo
 
 _BEYOND = 1 << 32  # what the numbers of passes lie below
 

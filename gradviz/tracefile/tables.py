@@ -13,7 +13,7 @@ from gradviz.events.site import Place
 from gradviz.tracefile.database import rows_of
 from gradviz.tracefile.doors import Doors
 from gradviz.tracefile.file import is_being_recorded
-from gradviz.tracefile.runs import ErrorInfo
+from gradviz.tracefile.pass_info import ErrorInfo
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.sound import check_callers, check_numbers, form_of, names_of, pairs_of
 from gradviz.tracefile.unreadable import told_of

@@ -28,9 +28,9 @@ from gradviz.tracefile.chunk_tables import ChunkTables, execute_each
 from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.news import News
+from gradviz.tracefile.pass_info import PassInfo
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
-from gradviz.tracefile.runs import PassInfo
 from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.skipped import runs_of

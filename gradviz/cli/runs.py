@@ -1,0 +1,196 @@
+"""`gradviz runs`: many runs in a table."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradviz.cli.common import fail, patience
+from gradviz.compare import diff
+from gradviz.diagnose import check
+from gradviz.diagnose.finding import SEVERITIES
+from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.settings_file import settings_at
+from gradviz.events.kinds import Kind
+from gradviz.query.module_curves import losses
+from gradviz.query.query import Query
+from gradviz.system.paths import file_name
+from gradviz.tracefile import Trace, TraceError, open_trace
+from gradviz.words.escape import clean, json_text
+from gradviz.words.numbers import number, plural
+
+_ALONE = 16  # traces that are read in this process
+_WIDE = 1000  # of what is no terminal
+_STYLES = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run: how it ended, its passes and steps, the loss at the first pass and at the last (None where it is not
+    known), its findings by severity with the rule of the first, and where it parts from the first run."""
+
+    run: str
+    script: str
+    ended: str
+    passes: int
+    steps: int
+    first_loss: float | None
+    last_loss: float | None
+    findings: dict[str, int]
+    first_rule: str
+    parts: str
+    failed: str = ""  # why the trace cannot be read
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  gradviz runs sweep
+  gradviz runs sweep --sort loss
+  gradviz runs sweep --json
+"""
+)
+@click.argument("folder", type=click.Path(path_type=Path), default=".")
+@click.option(
+    "--sort",
+    type=click.Choice(["name", "loss", "findings"]),
+    default="name",
+    show_default=True,
+    help="What comes first: by name, the lowest last loss, the gravest findings.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def runs(folder: Path, sort: str, as_json: bool) -> None:
+    """Show the runs of FOLDER in a table: how each ended, its loss, what `gradviz check` finds first, and where it
+    parts from the first run by name. Default: this folder.
+    """
+    if not folder.is_dir():
+        fail(f"{folder} is no folder")
+    paths = sorted(folder.glob("*.gradviz"))
+    if not paths:
+        fail(f"there is no trace in the folder {folder}")
+    with patience(f"reading {plural(len(paths), 'trace')}"):
+        rows = _rows(paths, settings_at(Path.cwd()))
+    rows = sorted(rows, key=_ORDERS[sort]) if sort != "name" else rows
+    if as_json:
+        click.echo(json_text([{name: _plain(value) for name, value in asdict(row).items()} for row in rows]))
+        return
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    console.print(_table(rows))
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it, which knows no NaN: `"nan"`."""
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _rows(paths: Sequence[Path], settings: Settings) -> list[Row]:
+    """The rows of traces, in their order; of many they are made on all processors."""
+    read = partial(_row, paths[0], settings)
+    if len(paths) <= _ALONE:
+        return [read(path) for path in paths]
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        return list(pool.map(read, paths, chunksize=8))
+
+
+def _row(first: Path, settings: Settings, path: Path) -> Row:
+    """The row of a trace, which is compared with the first."""
+    try:
+        with np.errstate(all="ignore"), open_trace(path) as trace:
+            query = Query(trace)
+            curve = [value for one in losses(query)[:1] for value in one.values]
+            found = check(trace, settings=settings).findings
+            return Row(
+                path.stem,
+                trace.meta.get("script", ""),
+                _ended(trace),
+                len(trace.passes),
+                len(trace.table(Kind.STEPPED)),
+                float(curve[0]) if curve else None,
+                float(curve[-1]) if curve else None,
+                dict(Counter(finding.severity for finding in found)),
+                found[0].rule if found else "",
+                "" if path == first else _parting(first, trace),
+            )
+    except TraceError as error:
+        return Row(path.stem, "", "", 0, 0, None, None, {}, "", "", str(error))
+
+
+def _ended(trace: Trace) -> str:
+    ended = trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
+    return trace.meta.get("error_type", ended) if ended == "error" else ended
+
+
+def _parting(first: Path, trace: Trace) -> str:
+    """Where a run parts from the first: `same`, or the pass and the line."""
+    try:
+        found = diff(first, trace)
+    except TraceError as error:
+        return str(error)
+    parting = found.forward or found.backward
+    if parting is None:
+        return "same" if found.same else "other operations"
+    spot = parting.other or parting.one
+    where = f", {file_name(spot.site.place.file)}:{spot.site.place.line}" if spot and spot.site else ""
+    return f"pass {parting.number}{where}"
+
+
+def _gravity(row: Row) -> tuple[int, ...]:
+    return tuple(-row.findings.get(severity, 0) for severity in SEVERITIES)
+
+
+_ORDERS = {
+    "loss": lambda row: (
+        row.last_loss is None or row.last_loss != row.last_loss,
+        row.last_loss or 0.0,
+        row.run,
+    ),
+    "findings": lambda row: (*_gravity(row), row.run),
+}
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("run", "script", "ended", "passes", "steps", "loss", "findings", "parts from the first at"):
+        table.add_column(title)
+    for row in rows:
+        if row.failed:
+            table.add_row(Text(clean(row.run), "bold"), Text(clean(row.failed), "red"))
+            continue
+        table.add_row(
+            Text(clean(row.run), "bold"),
+            Text(clean(file_name(row.script))),
+            Text(clean(row.ended), "" if row.ended in ("ok", "exit 0") else "yellow"),
+            Text(f"{row.passes:,}"),
+            Text(f"{row.steps:,}"),
+            Text(_loss(row)),
+            _findings(row),
+            Text(clean(row.parts), "dim" if row.parts == "same" else ""),
+        )
+    return table
+
+
+def _loss(row: Row) -> str:
+    if row.first_loss is None or row.last_loss is None:
+        return "?"
+    return f"{number(row.first_loss, 4)} → {number(row.last_loss, 4)}"
+
+
+def _findings(row: Row) -> Text:
+    """The counts by severity, the gravest first, and the rule of the first."""
+    counts = [(severity, row.findings[severity]) for severity in SEVERITIES if severity in row.findings]
+    if not counts:
+        return Text("none", "green")
+    told = ", ".join(plural(count, severity) for severity, count in counts)
+    return Text(f"{told}: {row.first_rule}", _STYLES[counts[0][0]])

@@ -15,7 +15,8 @@ Example:
 Cure: subtract: `w -= 0.1 * w.grad`.
 
 Not reported: an optimizer with `maximize=True`; a step by the sign of the gradient, as attacks take it; what is
-maximised under a name that says no loss, cost or error.
+maximised under a name that says no loss, cost or error, or the negative of one; an input or a multiplier that moves
+uphill while other parameters behind the same loss do not: attacks, dreams, and the player of a game who maximises.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
-from gradviz.query.ops import LOSSES
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.ops import COPYING, LOSSES
 from gradviz.query.source_trees import statement_at
 from gradviz.query.training import BY_HAND, STEPPED
 from gradviz.sets import distinct
@@ -39,6 +40,11 @@ from gradviz.words.numbers import number
 
 _LEAST = 3  # updates
 _NAMED_SO = re.compile(r"(^|_)(loss(es)?|cost|err(or)?|mse)(_|$)", re.IGNORECASE)
+_NEGATIVE = re.compile(r"(^|_)(neg|negative|minus)(_|$)", re.IGNORECASE)
+_PERTURBED = re.compile(
+    r"(^|_)(adv\w*|attack\w*|delta|perturb\w*|pert|dream\w*|image|img|lam|lambda|lambd|multiplier\w*|dual)(_|$)",
+    re.IGNORECASE,
+)
 _NEAR = 1e-3  # of the change: it is computed in float32
 
 
@@ -50,8 +56,11 @@ def _search(case: Case) -> Iterator[Found]:
         events = lives.events[by_hand & (lives.leaves == leaf)].tolist()
         if len(events) >= _LEAST and all(_climbs(case, leaf, event) for event in events):
             found.setdefault(case.site(events[0]), {})[leaf] = events[0]
+    climbing = {leaf for updates in found.values() for leaf in updates}
     for site, updates in found.items():
         leaves = list(updates)
+        if any(_is_meant(case, leaf, climbing) for leaf in leaves):
+            continue
         roots = _losses(case, leaves[0])
         if len(roots) < _LEAST or not np.all(np.diff(roots) > 0):
             continue
@@ -87,6 +96,31 @@ def _climbs(case: Case, leaf: int, event: int) -> bool:
     return rate > 0 and np.allclose(change, rate * gradient, rtol=0, atol=_NEAR * float(np.abs(change).max()))
 
 
+def _is_meant(case: Case, leaf: int, climbing: set[int]) -> bool:
+    """Whether a leaf moves uphill on purpose: its name says so, or the root of its first pass was computed from other
+    parameters too that do not climb, whether they are frozen or learn."""
+    if _PERTURBED.search(case.query.names.of(leaf) or ""):
+        return True
+    came = case.trace.table(Kind.ACCUMULATED)
+    first = int(came["in_pass"][came["tensor"] == leaf][0])
+    behind = set(came["tensor"][came["in_pass"] == first].tolist())
+    return bool(behind - climbing) or _reads_a_frozen_parameter(case, first, climbing)
+
+
+def _reads_a_frozen_parameter(case: Case, pass_number: int, climbing: set[int]) -> bool:
+    """Whether an op of a pass reads a parameter of a module that does not climb."""
+    received = case.trace.table(Kind.RECEIVED)
+    for node in distinct(received["node"][received["in_pass"] == pass_number]).tolist():
+        event = case.query.nodes.op(node)
+        for tensor in case.query.tensors.op(event).inputs if event is not None else ():
+            made = case.query.tensors.made(tensor)
+            is_view = isinstance(made, OpRan) and made.op in COPYING and bool(made.inputs)
+            leaf = made.inputs[0] if is_view and isinstance(made, OpRan) else tensor
+            if leaf in case.trace.parameters and leaf not in climbing:
+                return True
+    return False
+
+
 def _losses(case: Case, leaf: int) -> list[float]:
     """The roots of the passes that gave a leaf a gradient, in order; empty if one of them is no loss, or not known."""
     came = case.trace.table(Kind.ACCUMULATED)
@@ -105,7 +139,8 @@ def _losses(case: Case, leaf: int) -> list[float]:
 def _is_loss(case: Case, root: int) -> bool:
     made = case.query.tensors.maker(root)
     is_loss = made is not None and case.query.tensors.is_op(made) and case.query.tensors.op(made).op in LOSSES
-    return is_loss or _NAMED_SO.search(case.query.names.of(root) or "") is not None
+    name = case.query.names.of(root) or ""
+    return _NEGATIVE.search(name) is None and (is_loss or _NAMED_SO.search(name) is not None)
 
 
 def _downhill(statement: ast.stmt | None) -> str:

@@ -7,6 +7,7 @@ turns is switched on again."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,12 @@ from gradviz.query.ops import RANDOM_STARTS
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained, distinct
 
+_STAYING = re.compile(
+    r"(^|_)(fixed|frozen|random|rand|static|reservoir|rff|hash(ing)?)(_|$|\d)", re.IGNORECASE
+)
+_STAYING_WORD = re.compile(
+    r"(?<![-\w])(fixed|frozen|random|stays?|not (to be )?(trained|learned)|untrained)(?![-\w])", re.IGNORECASE
+)
 _MATRIX = 2  # dimensions
 
 
@@ -46,10 +53,21 @@ def frozen_layers(case: Case) -> list[FrozenLayer]:
             continue
         if _is_all_frozen(around, frozen_names, learning):
             continue
+        event = min(frozen[leaf] for leaf in leaves)
+        if _is_said_to_stay(case, path, event):
+            continue
         before = _learning_before(case, leaves)
         if before and all(_has_a_random_start(case, leaf, frozen[leaf]) for leaf in leaves):
-            found.append(FrozenLayer(path, tuple(leaves), min(frozen[leaf] for leaf in leaves), before))
+            found.append(FrozenLayer(path, tuple(leaves), event, before))
     return found
+
+
+def _is_said_to_stay(case: Case, path: str, event: int) -> bool:
+    """Whether the name of a layer, or a comment on the line that freezes it, says that it keeps its first values."""
+    site = case.query.places.site(case.site(event))
+    line = case.trace.source(site.place.file)[site.place.line - 1 :][:1] if site is not None else []
+    comment = "".join(line).partition("#")[2]
+    return _STAYING.search(path.rpartition(".")[2]) is not None or _STAYING_WORD.search(comment) is not None
 
 
 def _switched_off(case: Case) -> dict[int, int]:

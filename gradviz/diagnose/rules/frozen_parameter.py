@@ -17,7 +17,8 @@ Cure: leave out the line, freeze only the part that is meant, or switch it on ag
 `requires_grad_(True)` before the forward.
 
 Not reported: freezing a part of several layers, one with values that were loaded, one before which nothing learns, or
-one beside an adapter: that is fine-tuning.
+one beside an adapter: that is fine-tuning. A layer whose name or whose line says that it stays as it is (`fixed`,
+`frozen`, `random`, `static`, `reservoir`). A group whose `.grad` the program assigns itself.
 """
 
 from __future__ import annotations
@@ -91,19 +92,27 @@ def _groups(case: Case) -> Iterator[Found]:
             if (
                 len(steps) < _LEAST
                 or not own
+                or _are_given_gradients(case, own)
                 or not all(_is_frozen(case, own, s) for s in steps[-_LEAST:].tolist())
             ):
                 continue
-            by = _freezing(case, own)
+            by, is_one = _freezing(case, own), len(own) == 1
+            group = f" as a group of {'its' if is_one else 'their'} own" if len(event.groups) > 1 else ""
             yield Found(
-                f"{case.called(own)} {'is' if len(own) == 1 else 'are'} given to {clean(event.type)} "
-                f"{'as a group of their own' if len(event.groups) > 1 else ''} at {case.at(event.index)}, but do not "
-                "require grad: they are never trained",
+                f"{case.called(own)} {'is' if is_one else 'are'} given to {clean(event.type)}{group} at "
+                f"{case.at(event.index)}, but {'does' if is_one else 'do'} not require grad: "
+                f"{'it is' if is_one else 'they are'} never trained",
                 "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
                 (by if by is not None else event.index, event.index),
                 tensors=tuple(own),
                 severity=WARNING,
             )
+
+
+def _are_given_gradients(case: Case, leaves: Sequence[int]) -> bool:
+    """Whether the program computes the gradients itself and assigns them to `.grad`: an optimizer steps by them."""
+    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
+    return bool(contained(assigned["tensor"][assigned["grad"] > 0], leaves).any())
 
 
 def _is_frozen(case: Case, leaves: Sequence[int], at: int) -> bool:

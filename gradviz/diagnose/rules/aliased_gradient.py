@@ -15,12 +15,13 @@ Example:
 Cure: keep a copy: `first = w.grad.clone()`.
 
 Not reported: leaves that share a `.grad` of which only one gets gradients; a variable that is not read after the
-change.
+change, or whose name says that it is a sum (`total`, `accumulated`).
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -34,6 +35,8 @@ from gradviz.query.source_trees import statement_at
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
+
+_SUM = re.compile(r"(^|_)(total|accum\w*|acc|sum|running|buf(fer)?)(_|$)", re.IGNORECASE)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -71,6 +74,8 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
 def _kept(case: Case) -> Iterator[Found]:
     """Variables that keep `.grad` of a leaf, and are read after it has changed in place."""
     for kept in kept_gradients(case.query):
+        if _SUM.search(kept.name):
+            continue
         name, leaf = clean(kept.name), case.words.called(kept.leaf)
         before = case.query.memory.value(kept.grad, kept.event - 1)
         after = case.query.memory.value(kept.grad, kept.event)

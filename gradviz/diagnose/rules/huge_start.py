@@ -20,7 +20,8 @@ Example:
 Cure: the start that layers have by themselves, or one of `torch.nn.init`: the root mean square of a matrix is
 about one divided by the root of its number of inputs.
 
-Not reported: weights that grow later, which is `lr-too-large`, and what is not trained.
+Not reported: weights that grow later, which is `lr-too-large`, and what is not trained; a matrix whose results are
+predictions of the size of what they are compared with (a price, a pressure).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
-from gradviz.query.ops import PRODUCTS
+from gradviz.query.ops import LOSSES, PRODUCTS, RESHAPING, SHARING
 from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
@@ -45,6 +46,9 @@ from gradviz.words.numbers import number
 _TIMES = 1000.0  # the least that is reported
 _MOST = 1000  # products that are looked at
 _MATRIX = 2  # dimensions
+_FEW, _ALIKE = 4, 100.0  # ops between a product and its comparison; how far apart the two sizes may be
+_COMPARING = frozenset({"sub", "rsub"})
+_OFFSETS = SHARING | RESHAPING | {"add"}
 _TURNING = ("t", "transpose", "T")
 
 
@@ -55,7 +59,9 @@ def _search(case: Case) -> Iterator[Found]:
         leaf, data = _weight_and_data(case, op)
         came, made = _rms(case, data, event - 1), _rms(case, op.outputs[0] if op.outputs else 0, event)
         is_huge = leaf and came > 0 and made >= _TIMES * max(came, 1.0)
-        if is_huge and leaf not in reported and not _is_trained_before(case, leaf, event):
+        if not is_huge or leaf in reported or _is_compared(case, op, made):
+            continue
+        if not _is_trained_before(case, leaf, event):
             reported[leaf] = event, _last_write(case, leaf, event), made / came
     for leaf, (event, written, times) in reported.items():
         value = case.query.memory.value(leaf, event)
@@ -93,6 +99,23 @@ def _first_products(case: Case) -> list[int]:
     own = case.trace.named(ops["op"], tuple(PRODUCTS))
     own &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
     return case.first_of_sites(ops.events[own])[:_MOST]
+
+
+def _is_compared(case: Case, product: OpRan, made: float) -> bool:
+    """Whether the result of a product, with an offset, is compared with numbers of about its size."""
+    tensor = product.outputs[0]
+    for _ in range(_FEW):
+        readers = case.downstream.readers(tensor)
+        op = case.query.tensors.op(readers[0]) if readers else None
+        if op is None or not op.outputs:
+            return False
+        if op.op in LOSSES or op.op in _COMPARING:
+            others = [other for other in op.inputs if other not in (0, tensor)]
+            return any(_rms(case, other, op.index - 1) * _ALIKE >= made for other in others)
+        if op.op not in _OFFSETS:
+            return False
+        tensor = op.outputs[0]
+    return False
 
 
 def _is_trained_before(case: Case, leaf: int, event: int) -> bool:

@@ -16,7 +16,8 @@ Example:
 
 Cure: call it: `loss.backward()`.
 
-Not reported: steps on gradients that the program sets itself (`p.grad = ...`); a program that ended with an error.
+Not reported: steps on gradients that the program sets itself (`p.grad = ...`); steps of a program that computes no
+loss, to look at the rates of a scheduler; a program that ended with an error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
 from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
@@ -37,6 +39,8 @@ _LEAST = 2  # steps
 def _search(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
     has_gradients = stepped.lists("parameters").counts.any()
+    if not len(case.trace.table(Kind.NODE)):
+        return
     if case.trace.passes or has_gradients or len(stepped) < _LEAST or case.trace.meta.get("error"):
         return
     event = int(stepped.events[0])

@@ -40,6 +40,7 @@ RESHAPING = frozenset({
 })  # fmt: skip
 CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
+LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})  # rows that data choose
 SPLITTING = frozenset({"chunk", "split", "tensor_split", "unbind"})
 JOINING = frozenset({
     "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack",

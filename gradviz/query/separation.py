@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.cuts import MOST
-from gradviz.query.ops import COPYING, DRAWN, SHARING
+from gradviz.query.ops import COPYING, DRAWN, LOOKUPS, SHARING
 from gradviz.query.query import Query
 
 _VIEWS = 3  # ops between a leaf and the op that uses it, such as `weight.t()`
@@ -180,7 +180,12 @@ def viewed_leaf(query: Query, tensor: int, at: int) -> int:
         if query.tensors.is_leaf_that_requires_grad(tensor, at):
             return tensor
         maker = query.tensors.made(tensor)
-        if not isinstance(maker, OpRan) or len(maker.inputs) != 1 or not maker.inputs[0]:
+        if (
+            not isinstance(maker, OpRan)
+            or len(maker.inputs) != 1
+            or not maker.inputs[0]
+            or maker.op in LOOKUPS
+        ):
             return 0
         (tensor,) = maker.inputs
     return 0

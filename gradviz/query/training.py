@@ -260,6 +260,21 @@ class Training:
         return dict(zip(states.tensors[whole].tolist(), states.bases[whole].tolist(), strict=True))
 
     @cached_property
+    def _leaves_with_a_part(self) -> dict[int, set[int]]:
+        """The leaves whose `.grad` is a part of the memory of a tensor, as of one flat buffer, by that tensor."""
+        states = self.trace.states
+        is_view = states.bases > 0
+        bases = dict(zip(states.tensors[is_view].tolist(), states.bases[is_view].tolist(), strict=True))
+        found: dict[int, set[int]] = {}
+        for grad, leaf in self._of_gradients.items():
+            base, seen = bases.get(grad, 0), {grad}
+            while base and base not in seen:
+                found.setdefault(base, set()).add(leaf)
+                seen.add(base)
+                base = bases.get(base, 0)
+        return found
+
+    @cached_property
     def lives(self) -> Lives:
         """What happened to the gradient of each leaf. One that is the first again has been cleared unseen, as in a
         compiled function: that is noted at the event with which it came."""
@@ -298,7 +313,13 @@ class Training:
         events, tensors = events[outside], tensors[outside]
         leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
         own = leaves > 0
-        events, leaves = events[own], leaves[own]
+        parts = [
+            (leaf, event)
+            for event, tensor in zip(events[~own].tolist(), tensors[~own].tolist(), strict=True)
+            for leaf in self._leaves_with_a_part.get(tensor, ())
+        ]
+        events = np.append(events[own], np.array([event for _, event in parts], np.int64))
+        leaves = np.append(leaves[own], np.array([leaf for leaf, _ in parts], np.int64))
         zeroing = contained(events, self._zeroing)
         return leaves, events, np.where(zeroing, CLEARED, CHANGED), np.zeros(len(events), np.int64)
 

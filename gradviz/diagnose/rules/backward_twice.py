@@ -26,12 +26,12 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
-from gradviz.query.source_trees import backward_call
+from gradviz.query.source_trees import backward_call, trees
 from gradviz.query.upstream import leaves_behind
 from gradviz.words.escape import clean
 
 _MESSAGE = "backward through the graph a second time"
-_REUSED = "{name} = {name}.detach()  # or compute it again in each iteration"
+_REUSED = "{name} = {name}.detach()  # {where}or compute it again in each iteration"
 _UNNAMED = "detach what is kept from the earlier pass, or compute it again in each iteration"
 _SAME = "{call}  # at {line}, if both passes are meant"
 _KEEP = "retain_graph=True"
@@ -89,7 +89,28 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
             name = case.query.names.of(edge.tensor) if edge.tensor else None
             if made is not None and made.index < end and name:
                 carried[clean(name)] = None
-    return next((_REUSED.format(name=name) for name in carried), _UNNAMED)
+    name = next(iter(carried), "")
+    return _REUSED.format(name=name, where=_start_of_round(case, error, name)) if name else _UNNAMED
+
+
+def _start_of_round(case: Case, error: Failure, name: str) -> str:
+    """Where a state is detached in each iteration: before the first line of the innermost loop around the pass; empty
+    where the source has no such loop, or the loop does not call the state by this name."""
+    if error.site is None:
+        return ""
+    place = error.site.place
+    tree = case.query.of(trees).get(place.file)
+    loops = [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.For | ast.While) and node.lineno < place.line <= (node.end_lineno or 0)
+    ]
+    if not loops:
+        return ""
+    loop = max(loops, key=lambda loop: loop.lineno)
+    names = {ast.unparse(node) for node in ast.walk(loop) if isinstance(node, ast.Name | ast.Attribute)}
+    first = loop.body[0].lineno
+    return f"before line {first}, " if name in names and first < place.line else ""
 
 
 def _earlier_pass(case: Case, error: Failure) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from gradviz.query.query import Query
 from gradviz.tracefile import open_trace
 
 BROKEN = [program for program in ALL if program.state == "broken" and not program.needs_torch]
+ON_TORCH = [program for program in ALL if program.state == "broken" and program.needs_torch]
 ADVISED_RULES = {
     "exploding-gradient", "lost-update", "nonfinite-gradient", "off-loss-path", "recreated-parameter",
     "saturated-activation", "update-ratio", "vanished-lr", "vanishing-gradient", "wrong-custom-gradient",
@@ -75,8 +77,8 @@ def is_advice(program: Program) -> bool:
     return program.rule in ADVISED_RULES or program.name in ADVISED
 
 
-def cure_in(program: Program, folder: Path) -> Cure | None:
-    finding = checked(program, folder).findings[0]
+def cure_in(program: Program, folder: Path, engine: str = "numpy") -> Cure | None:
+    finding = checked(program, folder, engine=engine).findings[0]
     with open_trace(folder / "run.gradviz") as trace:
         return cure_of(finding, Query(trace), program.text)
 
@@ -94,6 +96,26 @@ def test_with_the_cure_of_a_broken_program_its_finding_is_gone_and_none_is_new(
     assert (program.rule, line) not in [(finding.rule, finding.line) for finding in after], cure.patch
     known = {(f.rule, cure.line_after(f.line)) for top in before for f in (top, *top.consequences)}
     assert [f.message for f in after.at_least("warning") if (f.rule, f.line) not in known] == [], cure.patch
+
+
+def test_a_probability_becomes_its_logarithm_once(tmp_path: Path) -> None:
+    text = "import torch\nF = torch.nn.functional\nx = torch.randn(3, 4, requires_grad=True)\n"
+    text += "F.nll_loss(F.softmax(x, dim=1), torch.tensor([0, 1, 2])).backward()\n"
+    cure = cure_in(Program("probabilities", "broken", text), tmp_path)
+    assert cure is not None
+    assert cure.after.splitlines()[-1] == (
+        "F.nll_loss(F.log_softmax(x, dim=1), torch.tensor([0, 1, 2])).backward()"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch")
+@pytest.mark.parametrize("program", [p for p in ON_TORCH if not is_advice(p)], ids=lambda p: p.name)
+def test_with_the_cure_of_a_program_for_pytorch_there_is_no_finding(program: Program, tmp_path: Path) -> None:
+    cure = cure_in(program, tmp_path, "torch")
+    assert cure is not None
+    after = checked(Program(program.name, "cured", cure.after), tmp_path, engine="torch")
+    assert [f.message for f in after.at_least("warning")] == [], cure.patch
 
 
 @pytest.mark.parametrize("program", [p for p in BROKEN if is_advice(p)], ids=lambda program: program.name)

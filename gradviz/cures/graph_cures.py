@@ -18,15 +18,30 @@ _MAKERS = {"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor"}
 
 
 def without_cut(spot: Spot) -> list[Edit]:
-    """`x.detach()` as `x`, `math.sin(x)` as `torch.sin(x)`; a statement outside of `torch.no_grad()`."""
+    """`x.detach()` as `x`, `math.sin(x)` as `torch.sin(x)`, `q.sample()` as `q.rsample()`; a statement outside of
+    `torch.no_grad()`."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
+    if spot.finding.fix.startswith("pass use_reentrant=False"):
+        return [
+            with_keyword(source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]
+        ]
+    if ".rsample()" in spot.finding.fix:
+        return _redrawn(spot)
     for area in (_with_twins(source, spot.area, statement), statement):
         edits = (list(_uncut(source, area)) or list(_of_torch(source, area))) if area is not None else []
         if edits:
             return [] if _leaves_torch(source, area) else [*edits, *_uncut_sources(source, statement)]
     return _with_grad_mode(source, statement)
+
+
+def _redrawn(spot: Spot) -> list[Edit]:
+    """`q.rsample()` in place of the only `q.sample()` of a line."""
+    calls = [call for call in spot.calls_here("sample") if isinstance(call.func, ast.Attribute)]
+    if len(calls) != 1:
+        return []
+    return [spot.source.replaced(calls[0].func, f"{spot.receiver(calls[0])}.rsample")]
 
 
 def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -> ast.AST | None:

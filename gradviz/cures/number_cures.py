@@ -178,9 +178,18 @@ def _log_probabilities(spot: Spot) -> list[Edit]:
         [n for n in ast.walk(statement) if isinstance(n, ast.Call) and len(n.args) == 2] if statement else []
     )
     for call in calls:
-        code = spot.source.code(call.args[0])
+        given = call.args[0]
+        if isinstance(given, ast.Call) and called(given) == "softmax":
+            return [spot.source.replaced(given.func, _log_of(spot, given))]
+        code = spot.source.code(given)
         return [spot.source.replaced(call.args[0], f"torch.nn.functional.log_softmax({code}, dim=1)")]
     return []
+
+
+def _log_of(spot: Spot, softmax: ast.Call) -> str:
+    """The function that gives the logarithms of what a call of softmax gives."""
+    receiver = spot.receiver(softmax)
+    return f"{receiver}.log_softmax" if receiver else "torch.nn.functional.log_softmax"
 
 
 def right_axis(spot: Spot) -> list[Edit]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
-from gradviz.cures.graph_cures import updated_in_place
+from gradviz.cures.graph_cures import updated_in_place, with_keyword
 from gradviz.cures.source_text import Edit
 from gradviz.cures.spot import Spot
 
+_INPUT_AND_RATE = 2  # arguments of dropout before that of training
 _PARTS = {"a tenth": "0.1", "a hundredth": "0.01"}  # of a learning rate
 
 
@@ -232,8 +233,11 @@ def made_after(spot: Spot) -> list[Edit]:
 
 
 def evaluated(spot: Spot) -> list[Edit]:
-    """`model.eval()` before a statement and `model.train()` behind it; or `model.train()` at the start of a round."""
+    """`model.eval()` before a statement and `model.train()` behind it; or `model.train()` at the start of a round; or
+    dropout only in training."""
     source, statement = spot.source, spot.statement
+    if "training=self.training" in spot.finding.fix:
+        return _dropped_in_training(spot)
     cure = re.match(r"([\w.]+)\.(eval|train)\(\)", spot.finding.fix)
     if statement is None or cure is None:
         return []
@@ -249,6 +253,16 @@ def evaluated(spot: Spot) -> list[Edit]:
     if isinstance(statement, ast.Return):
         return [before]
     return [before, source.after(statement, f"{model}.train()")]
+
+
+def _dropped_in_training(spot: Spot) -> list[Edit]:
+    """`F.dropout(x, p, training=self.training)` in a method of a module."""
+    calls, statement = spot.calls_here("dropout"), spot.statement
+    method = spot.source.function(statement) if statement is not None else None
+    is_method = isinstance(method, ast.FunctionDef) and [a.arg for a in method.args.args[:1]] == ["self"]
+    if len(calls) != 1 or not is_method or len(calls[0].args) > _INPUT_AND_RATE:
+        return []
+    return [with_keyword(spot.source, calls[0], "training=self.training")]
 
 
 def downhill(spot: Spot) -> list[Edit]:

@@ -978,3 +978,26 @@ def rows_of(page: Page, selector: str) -> list[list[str]]:
         f"[...document.querySelectorAll('{selector}')]"
         ".map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
     )
+
+
+def test_a_pass_for_which_there_is_no_room_is_not_built(
+    traced: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program() -> None:
+        w = torch.tensor(1.0, requires_grad=True)
+        for _ in range(6):
+            (w * 2).exp().backward()
+
+    with traced(program) as trace:
+        first = build(trace, 1)
+        shown = len(views.view(first, trace.passes[0], views.Shared(Words(trace)))["steps"])
+        monkeypatch.setattr(page_of, "MOST_IN_ALL", len(first.nodes) + shown + len(first.nodes))
+        built: list[int | None] = []
+
+        def built_on_demand(number: int | None) -> Graph:
+            built.append(number)
+            return build(trace, number)
+
+        html = page_of.html(trace, built_on_demand, 1)
+    assert '"held":[1]' in html
+    assert built == [1]

@@ -85,6 +85,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 choice.number,
                 path,
                 found[0],
+                query,
             )
         if choice.style == "textbook":
             graph = build(Query(traces[0]), choice.number)

@@ -10,16 +10,22 @@ from gradviz.diagnose import Finding
 from gradviz.diagnose.place import place_of
 from gradviz.page import Build, ListedFinding, html
 from gradviz.pictures.render import write
+from gradviz.query import Query
 from gradviz.tracefile import Trace
 
 
 def write_page(
-    trace: Trace, build: Build, number: int | None, path: Path, found: Sequence[tuple[int, Finding]] = ()
+    trace: Trace,
+    build: Build,
+    number: int | None,
+    path: Path,
+    found: Sequence[tuple[int, Finding]] = (),
+    query: Query | None = None,
 ) -> str:
-    """Write the page of a trace, with its findings by their numbers. Returns one line for the user. Raises
-    DrawError."""
+    """Write the page of a trace, with its findings by their numbers; `query` is that of `build`, if it has one.
+    Returns one line for the user. Raises DrawError."""
     listed = [_listed(place, finding, trace) for place, finding in found]
-    write(path, html(trace, build, number, findings=listed).encode())
+    write(path, html(trace, build, number, findings=listed, query=query).encode())
     return f"wrote {path}"
 
 

@@ -27,6 +27,7 @@ from gradviz.page.lesson_data import PageLesson, lesson_data
 from gradviz.page.pass_summary import PassSummaries
 from gradviz.page.views import Shared, view
 from gradviz.pictures.render import DrawError
+from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
@@ -97,13 +98,15 @@ def html(
     number: int | None = None,
     lesson: PageLesson | None = None,
     findings: Sequence[ListedFinding] = (),
+    query: Query | None = None,
 ) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
-    asks its questions on the page; `findings` are listed, and lead to their places. Raises DrawError if the first graph
+    asks its questions on the page; `findings` are listed, and lead to their places; `query` is that of `build`, if it
+    has one, whose tables are made once. Raises DrawError if the first graph
     is too large for a browser, or if the trace has no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
-    first, words = build(number), Words(trace)
+    first, words = build(number), Words(trace, query)
     if len(first.nodes) > MOST_NODES:
         raise DrawError(
             f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
@@ -119,13 +122,16 @@ def html(
 
     views = [shown(first, book(trace, first))]
     room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
+    sizes = {_structure(trace, first.pass_number): len(first.nodes)}
     for other in _order(trace, first.pass_number):
-        if room <= 0 or len(views) >= MOST_PASSES:
-            break
+        structure = _structure(trace, other)
+        if room <= sizes.get(structure, 0) or len(views) >= MOST_PASSES:
+            break  # there is no room for it: its graph need not be built to know that
         try:
             graph = build(other)
         except (GraphError, SliceError):
             continue  # that pass has nothing of the requested slice
+        sizes[structure] = len(graph.nodes)
         room -= len(graph.nodes)
         if room > 0:
             views.append(shown(graph, book(trace, graph) if len(views) < MOST_BOOKS else ""))
@@ -165,6 +171,12 @@ def _listed(finding: ListedFinding) -> dict[str, Any]:
 
 def _run(trace: Trace, number: int | None) -> PassInfo | None:
     return next((run for run in trace.passes if run.number == number), None)
+
+
+def _structure(trace: Trace, number: int | None) -> str | int | None:
+    """What passes of the same structure share; of a pass whose structure is not known its number."""
+    run = _run(trace, number)
+    return (run.digest if run is not None else "") or number
 
 
 def _order(trace: Trace, shown: int | None) -> list[int]:

@@ -91,17 +91,17 @@ def chain_step(
     symbol, formula = stated(made.rule, len(made.edges))[position]
     plain = formula.removesuffix(_SUMMED)
     sums = made.rule.elementwise or is_number(plain)
-    step = ChainStep(made, position, symbol, plain if sums else formula)
+    output, tensor = made.outputs[0] if len(made.outputs) == 1 else 0, made.edges[position].tensor
     up = _only(query, received)
     given = (
         produced.flows[position].gradient if produced is not None and position < len(produced.flows) else 0
     )
     down = query.memory.value(given, produced.index) if produced is not None and given else None
-    above = up or query.memory.value(step.output, made.index)
-    below = down or _input(query, made, step.tensor)
+    above = up or query.memory.value(output, made.index)
+    below = down or _input(query, made, tensor)
     summed = _repeated(above, below) if sums else ()
-    step = replace(step, formula=plain if summed or made.rule.elementwise else formula)
-    step = replace(step, upstream=up, downstream=down, summed=summed)
+    stands = plain if summed or made.rule.elementwise else formula
+    step = ChainStep(made, position, symbol, stands, up, down, summed=summed)
     if up is None or down is None or produced is None:
         return step
     return _in_numbers(query, step, up, down, _ROUNDINGS * rounding(query, given, produced.index))

@@ -72,7 +72,7 @@ class Passes(Lookup):
 
     def is_done(self, run: PassInfo) -> bool:
         """Whether a pass ended, and not by an exception."""
-        return run.last is not None and self.trace.kinds[run.last - 1] != Kind.ERROR
+        return run.last is not None and int(self.trace.kinds[run.last - 1]) != Kind.ERROR
 
     def _led_to(self, number: int) -> Counter[tuple[int, int]]:
         roots = self.began(number).roots

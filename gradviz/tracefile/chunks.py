@@ -18,6 +18,7 @@ from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, expanded, header_o
 
 _GROUPS = 3  # that are kept in memory, of each kind of array
 _VALUES = 8  # chunks whose values are kept in memory
+_SMALL = 1 << 19  # bytes of values that are read at once: to open a blob for each value takes longer
 
 
 class Chunk(NamedTuple):
@@ -100,7 +101,8 @@ class Chunks:
 
     def value(self, place: int, offset: int, length: int) -> bytes:
         """A part of the values of a chunk."""
-        if self._header(place)[0] != AS_IS:
+        how, size = self._header(place)
+        if how != AS_IS or size <= _SMALL:
             return self._values(place)[offset : offset + length]
         with self._payload(place) as blob:
             blob.seek(HEADER + offset)

@@ -52,7 +52,7 @@ class Trace(Tables):
         self._firsts = [chunk.first for chunk in self.chunks.list]
         self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
-        self._known_event = lru_cache(maxsize=4096)(self._event)
+        self._known_event = lru_cache(maxsize=1 << 14)(self._event)
         self._tables: dict[Kind, Table] = {}
 
     # --- passes

@@ -87,7 +87,7 @@ class States:
         self.firsts_of_chunks = np.cumsum([0, *map(len, chunks)])
         self._offsets = self._checked_offsets(sizes)
         check_values(table["what"] >> 8, self._lengths, self.forms, forms)
-        self.snapshot = lru_cache(maxsize=4096)(self._snapshot)
+        self.snapshot = lru_cache(maxsize=1 << 15)(self._snapshot)
 
     def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
         """Where the value of each state begins in the payload of its chunk."""
@@ -116,7 +116,7 @@ class States:
         kept = np.zeros(len(self), bool)
         kept[rows] = True
         part.firsts_of_chunks = np.concatenate([[0], np.cumsum(kept)])[self.firsts_of_chunks]
-        part.snapshot = lru_cache(maxsize=4096)(part._snapshot)
+        part.snapshot = lru_cache(maxsize=1 << 15)(part._snapshot)
         return part
 
     # --- which state

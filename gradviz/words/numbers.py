@@ -12,7 +12,7 @@ from gradviz.tracefile import Snapshot
 SHOWN = 6  # tensors with up to this many elements are written in full
 BRIEF = 4  # the same within a sentence
 _COMPACT = 30  # characters
-_KNOWN = 256  # snapshots whose texts are kept: one event after another speaks of the same
+_KNOWN = 4096  # snapshots whose texts are kept: one event after another speaks of the same
 
 
 def number(value: object, digits: int = 6) -> str:

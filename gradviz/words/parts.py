@@ -72,11 +72,17 @@ def leads_to(stop: Stop, node: NodeMade) -> str:
 
 def steps_at(stop: Stop, made: NodeMade) -> Iterator[ChainStep]:
     """The steps of the chain rule along the edges of a node that lead on, as far as they have run at a stop."""
-    received = stop.moment.received(made.node)
-    produced = stop.event if isinstance(stop.event, Produced) else None
     for i, edge in enumerate(made.edges):
         if edge.node:
-            yield chain_step(stop.query, made, i, received, produced)
+            yield _step(stop, made, i)
+
+
+def _step(stop: Stop, made: NodeMade, i: int) -> ChainStep:
+    """The step along edge i of the node of a stop; the sentence and the rows of a stop all speak of it."""
+    if i not in stop.steps:
+        produced = stop.event if isinstance(stop.event, Produced) else None
+        stop.steps[i] = chain_step(stop.query, made, i, stop.moment.received(made.node), produced)
+    return stop.steps[i]
 
 
 def saved_by(stop: Stop, made: NodeMade) -> str:
@@ -102,7 +108,7 @@ def chain_rule(stop: Stop, event: Produced, i: int) -> str:
     made = stop.node_made
     if made is None or i >= len(made.edges):
         return ""
-    return product(stop.words, chain_step(stop.query, made, i, stop.moment.received(event.node), event))
+    return product(stop.words, _step(stop, made, i))
 
 
 def flags_of(event: PassBegan, words: str) -> str:

@@ -26,6 +26,7 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TensorMade,
 )
+from gradviz.query.chain_step import ChainStep
 from gradviz.query.moment import Moment
 from gradviz.tracefile import Site
 from gradviz.words.numbers import brief, compact, value
@@ -44,6 +45,7 @@ class Stop:
         self.k = k
         self.moment: Moment = self.query.at(k)
         event = self.trace.event(k)
+        self.steps: dict[int, ChainStep] = {}  # of the chain rule, by the edge of the node of this event
         self.event: Event = self.query.passes.with_tensors(event) if isinstance(event, PassBegan) else event
 
     @cached_property

@@ -19,11 +19,11 @@ MOST_LISTED = 24  # things of one kind that are named together; of more only the
 
 
 class Words:
-    """The names of the things in one trace."""
+    """The names of the things in one trace, by a `query` that others have of it, else by one of its own."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, query: Query | None = None) -> None:
         self.trace = trace
-        self.query = Query(trace)
+        self.query = Query(trace) if query is None else query
         self.language = "en"
         self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones

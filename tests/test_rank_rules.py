@@ -19,6 +19,9 @@ if not torch.distributed.is_available():
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS  # noqa: E402
 from gradviz.diagnose.finding import NOTE, Finding  # noqa: E402
 from gradviz.diagnose.rank_reports import check_ranks  # noqa: E402
+from gradviz.graph.build import build  # noqa: E402
+from gradviz.pictures.scene import scene_of  # noqa: E402
+from gradviz.query import Query  # noqa: E402
 from gradviz.query.ranks import ranked_traces  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.rank_files import traces_of  # noqa: E402
@@ -74,6 +77,25 @@ def test_a_fault_between_ranks_is_named_on_its_line(name: str, runs: Path) -> No
 @pytest.mark.parametrize("name", HEALTHY_NAMES)
 def test_a_healthy_run_of_ranks_is_not_accused(name: str, runs: Path) -> None:
     assert [(finding.rule, finding.message) for finding in found_in(runs, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "gates"),
+    [
+        ("averaged_by_hand", 1, 4),
+        ("of_one_replica_after_another", 2, 4),
+        ("averaged_in_one_piece", 1, 0),  # what is reduced there is no gradient of a leaf
+        ("accumulated", 1, 0),  # under no_sync
+        ("accumulated", 2, 4),
+    ],
+)
+def test_what_is_averaged_is_a_gate_in_the_picture_of_the_pass(
+    name: str, number: int, gates: int, runs: Path
+) -> None:
+    with open_trace(runs / f"{name}.rank0.gradviz") as trace:
+        scene = scene_of(build(Query(trace), number))
+    drawn = [thing.lines[0][1] for thing in scene.things.values() if "gate" in thing.classes]
+    assert drawn == ["all_reduce · 2 ranks"] * gates
 
 
 @pytest.mark.parametrize(

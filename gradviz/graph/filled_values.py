@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
 from gradviz.query.changes import added_to
+from gradviz.query.collective_calls import on_gradients
 from gradviz.query.silent_writes import used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
@@ -84,9 +86,19 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
             leaf.added = added.get(leaf.pair)
         if leaf.pair in arrived and leaf.kind == m.LEAF and not graph.nodes[leaf.pair].accumulated:
             leaf.reached = arrived[leaf.pair]
+    between_ranks = on_gradients(query, run)
+    for leaf in graph.nodes.values() if between_ranks else ():
+        if leaf.is_leaf and not leaf.overwritten and leaf.number in between_ranks:
+            leaf.collectives = _collectives(between_ranks[leaf.number], query.trace.meta.get("world", ""))
     for root in query.passes.began(run.number).roots:
         if ids[root.node] in graph.nodes:
             graph.nodes[ids[root.node]].upstream = trace.snapshot(root.gradient, run.first)
+
+
+def _collectives(names: list[str], world: str) -> str:
+    """What a gradient went through between ranks, in a few words: `all_reduce · 2 ranks`."""
+    parts = [name if count == 1 else f"{name} ×{count}" for name, count in Counter(names).items()]
+    return ", ".join(parts) + (f" · {world} ranks" if world else "")
 
 
 def _events_of(query: Query, run: PassInfo) -> list[Received | Produced | Accumulated]:

@@ -12,7 +12,7 @@ from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.merge import Merging
-from gradviz.graph.model import GROUP, LEAF, OP, Box, Graph, Node, Scope, ends_with
+from gradviz.graph.model import GROUP, LEAF, OP, TENSOR, Box, Graph, Node, Scope, ends_with
 from gradviz.graph.rolling import places
 from gradviz.nearest import nearest
 
@@ -135,10 +135,12 @@ def _add_to_group(group: Node, node: Node) -> None:
     group.finding = group.finding or node.finding
     group.requires_grad = bool(group.requires_grad or node.requires_grad)
     group.has_grad = group.has_grad or node.has_grad
+    group.collectives = group.collectives or node.collectives
     if group.line is None and node.line is not None:
         group.file, group.line, group.text = node.file, node.line, node.text
-    if group.box is not None and node.parameter and not node.buffer and node.kind == LEAF:
-        group.box.parameters[node.number] = node  # the last version
+    is_leaf = node.kind == LEAF or (node.kind == TENSOR and node.is_leaf and group.op == SCOPE)
+    if group.box is not None and node.parameter and not node.buffer and is_leaf:
+        group.box.parameters[node.number] = node  # the last version, which has the gradient
     if group.op == PLACE and node.kind == OP:
         group.args = node.args if held[OP] == 1 or group.args == node.args else ""
         group.grad_fn = group.grad_fn or node.grad_fn

@@ -84,6 +84,7 @@ class Node:
     added: tuple[Snapshot, Snapshot] | None = (
         None  # of a leaf: its .grad before the shown pass, and what came
     )
+    collectives: str = ""  # of a leaf: what its gradient went through between ranks: `all_reduce · 2 ranks`
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
     reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate

@@ -90,7 +90,7 @@ def _parameters(parameters: list[Node]) -> list[Line]:
     wanted = [one for one in parameters if one.requires_grad]
     if not wanted:
         return [*lines, ("fact", "frozen")]
-    due = [one for one in wanted if one.has_grad or not one.spared]
+    due = [one for one in wanted if one.has_grad or not (one.spared or one.overwritten)]
     return lines + (_health(due) if due else [])
 
 

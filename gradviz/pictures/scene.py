@@ -86,7 +86,38 @@ def scene_of(graph: Graph) -> Scene:
             link = Link(f"e{number}", edge.source, edge.target, classes, _label(edge), _edge_tooltip(edge))
             link.backward = edge.kind == GRAD
             scene.links.append(link)
+    if graph.show != "forward":
+        _add_collectives(scene, graph)
     return scene
+
+
+def _add_collectives(scene: Scene, graph: Graph) -> None:
+    """Add a gate behind each leaf, and each module, whose gradients went through a collective."""
+    for node in graph.nodes.values():
+        if told := _collectives(node):
+            gate = Thing(
+                f"{node.id}c", ["gate"], [("value", told)], f"{node.id}  {told}", scene.things[node.id].scope
+            )
+            source = node.pair if node.pair in graph.nodes else node.id
+            classes = ["grad", "flowed"]
+            link = Link(
+                f"e{node.id}c", source, gate.id, classes, [], f"{node.label}.grad → {told}", backward=True
+            )
+            scene.things[gate.id] = gate
+            scene.links.append(link)
+
+
+def _collectives(node: Node) -> str:
+    """What the gradients of a leaf, or of the parameters of a module, went through between ranks; if not all of them
+    did, how many."""
+    leaves = [*node.box.parameters.values()] if node.box is not None else []
+    told = dict.fromkeys(one.collectives for one in leaves if one.collectives)
+    if not told:
+        return plain(node.collectives, 60)
+    due = sum(one.has_grad for one in leaves)
+    through = sum(bool(one.collectives) for one in leaves)
+    few = f", {through} of {due} gradients" if through < due else ""
+    return plain("; ".join(told), 60) + few
 
 
 def _types(graph: Graph) -> dict[str, str]:

@@ -1,0 +1,139 @@
+"""A collective that a gradient went through is a gate in the picture of its pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+
+import gradviz  # noqa: E402
+from gradviz.graph.build import build  # noqa: E402
+from gradviz.graph.fold import folded  # noqa: E402
+from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
+from gradviz.query import Query  # noqa: E402
+from gradviz.tracefile import open_trace  # noqa: E402
+
+pytestmark = pytest.mark.torch
+dist, nn = torch.distributed, torch.nn
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """This process as a group of one."""
+    hook = sys.excepthook  # which PyTorch replaces for good
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = hook
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, group: None) -> Callable[..., Scene]:
+    """Draws a pass of a program."""
+
+    def draw(run: Callable[[], None], number: int = 1, depth: int | None = None, show: str = "both") -> Scene:
+        path = tmp_path / "run.gradviz"
+        with gradviz.record(path):
+            run()
+        with open_trace(path) as trace:
+            graph = build(Query(trace), number, show)
+            return scene_of(graph if depth is None else folded(graph, depth))
+
+    return draw
+
+
+def gates(scene: Scene) -> dict[str, str]:
+    """The gates of a picture, by the thing that leads to each."""
+    sources = {link.target: link.source for link in scene.links}
+    return {sources[one.id]: one.lines[0][1] for one in scene.things.values() if "gate" in one.classes}
+
+
+def owners(scene: Scene) -> list[str]:
+    """The leaves whose AccumulateGrad leads to a gate."""
+    leaves = {one.pair: one for one in scene.things.values() if one.pair}
+    return sorted(leaves[source].lines[0][1] for source in gates(scene))
+
+
+def reduced(*chosen: int, data: bool = False) -> None:
+    """A pass of a layer, some of whose gradients are reduced."""
+    net = nn.Linear(2, 1)
+    net(torch.ones(3, 2)).sum().backward()
+    for number in chosen:
+        grad = [*net.parameters()][number].grad
+        dist.all_reduce(grad.data if data else grad)
+
+
+def test_each_leaf_has_the_gate_of_its_gradient(drawn: Callable[..., Scene]) -> None:
+    scene = drawn(lambda: reduced(0, 1))
+    assert [*gates(scene).values()] == ["all_reduce", "all_reduce"]
+    assert owners(scene) == ["net.bias", "net.weight"]
+
+
+def test_a_leaf_that_was_left_out_has_none(drawn: Callable[..., Scene]) -> None:
+    assert owners(drawn(lambda: reduced(1))) == ["net.bias"]
+
+
+def test_a_gradient_is_followed_through_its_data(drawn: Callable[..., Scene]) -> None:
+    assert owners(drawn(lambda: reduced(0, data=True))) == ["net.weight"]
+
+
+def test_a_module_has_one_gate_for_its_leaves(drawn: Callable[..., Scene]) -> None:
+    scene = drawn(lambda: reduced(0, 1), depth=0)
+    assert [*gates(scene).values()] == ["all_reduce"]
+    assert all(scene.things[source].lines[0][1].startswith("net") for source in gates(scene))
+
+
+def test_the_gate_of_a_module_says_how_many_went_through(drawn: Callable[..., Scene]) -> None:
+    assert [*gates(drawn(lambda: reduced(1), depth=0)).values()] == ["all_reduce, 1 of 2 gradients"]
+
+
+def test_a_collective_that_is_called_twice_is_counted(drawn: Callable[..., Scene]) -> None:
+    assert [*gates(drawn(lambda: reduced(1, 1))).values()] == ["all_reduce ×2"]
+
+
+def test_the_forward_graph_has_no_gates(drawn: Callable[..., Scene]) -> None:
+    assert gates(drawn(lambda: reduced(0, 1), show="forward")) == {}
+
+
+def test_a_tensor_that_is_no_gradient_has_no_gate(drawn: Callable[..., Scene]) -> None:
+    def run() -> None:
+        w = torch.ones(2, requires_grad=True)
+        loss = (w * 2).sum()
+        loss.backward()
+        dist.all_reduce(loss.detach())
+
+    assert gates(drawn(run)) == {}
+
+
+def accumulated() -> None:
+    """Two passes, after which the gradient is averaged once."""
+    w = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        (w * 2).sum().backward()
+    dist.all_reduce(w.grad, op=dist.ReduceOp.SUM)
+
+
+@pytest.mark.parametrize(("number", "shown"), [(1, []), (2, ["all_reduce SUM"])])
+def test_the_gate_is_in_the_picture_of_the_last_pass_before_it(
+    number: int, shown: list[str], drawn: Callable[..., Scene]
+) -> None:
+    assert [*gates(drawn(accumulated, number)).values()] == shown
+
+
+def test_a_module_whose_parameters_were_handed_out_shows_their_gradients(drawn: Callable[..., Scene]) -> None:
+    def run() -> None:
+        net = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+        net(torch.ones(3, 2)).sum().backward()
+
+    scene = drawn(run, depth=1)
+    told = [text for thing in scene.things.values() for _, text in thing.lines if ".grad" in text]
+    assert told == [".grad norm 5.196"]
+    assert [*gates(scene).values()] == ["all_reduce"]

@@ -209,6 +209,12 @@ def test_shards_train_as_untraced(
             assert trace.meta["ended"] == "ok"
             assert len(trace.passes) == 2
         assert differences(traces) == []  # each rank has its own part
+        wholes = Replicas({rank: Query(trace) for rank, trace in enumerate(traces)}).wholes
+        weights = [float.fromhex(weight) for weight in plain[0][2:]]
+        whole, gradient = wholes["net.0.weight"]
+        assert whole.rms == pytest.approx((sum(weight**2 for weight in weights[:12]) / 12) ** 0.5)
+        assert (whole.min, whole.max) == pytest.approx((min(weights[:12]), max(weights[:12])))
+        assert gradient is not None
     found = json.loads(gradviz_here("check", "train.rank*.gradviz", "--format", "json").stdout)["findings"]
     assert found == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
-from gradviz.words.numbers import brief, of_passes, plural
+from gradviz.words.numbers import brief, number, of_passes, plural
 
 _WIDE = 1000  # of what is no terminal: nothing is cut, nor continued on the next line
 _MOST_LEAVES = 50
+_MOST_WHOLES = 12  # parameters
 _MOST_RANKS = 64  # that are listed
 _OF_LEAVES = "shape", "dtype", "requires_grad", ".grad", "made at"
 _FEWEST = 12  # characters of a name
@@ -129,9 +130,24 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
     if known.leaves:
         console.print(Text(f"\nrank {first}", "bold"))
         console.print(_leaf_table(known, console.width))
+    for line in _wholes(Replicas(ranks)):
+        console.print(line)
     found = next(findings_of(ranks, [*BETWEEN_RANKS]), None)
     told = "in nothing that check compares" if found is None else f"{found.rule}: {found.message}"
     console.print(Text("\nthe ranks differ ", "dim" if found is None else "yellow").append(told, "default"))
+
+
+def _wholes(ranks: Replicas) -> Iterator[Text]:
+    """What parameters are that lie on the ranks in parts."""
+    for place, (name, (whole, gradient)) in enumerate(ranks.wholes.items()):
+        if place == _MOST_WHOLES:
+            yield Text(f"… and {len(ranks.wholes) - place} more", "dim")
+            return
+        grad = "None" if gradient is None else f"rms {number(gradient.rms, 4)}"
+        told = f"rms {number(whole.rms, 4)}, .grad {grad} over all {len(ranks.ranks)} ranks"
+        yield Text.assemble(
+            ("whole ", "dim") if place else ("\nwhole ", "dim"), (clean(name), "bold"), f" {told}"
+        )
 
 
 def _of_rank(query: Query) -> dict[str, str]:

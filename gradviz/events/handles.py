@@ -7,12 +7,31 @@ go: so that a device need not be synchronised at every op.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gradviz.events.values import packed_stats_of
+
+_PART = re.compile(r" \(([0-9]+) of ([0-9]+)\)\Z")
+
+
+def device_of_part(device: str, here: int, count: int) -> str:
+    """The device of a tensor that lies on several ranks, and has values of the elements here: `cpu (6 of 12)`."""
+    return f"{device} ({here} of {count})"
+
+
+def part_of(device: str) -> tuple[int, int] | None:
+    """How many elements of a tensor are here, of how many; None if it lies on one rank."""
+    found = _PART.search(device)
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+def whole_device(device: str) -> str:
+    """A device without what is said of a part."""
+    return _PART.sub("", device)
 
 
 class Form(NamedTuple):

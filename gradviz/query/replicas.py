@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
+from gradviz.events.values import Stats
 from gradviz.query.collective_calls import ALL_REDUCE, COLLECTIVES, all_reduced, collectives, sums
 from gradviz.query.cuts import root_is_mean
 from gradviz.query.ops import DROPOUTS, RUNNING
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
+from gradviz.query.shards import whole_of
 from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
@@ -331,6 +333,23 @@ class Replicas:
             compared += masks[0].size if 0 < masks[0].sum() < masks[0].size else 0
             first = first if first >= 0 else together[0][0]
         return first if compared >= _FEWEST_DROPPED else -1
+
+    @cached_property
+    def wholes(self) -> dict[str, tuple[Stats, Stats | None]]:
+        """The parameters that lie on the ranks in parts, at the end: the statistics of the whole, and those of its
+        gradient, None where it has none."""
+        found = {}
+        at = [query.trace.count - 1 for query in self.queries]
+        for name in self.common:
+            whole = whole_of(self._values(name, at))
+            if whole is not None:
+                tensors = zip(self.queries, self._tensors(name), at, strict=True)
+                grads = [
+                    (query, query.tensors.grads.last(tensor, end) or 0, end) for query, tensor, end in tensors
+                ]
+                parts = [query.trace.snapshot(grad, end) if grad else None for query, grad, end in grads]
+                found[name] = whole, whole_of(parts)
+        return found
 
     # --- of one parameter on each rank
 

@@ -42,6 +42,8 @@ def print_(session: Session, argument: str) -> None:
         return
     if snapshot.array is None:
         kept = "its elements were not kept: record it with --values full"
+        if snapshot.part is not None:
+            kept = "its elements lie on several ranks, and are not kept"
         session.page = [f"{about} {value(snapshot)}", f"  {session.say(kept)}"]
         return
     array = snapshot.array if index is None else _picked(snapshot.array, index, argument)

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.handles import Form
+from gradviz.events.handles import Form, part_of
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
 from gradviz.events.values import Stats, stats_of, stats_table, unpack_stats
 from gradviz.sets import distinct
@@ -45,6 +45,11 @@ class Snapshot:
     def stats(self) -> Stats | None:
         """The statistics of its elements, or those that were kept; None where no values were."""
         return self.told if self.array is None else stats_of(self.array)
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """How many of its elements its values are of, if the others lie on other ranks: `(6, 12)`."""
+        return part_of(self.device)
 
     @property
     def is_leaf(self) -> bool:

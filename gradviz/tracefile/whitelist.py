@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gradviz.events.handles import device_of_part, part_of, whole_device
 from gradviz.events.kinds import Kind
 from gradviz.tracefile.sound import nested
 
@@ -233,7 +234,9 @@ def dtype(text: str) -> str:
 
 
 def device(text: str) -> str:
-    """The name of a device."""
+    """The name of a device, of which a rank may have a part."""
+    if part := part_of(text):
+        return device_of_part(device(whole_device(text)), *part)
     return text if re.fullmatch(r"[a-z]{1,16}(:[0-9]{1,3})?", text) else "unknown"
 
 

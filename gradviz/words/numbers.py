@@ -66,7 +66,7 @@ def brief(snapshot: Snapshot | None) -> str:
     stats = snapshot.stats
     bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
     size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
-    return f"{shape(snapshot)} {', '.join(bad + size)}".rstrip()
+    return f"{shape(snapshot)} {', '.join(bad + size)}".rstrip() + _of_part(snapshot)
 
 
 def value_label(snapshot: Snapshot) -> str:
@@ -79,7 +79,14 @@ def value_label(snapshot: Snapshot) -> str:
     if stats is None:
         return ""
     odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
-    return ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
+    told = ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
+    return told + _of_part(snapshot)
+
+
+def _of_part(snapshot: Snapshot) -> str:
+    """That the statistics are those of the elements on one rank; empty where they are of all."""
+    part = snapshot.part
+    return "" if part is None else f" in the {part[0]:,} of {part[1]:,} elements here"
 
 
 def has_odd(snapshot: Snapshot | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradviz.events.handles import READERS, Form, Later, NumpyReader
+from gradviz.events.handles import READERS, Form, Later, NumpyReader, device_of_part
 from gradviz.events.values import packed_stats_of, packed_stats_of_each
 from gradviz.sources.torch_recorder.device_values import statistics_of, whole_of
 from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, streams_of
@@ -94,6 +95,10 @@ class TorchReader:
 
     def form(self, value: torch.Tensor) -> Form:
         """The shape, dtype and device of a tensor."""
+        if type(value) not in PLAIN and is_sharded(value):
+            form, local = _form_of(value), local_part(value)
+            here = local.numel() if local is not None else 0
+            return form._replace(device=device_of_part(form.device, here, value.numel()))
         try:
             key = (value.shape, value.dtype, value.device)
             found = self.forms.get(key)
@@ -107,6 +112,8 @@ class TorchReader:
 
     def size(self, value: torch.Tensor) -> int:
         """How many elements a tensor has."""
+        if type(value) not in PLAIN and is_sharded(value):
+            return sys.maxsize  # its elements are not all here
         try:
             return value.numel()
         except RuntimeError:
@@ -114,6 +121,8 @@ class TorchReader:
 
     def array(self, value: torch.Tensor) -> np.ndarray | None:
         """Its elements, in place where it is on the CPU."""
+        if type(value) not in PLAIN and is_sharded(value):
+            return None
         try:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
                 return array_of(value if value.is_cpu else value.cpu())
@@ -123,7 +132,8 @@ class TorchReader:
     def keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         """Its elements or its statistics, or what they are made of later."""
         if type(value) not in PLAIN:
-            return None
+            local = local_part(value)
+            return None if local is None else self.keep(local, whole)
         try:
             with _Plain():
                 if _dispatch_modes() or _is_profiled():
@@ -193,6 +203,25 @@ class TorchReader:
             for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
                 found[at] = data
         return found
+
+
+def local_part(value: torch.Tensor) -> torch.Tensor | None:
+    """The elements of a tensor that lies on several ranks which are here; None of another tensor, or where its value is
+    a sum over ranks that is yet to be made."""
+    local = getattr(value, "_local_tensor", None)
+    if type(local) not in PLAIN or any(place.is_partial() for place in _placements(value)):
+        return None
+    return local
+
+
+def is_sharded(value: torch.Tensor) -> bool:
+    """Whether some elements of a tensor lie on other ranks."""
+    return local_part(value) is not None and not all(place.is_replicate() for place in _placements(value))
+
+
+def _placements(value: Any) -> Sequence[Any]:
+    """How a tensor lies on the dimensions of a mesh of ranks."""
+    return getattr(value, "placements", ())
 
 
 def _form_of(value: torch.Tensor) -> Form:

@@ -209,7 +209,7 @@ def test_what_only_ran_in_other_processes_is_not_called_undifferentiated(
     text = f"import os, subprocess, sys\nif __name__ == '__main__':\n    {starts}"
     told = gradviz("trace", script(tmp_path, text)).stderr
     assert "no leaf requires grad in this process; those that it started are not recorded" in told
-    assert "torchrun -m gradviz trace SCRIPT records each" in told
+    assert "gradviz trace --ranks SCRIPT records each" in told
     assert "nothing was differentiated" not in told
 
 

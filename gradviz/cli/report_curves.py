@@ -164,6 +164,6 @@ def _total(summary: Sequence[ModuleRow]) -> str:
     elements = sum(row.own * row.count for row in summary)
     frozen = sum((row.own - row.trainable) * row.count for row in summary)
     modules = sum(row.count for row in summary)
-    told = f"{plural(modules, 'module')} with {elements:,} elements of parameters"
+    told = f"{plural(modules, 'module')} with {plural(elements, 'element')} of parameters"
     told += f", {frozen:,} of them frozen at the end" if frozen else ""
     return f"{told}. Ops are those of the first call of a module, with those of modules inside."

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.cli.common import all_opened, traces_argument
-from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
@@ -116,6 +115,8 @@ def _print(queries: list[Query]) -> None:
 
 def _print_ranks(ranks: Mapping[int, Query]) -> None:
     """Print the ranks of one run, a line each, the leaves of the first, and where the ranks differ first."""
+    from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of  # which loads all rules
+
     console = _console()
     (first, query), *_ = ranks.items()
     known = overview(query)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -35,6 +34,8 @@ def launcher(module: str | None, script: str | None, arguments: Sequence[str]) -
 
 def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, list[Path]]:
     """Run a command that starts ranks, and have each of them recorded; returns its exit status, and the traces."""
+    import subprocess  # which no other run needs
+
     record_children({**settings, "quiet": True})
     began = time()
     status = subprocess.call(command)

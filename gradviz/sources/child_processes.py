@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from multiprocessing import process as processes
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +85,8 @@ def _command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _record_targets() -> None:
     """Have the processes of `multiprocessing` record what they do: those that this one becomes, or that it forks."""
+    from multiprocessing import process as processes  # where nobody asks for ranks it stays unloaded
+
     base: Any = processes.BaseProcess
     if not hasattr(base._bootstrap, "__wrapped__"):
         base._bootstrap = _recorded(base._bootstrap)

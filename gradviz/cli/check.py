@@ -39,7 +39,7 @@ from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
 from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
-from gradviz.tracefile.rank_files import are_of_one_run
+from gradviz.tracefile.rank_files import in_order
 from gradviz.words.escape import json_text
 
 COMPARING = "wrong-custom-gradient"  # the rule that looks at what --check-functions tells
@@ -194,7 +194,7 @@ def check(
         if not all(map(_is_run, named)):
             fail(f"check reads the traces of one run; {arguments[0]} is one argument too many")
         traces = named_traces(named) or [newest_trace()]
-        if len(traces) > 1 and not are_of_one_run(traces):
+        if len(traces) > 1 and in_order(traces) is None:
             fail(f"check reads one TRACE, or the ranks of one run; {traces[1]} is one argument too many")
         if try_cures:
             fail("--try-cures runs the program again, so it needs SCRIPT: a trace is only read")

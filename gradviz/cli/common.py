@@ -19,7 +19,7 @@ from rich.text import Text
 from gradviz.system.descriptors import high_copy, identity, write
 from gradviz.system.signs import SHOWN, encoded
 from gradviz.tracefile import Trace, open_trace
-from gradviz.tracefile.rank_files import are_of_one_run, by_rank, traces_of
+from gradviz.tracefile.rank_files import in_order, traces_of
 from gradviz.words.escape import clean, shortened
 
 _LONGEST = 450  # characters of a message
@@ -128,7 +128,7 @@ def named_traces(paths: Sequence[Path]) -> list[Path]:
     """The traces that paths name: a folder and a pattern name all ranks of a run. Ranks of one run come by their
     numbers, as a shell does not give them. Raises TraceError if there are none."""
     found = [trace for path in paths for trace in traces_of(path)]
-    return by_rank(found) if are_of_one_run(found) else found
+    return in_order(found) or found
 
 
 @contextmanager

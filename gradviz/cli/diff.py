@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gradviz.cli.common import fail, opened
+from gradviz.cli.common import all_opened, fail, opened
 from gradviz.compare.parting import TOLERANCE
 from gradviz.compare.parting import diff as difference_of
 from gradviz.compare.parting_text import difference_json, difference_text
 from gradviz.compare.replicas_text import replicas_text
-from gradviz.tracefile import open_trace
-from gradviz.tracefile.rank_files import are_of_one_run, rank_in, traces_of
+from gradviz.query.ranks import ranked_traces
+from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import json_text
 
 
@@ -65,7 +65,7 @@ def diff(
     with ExitStack() as stack:
         one, *others = [stack.enter_context(opened(path)) for path in traces or (None,)]
         found = difference_of(one, others[0] if others else None, numbers, tolerance)
-        as_replicas = replicas_text([one, *others]) if others and are_of_one_run(traces) else ()
+        as_replicas = replicas_text([one, *others]) if are_of_one_run([one, *others]) else ()
     if form == "json":
         click.echo(json_text(difference_json(found)))
     else:
@@ -80,14 +80,9 @@ def _of_ranks(traces: tuple[Path, ...]) -> tuple[Path, ...]:
     """The traces to compare: `RUN 0 3` are those of two ranks of a run."""
     if len(traces) != 3 or not all(rank.name.isdigit() for rank in traces[1:]):
         return traces
-    ranks = {_rank_of(path): path for path in traces_of(traces[0])}
+    with all_opened(traces[:1]) as opened_ranks:
+        ranks = {rank: trace.path for rank, trace in ranked_traces(opened_ranks).items()}
     for rank in traces[1:]:
         if int(rank.name) not in ranks:
             fail(f"{traces[0]} has no rank {rank}: it has {', '.join(map(str, ranks))}")
     return tuple(ranks[int(rank.name)] for rank in traces[1:])
-
-
-def _rank_of(path: Path) -> int:
-    with open_trace(path) as trace:
-        rank = trace.meta.get("rank", "")
-    return int(rank) if rank.isdigit() else rank_in(path)

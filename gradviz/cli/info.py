@@ -46,7 +46,7 @@ def info(traces: tuple[Path, ...], as_json: bool) -> None:
         if as_json:
             found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
             click.echo(json_text(found if len(found) > 1 else found[0]))
-        elif len(recorded) > 1 and are_of_one_run([trace.path for trace in recorded]):
+        elif are_of_one_run(recorded):
             _print_ranks({rank: Query(trace) for rank, trace in ranked_traces(recorded).items()})
         else:
             _print(queries)

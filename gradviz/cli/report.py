@@ -62,7 +62,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
             doing(f"drawing into {path.name}")
             one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
             count = sum(len(report.findings) for report in found)
-            if len(recorded) > 1 and are_of_one_run([trace.path for trace in recorded]):
+            if are_of_one_run(recorded):
                 one = replace(one, items=_items_of_ranks(recorded))
                 count = len(one.items)
             text = page.html(one)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
 from gradviz.tracefile.opening import open_trace
+from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.unreadable import TraceError
 
 ENDING = ".gradviz"
@@ -27,46 +28,56 @@ def traces_of(path: Path) -> list[Path]:
         raise TraceError(f"{path} is a directory, and there is no trace in it")
     if not found:
         raise TraceError(f"there is no trace {where}")
-    if len(found) > 1 and not are_of_one_run(found):
+    ordered = in_order(found)
+    if ordered is None and len(found) > 1:
         runs = sorted({_run_of(trace) for trace in found})
         raise TraceError(
             f"there are traces of several runs {where}: {', '.join(runs[:3])}; name those of one"
         )
-    return by_rank(found)
+    return ordered or found
 
 
-def by_rank(paths: Iterable[Path]) -> list[Path]:
-    """Paths by their ranks, in their names or else in the traces: 2 before 10."""
+def in_order(paths: Iterable[Path]) -> list[Path] | None:
+    """The traces of the ranks of one run by their ranks, 2 before 10; None if they are not those of one run. Their
+    names tell it, else the traces themselves."""
     known = list(paths)
-    ranks = dict(zip(known, _told_ranks(known) or map(rank_in, known), strict=True))
-    return sorted(known, key=lambda path: (ranks[path], path.name))
+    if _are_named_alike(known):
+        return sorted(known, key=lambda path: (rank_in(path), path.name))
+    if len(known) < 2:
+        return None
+    try:
+        ranks = _ranks_of([_meta_of(path) for path in known])
+    except TraceError:
+        return None
+    return [path for _, path in sorted(zip(ranks, known, strict=True))] if ranks else None
 
 
-def are_of_one_run(paths: Iterable[Path]) -> bool:
-    """Whether the paths are those of ranks of one run: by their names, or by what the traces say."""
-    known = list(paths)
-    if all(map(_is_of_rank, known)) and len({(path.parent, _run_of(path)) for path in known}) == 1:
-        return True
-    return bool(_told_ranks(known))
-
-
-def _told_ranks(paths: Sequence[Path]) -> list[int]:
-    """The ranks that traces with other names tell, if they are those of one run: one script, as many processes, each
-    rank once. Else none."""
-    if all(map(_is_of_rank, paths)) and len({_run_of(path) for path in paths}) <= 1:
-        return []
-    told = []
-    for path in paths:
-        try:
-            with open_trace(path) as trace:
-                told.append(tuple(trace.meta.get(name, "") for name in ("script", "world", "rank")))
-        except TraceError:
-            return []
-    ranks = [rank for *_, rank in told]
-    is_one = (
-        len({one[:2] for one in told}) == 1 and all(map(str.isdigit, ranks)) and len(set(ranks)) == len(ranks)
+def are_of_one_run(traces: Sequence[Trace]) -> bool:
+    """The same of several traces that are open: whether they are those of ranks of one run."""
+    if len(traces) < 2:
+        return False
+    return _are_named_alike([trace.path for trace in traces]) or bool(
+        _ranks_of([trace.meta for trace in traces])
     )
+
+
+def _are_named_alike(paths: Sequence[Path]) -> bool:
+    """Whether paths differ in the ranks in their names alone."""
+    return all(map(_is_of_rank, paths)) and len({(path.parent, _run_of(path)) for path in paths}) == 1
+
+
+def _ranks_of(metas: Sequence[Mapping[str, str]]) -> list[int]:
+    """The ranks that traces tell, if they are those of one run: one script, as many processes, each rank once. Else
+    none."""
+    ranks = [meta.get("rank", "") for meta in metas]
+    runs = {(meta.get("script", ""), meta.get("world", "")) for meta in metas}
+    is_one = len(runs) == 1 and all(map(str.isdigit, ranks)) and len(set(ranks)) == len(ranks)
     return list(map(int, ranks)) if is_one else []
+
+
+def _meta_of(path: Path) -> Mapping[str, str]:
+    with open_trace(path) as trace:
+        return trace.meta
 
 
 def rank_in(path: Path) -> int:

@@ -131,9 +131,10 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
     if known.leaves:
         console.print(Text(f"\nrank {first}", "bold"))
         console.print(_leaf_table(known, console.width))
-    for line in _wholes(Replicas(ranks)):
+    replicas = Replicas(ranks)
+    for line in _wholes(replicas):
         console.print(line)
-    found = next(findings_of(ranks, [*BETWEEN_RANKS]), None)
+    found = next(findings_of(replicas, BETWEEN_RANKS), None)
     told = "in nothing that check compares" if found is None else f"{found.rule}: {found.message}"
     console.print(Text("\nthe ranks differ ", "dim" if found is None else "yellow").append(told, "default"))
 

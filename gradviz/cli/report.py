@@ -14,7 +14,7 @@ from gradviz.cli.findings import mark, numbered
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
-from gradviz.diagnose.rank_reports import check_ranks, on_ranks
+from gradviz.diagnose.rank_reports import compared, on_ranks
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
@@ -63,7 +63,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
             one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
             count = sum(len(report.findings) for report in found)
             if are_of_one_run(recorded):
-                one = replace(one, items=_items_of_ranks(recorded))
+                one = replace(one, items=_items_of_ranks(recorded, found))
                 count = len(one.items)
             text = page.html(one)
         write(path, text.encode())
@@ -131,10 +131,10 @@ def _items_of_runs(
     return found
 
 
-def _items_of_ranks(traces: Sequence[Trace]) -> list[page.Item]:
+def _items_of_ranks(traces: Sequence[Trace], reports: Sequence[Report]) -> list[page.Item]:
     """The findings of the ranks of one run, those between them first, each with the ranks that have it."""
     ranks = ranked_traces(traces)
-    found = check_ranks(ranks, settings=settings_at(Path.cwd())).findings
+    found = compared(ranks, dict(zip(ranks, reports, strict=True))).findings
     return [
         replace(
             _item(number, finding, ranks[finding.ranks[0]], []),

@@ -12,6 +12,7 @@ from gradviz.diagnose.run_rules import check, rule_called
 from gradviz.events.kinds import Kind
 from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query
+from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Trace
 
 _BAD_NUMBERS = ("nonfinite-forward", "nonfinite-gradient", "singular-derivative", "masked-nan")
@@ -31,15 +32,23 @@ def check_ranks(
     own_select, own_ignore = (
         [rule for rule in asked if rule not in BETWEEN_RANKS] for asked in (select, ignore)
     )
-    chosen = [rule for rule in BETWEEN_RANKS if (not select or rule in select) and rule not in ignore]
     reports = {
         rank: Report((), (), ())
         if select and not own_select
         else check(trace, own_select, own_ignore, settings)
         for rank, trace in ranks.items()
     }
+    chosen = [rule for rule in BETWEEN_RANKS if (not select or rule in select) and rule not in ignore]
+    return compared(ranks, reports, chosen)
+
+
+def compared(
+    ranks: Mapping[int, Trace], reports: Mapping[int, Report], chosen: Sequence[str] = tuple(BETWEEN_RANKS)
+) -> Report:
+    """The reports of all ranks of a run as one, with what the `chosen` rules find between them."""
     queries = {rank: Query(trace) for rank, trace in ranks.items()}
-    return of_all_ranks(_beneath_their_causes(reports, queries), [*findings_of(queries, chosen)], chosen)
+    between = findings_of(Replicas(queries), chosen)
+    return of_all_ranks(_beneath_their_causes(reports, queries), [*between], chosen)
 
 
 def _beneath_their_causes(reports: Mapping[int, Report], queries: Mapping[int, Query]) -> dict[int, Report]:

@@ -18,6 +18,7 @@ from gradviz.query.ops import DROPOUTS, RUNNING
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
 from gradviz.query.shards import whole_of
+from gradviz.query.training import Training
 from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
@@ -188,22 +189,14 @@ class Replicas:
     ) -> list[Difference]:
         """The parameters of a step whose gradients differ, but for those that are `known`."""
         found = []
-        stepped = [_held(query, step) for query, step in zip(self.queries, together, strict=True)]
+        at = [step.index for step in together]
         for name in self.common:
-            tensors = self._tensors(name)
-            if name in known or not all(t in own for t, own in zip(tensors, stepped, strict=True)):
+            held = zip(self.queries, together, self._tensors(name), strict=True)
+            if name in known or not all(_holds(*one) for one in held):
                 continue
-            at = [(query, step.index) for query, step in zip(self.queries, together, strict=True)]
-            grads = [q.tensors.grads.last(t, event) or 0 for t, (q, event) in zip(tensors, at, strict=True)]
-            gradients = tuple(
-                query.trace.snapshot(grad, event) if grad else None
-                for grad, (query, event) in zip(grads, at, strict=True)
-            )
+            numbers, gradients = self._gradients(name, at)
             if are_apart(gradients):
-                averaged = tuple(
-                    _was_averaged(pairs, grad, event)
-                    for pairs, grad, (_, event) in zip(self.reduced, grads, at, strict=True)
-                )
+                averaged = tuple(map(_was_averaged, self.reduced, numbers, at))
                 found.append(Difference(name, number, gradients, averaged))
         return found
 
@@ -343,12 +336,7 @@ class Replicas:
         for name in self.common:
             whole = whole_of(self._values(name, at))
             if whole is not None:
-                tensors = zip(self.queries, self._tensors(name), at, strict=True)
-                grads = [
-                    (query, query.tensors.grads.last(tensor, end) or 0, end) for query, tensor, end in tensors
-                ]
-                parts = [query.trace.snapshot(grad, end) if grad else None for query, grad, end in grads]
-                found[name] = whole, whole_of(parts)
+                found[name] = whole, whole_of(self._gradients(name, at)[1])
         return found
 
     # --- of one parameter on each rank
@@ -361,6 +349,16 @@ class Replicas:
             query.memory.value(tensor, event)
             for query, tensor, event in zip(self.queries, self._tensors(name), at, strict=True)
         )
+
+    def _gradients(self, name: str, at: Sequence[int]) -> tuple[tuple[int, ...], tuple[Snapshot | None, ...]]:
+        """The `.grad` of a parameter on each rank at these events: the tensors, 0 for none, and what they are."""
+        own = list(zip(self.queries, self._tensors(name), at, strict=True))
+        numbers = tuple(query.tensors.grads.last(tensor, event) or 0 for query, tensor, event in own)
+        values = tuple(
+            query.trace.snapshot(number, event) if number else None
+            for number, (query, _, event) in zip(numbers, own, strict=True)
+        )
+        return numbers, values
 
 
 def are_same(values: Sequence[Snapshot | None]) -> bool:
@@ -473,17 +471,9 @@ def _by_name(query: Query) -> dict[str, int]:
     return {query.names.of(tensor) or f"parameter {place}": tensor for place, tensor in enumerate(tensors, 1)}
 
 
-def _held(query: Query, step: Stepped) -> set[int]:
-    """The parameters that the optimizer of a step holds, with or without a gradient."""
-    return query.of(_held_by).get(step.optimizer, set()) | set(step.parameters)
-
-
-def _held_by(query: Query) -> dict[int, set[int]]:
-    table = query.trace.table(Kind.HOLDS)
-    found: dict[int, set[int]] = {}
-    for number, event in zip(table["optimizer"].tolist(), table.events.tolist(), strict=True):
-        found.setdefault(number, set()).update(table.object(event).parameters)
-    return found
+def _holds(query: Query, step: Stepped, tensor: int) -> bool:
+    """Whether the optimizer of a step holds a parameter, with or without a gradient."""
+    return step.optimizer in query.of(Training).holders.get(tensor, ()) or tensor in step.parameters
 
 
 def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from gradviz.diagnose.between_ranks import (
     ranks_apart,
@@ -20,7 +20,6 @@ from gradviz.diagnose.between_ranks import (
 )
 from gradviz.diagnose.finding import Finding
 from gradviz.diagnose.rank_rule import RankRule
-from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 
 RANK_RULES: tuple[RankRule, ...] = tuple(
@@ -43,8 +42,7 @@ RANK_RULES: tuple[RankRule, ...] = tuple(
 BETWEEN_RANKS = {rule.id: rule for rule in RANK_RULES}
 
 
-def findings_of(ranks: Mapping[int, Query], ids: Sequence[str]) -> Iterator[Finding]:
+def findings_of(ranks: Replicas, ids: Iterable[str]) -> Iterator[Finding]:
     """What the rules of ranks with these ids find."""
-    replicas = Replicas(ranks)
     for name in ids:
-        yield from BETWEEN_RANKS[name].findings(replicas)
+        yield from BETWEEN_RANKS[name].findings(ranks)

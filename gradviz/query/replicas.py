@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, Stepped
+from gradviz.events.kinds import Stepped
 from gradviz.events.values import Stats
-from gradviz.query.collective_calls import ALL_REDUCE, COLLECTIVES, all_reduced, collectives, sums
+from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, collectives, sums
 from gradviz.query.cuts import root_is_mean
-from gradviz.query.ops import DROPOUTS, RUNNING
+from gradviz.query.of_one_rank import (
+    MOST_ROOTS,
+    MOST_STEPS,
+    dropped,
+    first_roots,
+    holds,
+    module_calls,
+    optimizer_steps,
+    parameters_by_name,
+    running_statistics,
+)
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
 from gradviz.query.shards import whole_of
-from gradviz.query.training import Training
-from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
-_MOST_STEPS = 1000
-_MOST_ROOTS = 32  # passes whose roots are compared, and dropouts
 _FEWEST_DROPPED = 24  # elements: that as many are dropped alike by chance is not to be expected
 
 
@@ -113,12 +119,12 @@ class Replicas:
     @cached_property
     def steps(self) -> list[tuple[Stepped, ...]]:
         """The steps that all ranks make: the first of each, the second of each, and so on."""
-        return list(zip(*map(_steps, self.queries), strict=False))
+        return list(zip(*(query.of(optimizer_steps) for query in self.queries), strict=False))
 
     @cached_property
     def parameters(self) -> list[dict[str, int]]:
         """The parameters of each rank's optimizers by name; those without a name by their place."""
-        return [_by_name(query) for query in self.queries]
+        return [parameters_by_name(query) for query in self.queries]
 
     @cached_property
     def common(self) -> list[str]:
@@ -192,7 +198,7 @@ class Replicas:
         at = [step.index for step in together]
         for name in self.common:
             held = zip(self.queries, together, self._tensors(name), strict=True)
-            if name in known or not all(_holds(*one) for one in held):
+            if name in known or not all(holds(*one) for one in held):
                 continue
             numbers, gradients = self._gradients(name, at)
             if are_apart(gradients):
@@ -239,7 +245,7 @@ class Replicas:
         if not self.are_replicas:
             return None
         points = [tuple(step.index for step in together) for together in self.steps]
-        if len({len(_steps(query)) for query in self.queries}) == 1:
+        if len({len(query.of(optimizer_steps)) for query in self.queries}) == 1:
             points.append(tuple(query.trace.count - 1 for query in self.queries))
         if len(points) < 2 or not self._apart(points[-1]):
             return None
@@ -282,9 +288,9 @@ class Replicas:
     @cached_property
     def other_mode(self) -> OtherMode | None:
         """The first pass for which a module is in training mode on some ranks and in evaluation mode on others."""
-        calls = [query.of(_calls) for query in self.queries]
+        calls = [query.of(module_calls) for query in self.queries]
         names = [name for name in calls[0] if all(name in own for own in calls)]
-        for passes in zip(*(query.trace.passes[:_MOST_STEPS] for query in self.queries), strict=False):
+        for passes in zip(*(query.trace.passes[:MOST_STEPS] for query in self.queries), strict=False):
             for name in sorted(names, key=lambda name: name.count(".")):
                 last = [own[name].before(one.first) for own, one in zip(calls, passes, strict=True)]
                 events, modes = tuple(event for event, _ in last), tuple(mode for _, mode in last)
@@ -296,8 +302,8 @@ class Replicas:
     def same_roots(self) -> int:
         """For how many passes the roots have the same values on all ranks, where these are not the same for any two
         passes; 0 if they differ for any, or if a root is what the ranks reduced."""
-        passes = min(_MOST_ROOTS, *(len(query.trace.passes) for query in self.queries))
-        found = list(zip(*(_roots(query, passes) for query in self.queries), strict=True))
+        passes = min(MOST_ROOTS, *(len(query.trace.passes) for query in self.queries))
+        found = list(zip(*(first_roots(query, passes) for query in self.queries), strict=True))
         if not all(are_same(values) for values in found):
             return 0
         return 0 if any(are_same(pair) for pair in pairwise(values[0] for values in found)) else len(found)
@@ -305,7 +311,7 @@ class Replicas:
     @cached_property
     def buffer_apart(self) -> OtherBuffer | None:
         """The first running statistics of a normalisation that differ between the ranks when they are read again."""
-        read = [query.of(_running) for query in self.queries]
+        read = [query.of(running_statistics) for query in self.queries]
         for name in (name for name in read[0] if all(name in own for own in read)):
             for events in list(zip(*(own[name].events for own in read), strict=False))[1:]:
                 at = zip(self.queries, (own[name].tensor for own in read), events, strict=True)
@@ -319,7 +325,7 @@ class Replicas:
         """The event, on the first rank, of the first dropout, where dropouts drop the same elements on all ranks of
         different inputs; -1 where they do not, or too few elements are known."""
         compared, first = 0, -1
-        for together in zip(*(query.of(_dropped) for query in self.queries), strict=False):
+        for together in zip(*(query.of(dropped) for query in self.queries), strict=False):
             masks = [mask for _, mask in together]
             if any(mask.shape != masks[0].shape or np.any(mask != masks[0]) for mask in masks):
                 return -1
@@ -389,91 +395,6 @@ def _is_changed(query: Query, gradient: int, since: int, until: int) -> bool:
     """Whether something other than a collective changes a gradient between two events, by whatever name."""
     events = {*query.tensors.writes(gradient), *query.memory.changes(gradient)}
     return any(since < event < until and query.tensors.writer(event) != ALL_REDUCE for event in events)
-
-
-def _roots(query: Query, count: int) -> Iterator[Snapshot | None]:
-    """The value of the first root of each of the first passes; None where it is not known, or was reduced."""
-    ops = query.trace.table(Kind.OP)
-    reduced = {int(t) for t in ops.lists("outputs").firsts[query.trace.named(ops["op"], COLLECTIVES)]}
-    for backward_pass in query.trace.passes[:count]:
-        roots = query.passes.began(backward_pass.number).roots
-        is_own = bool(roots) and roots[0].tensor not in (0, *reduced)
-        yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """The calls of a module in order: the events, and whether it was in training mode at each."""
-
-    events: np.ndarray
-    training: np.ndarray
-
-    def before(self, event: int) -> tuple[int, bool]:
-        """The last call before an event; -1 for its event if there is none."""
-        at = int(np.searchsorted(self.events, event)) - 1
-        return (int(self.events[at]), bool(self.training[at])) if at >= 0 else (-1, False)
-
-
-def _calls(query: Query) -> dict[str, _Calls]:
-    """The calls of each module, by name."""
-    entered = query.trace.table(Kind.SCOPE_ENTERED)
-    own = query.trace.named(entered["kind"], ("module",))
-    numbers, events, training = entered["name"][own], entered.events[own], entered["training"][own]
-    found = {}
-    for number in distinct(numbers).tolist():
-        rows = numbers == number
-        if name := query.trace.text(number):
-            found[name] = _Calls(events[rows], training[rows])
-    return found
-
-
-class _Read(NamedTuple):
-    """A buffer, and the events of the ops that read it."""
-
-    tensor: int
-    events: list[int]
-
-
-def _running(query: Query) -> dict[str, _Read]:
-    """The running statistics that normalisations read while they train, by name."""
-    ops = query.trace.table(Kind.OP)
-    found: dict[str, _Read] = {}
-    for event in ops.events[query.trace.named(ops["op"], RUNNING)].tolist():
-        op = query.tensors.op(event)
-        for tensor in (op.inputs[1:3] if "training=True" in op.args else ())[:_MOST_STEPS]:
-            if tensor and (name := query.names.of(tensor)):
-                found.setdefault(name, _Read(tensor, [])).events.append(event)
-    return found
-
-
-def _dropped(query: Query) -> list[tuple[int, np.ndarray]]:
-    """The first dropouts whose elements are known: the event of each, and which elements it dropped."""
-    ops = query.trace.table(Kind.OP)
-    found = []
-    for event in ops.events[query.trace.named(ops["op"], DROPOUTS)][:_MOST_ROOTS].tolist():
-        op = query.tensors.op(event)
-        pair = [query.memory.value(t, event) for t in (*op.inputs[:1], *op.outputs[:1]) if t]
-        arrays = [value.array for value in pair if value is not None and value.array is not None]
-        if len(arrays) == 2 and "training=True" in op.args and np.all(arrays[0]):
-            found.append((event, arrays[1] == 0))
-    return found
-
-
-def _steps(query: Query) -> list[Stepped]:
-    table = query.trace.table(Kind.STEPPED)
-    return [table.object(event) for event in table.events[:_MOST_STEPS].tolist()]
-
-
-def _by_name(query: Query) -> dict[str, int]:
-    held = query.trace.table(Kind.HOLDS).lists("parameters").values.tolist()
-    stepped = query.trace.table(Kind.STEPPED).lists("parameters").values.tolist()
-    tensors = dict.fromkeys([*held, *stepped])
-    return {query.names.of(tensor) or f"parameter {place}": tensor for place, tensor in enumerate(tensors, 1)}
-
-
-def _holds(query: Query, step: Stepped, tensor: int) -> bool:
-    """Whether the optimizer of a step holds a parameter, with or without a gradient."""
-    return step.optimizer in query.of(Training).holders.get(tensor, ()) or tensor in step.parameters
 
 
 def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:

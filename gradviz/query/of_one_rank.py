@@ -1,0 +1,108 @@
+"""What one rank did, for the comparison with others: its steps and parameters, the roots of its passes, the calls of
+its modules, what its normalisations read and its dropouts dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Stepped
+from gradviz.query.collective_calls import COLLECTIVES
+from gradviz.query.ops import DROPOUTS, RUNNING
+from gradviz.query.query import Query
+from gradviz.query.training import Training
+from gradviz.sets import distinct
+from gradviz.tracefile import Snapshot
+
+MOST_STEPS = 1000
+MOST_ROOTS = 32  # passes whose roots are compared, and dropouts
+
+
+def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
+    """The value of the first root of each of the first passes; None where it is not known, or was reduced."""
+    ops = query.trace.table(Kind.OP)
+    reduced = {int(t) for t in ops.lists("outputs").firsts[query.trace.named(ops["op"], COLLECTIVES)]}
+    for backward_pass in query.trace.passes[:count]:
+        roots = query.passes.began(backward_pass.number).roots
+        is_own = bool(roots) and roots[0].tensor not in (0, *reduced)
+        yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a module in order: the events, and whether it was in training mode at each."""
+
+    events: np.ndarray
+    training: np.ndarray
+
+    def before(self, event: int) -> tuple[int, bool]:
+        """The last call before an event; -1 for its event if there is none."""
+        at = int(np.searchsorted(self.events, event)) - 1
+        return (int(self.events[at]), bool(self.training[at])) if at >= 0 else (-1, False)
+
+
+def module_calls(query: Query) -> dict[str, Calls]:
+    """The calls of each module, by name."""
+    entered = query.trace.table(Kind.SCOPE_ENTERED)
+    own = query.trace.named(entered["kind"], ("module",))
+    numbers, events, training = entered["name"][own], entered.events[own], entered["training"][own]
+    found = {}
+    for number in distinct(numbers).tolist():
+        rows = numbers == number
+        if name := query.trace.text(number):
+            found[name] = Calls(events[rows], training[rows])
+    return found
+
+
+class Read(NamedTuple):
+    """A buffer, and the events of the ops that read it."""
+
+    tensor: int
+    events: list[int]
+
+
+def running_statistics(query: Query) -> dict[str, Read]:
+    """The running statistics that normalisations read while they train, by name."""
+    ops = query.trace.table(Kind.OP)
+    found: dict[str, Read] = {}
+    for event in ops.events[query.trace.named(ops["op"], RUNNING)].tolist():
+        op = query.tensors.op(event)
+        for tensor in (op.inputs[1:3] if "training=True" in op.args else ())[:MOST_STEPS]:
+            if tensor and (name := query.names.of(tensor)):
+                found.setdefault(name, Read(tensor, [])).events.append(event)
+    return found
+
+
+def dropped(query: Query) -> list[tuple[int, np.ndarray]]:
+    """The first dropouts whose elements are known: the event of each, and which elements it dropped."""
+    ops = query.trace.table(Kind.OP)
+    found = []
+    for event in ops.events[query.trace.named(ops["op"], DROPOUTS)][:MOST_ROOTS].tolist():
+        op = query.tensors.op(event)
+        pair = [query.memory.value(t, event) for t in (*op.inputs[:1], *op.outputs[:1]) if t]
+        arrays = [value.array for value in pair if value is not None and value.array is not None]
+        if len(arrays) == 2 and "training=True" in op.args and np.all(arrays[0]):
+            found.append((event, arrays[1] == 0))
+    return found
+
+
+def optimizer_steps(query: Query) -> list[Stepped]:
+    """The first steps of optimizers. Use `query.of(optimizer_steps)`."""
+    table = query.trace.table(Kind.STEPPED)
+    return [table.object(event) for event in table.events[:MOST_STEPS].tolist()]
+
+
+def parameters_by_name(query: Query) -> dict[str, int]:
+    """The parameters of optimizers by name; those without one by their place."""
+    held = query.trace.table(Kind.HOLDS).lists("parameters").values.tolist()
+    stepped = query.trace.table(Kind.STEPPED).lists("parameters").values.tolist()
+    tensors = dict.fromkeys([*held, *stepped])
+    return {query.names.of(tensor) or f"parameter {place}": tensor for place, tensor in enumerate(tensors, 1)}
+
+
+def holds(query: Query, step: Stepped, tensor: int) -> bool:
+    """Whether the optimizer of a step holds a parameter, with or without a gradient."""
+    return step.optimizer in query.of(Training).holders.get(tensor, ()) or tensor in step.parameters

@@ -23,6 +23,7 @@ from gradviz.tracefile.rank_files import in_order, traces_of
 from gradviz.words.escape import clean, shortened
 
 _LONGEST = 450  # characters of a message
+_WIDE = 1000  # characters of a line, of what is no terminal
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -90,6 +91,17 @@ def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Itera
         late.cancel()
         late.join()
         status.stop()
+
+
+def wide_console() -> Console:
+    """The console for a table on stdout. Where that is no terminal nothing is cut, nor continued on the next line."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def how_ended(trace: Trace) -> str:
+    """How the run of a trace ended: `ok`, `exit 3`, `error`, `killed`, `not yet`."""
+    return trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
 
 
 def one_line(message: str) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import all_opened, traces_argument
+from gradviz.cli.common import all_opened, traces_argument, wide_console
 from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
@@ -24,7 +24,6 @@ from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
 from gradviz.words.numbers import brief, number, of_passes, plural
 
-_WIDE = 1000  # of what is no terminal: nothing is cut, nor continued on the next line
 _MOST_LEAVES = 50
 _MOST_WHOLES = 12  # parameters
 _MOST_RANKS = 64  # that are listed
@@ -88,13 +87,8 @@ def _left_out(meta: Mapping[str, str]) -> str:
     )
 
 
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
-
-
 def _print(queries: list[Query]) -> None:
-    console = _console()
+    console = wide_console()
     facts = Table.grid(padding=(0, 2))
     traces, found = [query.trace for query in queries], [overview(query) for query in queries]
     columns = [
@@ -117,7 +111,7 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
     """Print the ranks of one run, a line each, the leaves of the first, and where the ranks differ first."""
     from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of  # which loads all rules
 
-    console = _console()
+    console = wide_console()
     (first, query), *_ = ranks.items()
     known = overview(query)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

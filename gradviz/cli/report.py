@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import all_opened, fail, patience, traces_argument
+from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
@@ -159,7 +159,7 @@ def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
         for severity in ("error", "warning", "note")
         if (n := sum(finding.severity == severity for finding in found.findings))
     ]
-    ended = trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
+    ended = how_ended(trace)
     return [
         ("findings", ", ".join(counts) or "none"),
         ("engine", trace.meta.get("engine", "")),

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import fail, patience
+from gradviz.cli.common import fail, how_ended, patience, wide_console
 from gradviz.compare import diff
 from gradviz.diagnose import check
 from gradviz.diagnose.finding import SEVERITIES
@@ -31,7 +30,6 @@ from gradviz.words.escape import clean, json_text
 from gradviz.words.numbers import number, plural
 
 _ALONE = 16  # traces that are read in this process
-_WIDE = 1000  # of what is no terminal
 _STYLES = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
@@ -85,9 +83,7 @@ def runs(folder: Path, sort: str, as_json: bool) -> None:
     if as_json:
         click.echo(json_text([{name: _plain(value) for name, value in asdict(row).items()} for row in rows]))
         return
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=_WIDE)
-    console.print(_table(rows))
+    wide_console().print(_table(rows))
 
 
 def _plain(value: object) -> object:
@@ -128,7 +124,7 @@ def _row(first: Path, settings: Settings, path: Path) -> Row:
 
 
 def _ended(trace: Trace) -> str:
-    ended = trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
+    ended = how_ended(trace)
     return trace.meta.get("error_type", ended) if ended == "error" else ended
 
 

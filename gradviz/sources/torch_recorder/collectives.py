@@ -66,37 +66,36 @@ class Collectives:
             if source.is_off or thread.in_collective or not source.is_detailed:
                 return call(*args, **kwargs)
             thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
-            self._announce(name, signature, args, kwargs, sys._getframe(1))
             try:
+                given = self._announced(name, signature, args, kwargs, sys._getframe(1))
                 result = call(*args, **kwargs)
             finally:
                 thread.in_collective = False
-            if name not in UNWRITTEN:
-                self._tell(name, signature, args, kwargs, sys._getframe(1))
+            if given is not None and name not in UNWRITTEN:
+                self._tell(name, given, sys._getframe(1))
             return result
 
         return run
 
     @safely
-    def _announce(
+    def _announced(
         self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
-    ) -> None:
-        """Tell that a collective is called: it may wait for other ranks for ever."""
+    ) -> dict[str, Any] | None:
+        """Tell that a collective is called: it may wait for other ranks for ever. Returns what it is given, by name;
+        None once the recording is over."""
         self._note_rank()
         given = signature.bind(*args, **kwargs).arguments
         identity, listener = self.source.identity, self.source.listener
         if listener is None:
-            return
+            return None
         with torch._C.DisableTorchFunction():
             identity.tell_pending()
             numbers = [identity.number_of(tensor, frame) for tensor in tensors_in((), given)]
             listener.collective(frame, name, _text(given, bool(given.get("async_op"))), numbers)
+        return given
 
     @safely
-    def _tell(
-        self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
-    ) -> None:
-        given = signature.bind(*args, **kwargs).arguments
+    def _tell(self, name: str, given: dict[str, Any], frame: FrameType) -> None:
         identity, listener = self.source.identity, self.source.listener
         if listener is None:
             return

@@ -206,10 +206,14 @@ def check(
             )
         raise SystemExit(checked(traces[0]) if len(traces) == 1 else checked_together(traces))
     if command := launcher(module, script, arguments):
-        own = {"values": values, "engine": engine, "no_source": no_source, "check_functions": check_functions}
-        status, recorded = launch(
-            command, {**own, "output": output.absolute() if output is not None else None}
-        )
+        of_ranks = {
+            "values": values,
+            "engine": engine,
+            "no_source": no_source,
+            "check_functions": check_functions,
+            "output": output,
+        }
+        status, recorded = launch(command, of_ranks)
         found = checked_together(recorded) if recorded else 0
         raise SystemExit(status or found)
     target = target_of("check", module, script, arguments, engine)

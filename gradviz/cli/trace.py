@@ -122,7 +122,7 @@ def trace(
         "watch": watch,
         "stop_on": stop_on,
         "quiet": quiet,
-        "output": output.absolute() if output is not None else None,
+        "output": output,
     }
     if command := launcher(module, script, arguments):
         if graph_file is not None:

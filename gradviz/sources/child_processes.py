@@ -30,9 +30,8 @@ _HELPERS = ("torch.utils.data", "multiprocessing", "concurrent", "joblib", "torc
 def record_children(settings: Mapping[str, Any], trace: Path | None = None) -> None:
     """From now on have the processes recorded that this one starts: each rank into its own file, by the name of
     `trace`, else by that of its script. The settings are those of `gradviz trace` by the names of its options."""
-    chosen = {name: value for name, value in settings.items() if value not in (None, False)}
-    if trace is not None:
-        chosen[_BASE] = str(trace.absolute())
+    chosen = {name: value for name, value in {**settings, _BASE: trace}.items() if value not in (None, False)}
+    chosen |= {name: path.absolute() for name, path in chosen.items() if isinstance(path, Path)}
     os.environ[SETTINGS] = json.dumps(chosen, default=str)
     paths = [str(_STARTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))

@@ -48,6 +48,17 @@ def sgd(net: Net, lr: float = 0.1) -> Any:
     return torch.optim.SGD(net.parameters(), lr=lr)
 
 
+def train(
+    net: Net, optimizer: Any, data: list[torch.Tensor], before_step: Callable[[Net], None] = lambda net: None
+) -> None:
+    """Make a step for each batch."""
+    for x in data:
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        before_step(net)
+        optimizer.step()
+
+
 def wrapped(net: Net, **settings: Any) -> Net:
     """A replica that averages its gradients."""
     return nn.parallel.DistributedDataParallel(net, **settings)
@@ -59,20 +70,13 @@ def wrapped(net: Net, **settings: Any) -> Net:
 def averaged_by_hand() -> None:
     net = model()
     optimizer = sgd(net)
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        average(net)
-        optimizer.step()
+    train(net, optimizer, batches(), average)
 
 
 def of_one_replica_after_another() -> None:
     net = wrapped(model(rank))  # rank 0 hands out its own
     optimizer = sgd(net)
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        optimizer.step()
+    train(net, optimizer, batches())
 
 
 def loss_divided_by_the_ranks() -> None:
@@ -143,11 +147,7 @@ def handed_out_by_hand() -> None:
     for tensor in net.state_dict().values():
         dist.broadcast(tensor, 0)
     optimizer = sgd(net)
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        average(net)
-        optimizer.step()
+    train(net, optimizer, batches(), average)
 
 
 def accumulated() -> None:
@@ -168,10 +168,7 @@ def dropout_and_batch_norm() -> None:
     layers = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1)
     net = wrapped(nn.Sequential(*layers))
     optimizer = sgd(net)
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        optimizer.step()
+    train(net, optimizer, batches())
 
 
 def evaluated_on_one_rank() -> None:
@@ -194,10 +191,7 @@ def joined() -> None:
     net = wrapped(model())
     optimizer = sgd(net)
     with net.join():
-        for x in batches(3):
-            optimizer.zero_grad()
-            net(x).pow(2).mean().backward()
-            optimizer.step()
+        train(net, optimizer, batches(3))
 
 
 def state_of_the_optimizer_in_parts() -> None:
@@ -205,10 +199,7 @@ def state_of_the_optimizer_in_parts() -> None:
 
     net = wrapped(model())
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01)
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        optimizer.step()
+    train(net, optimizer, batches())
 
 
 def a_scheduler_that_all_step() -> None:
@@ -244,10 +235,7 @@ def tensors_in_parts() -> None:
     mesh = init_device_mesh("cpu", (world,))
     parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = sgd(net)
-    for x in batches(seed=7):  # the ranks compute one batch together
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        optimizer.step()
+    train(net, optimizer, batches(seed=7))  # the ranks compute one batch together
 
 
 def a_pipeline() -> None:
@@ -329,19 +317,13 @@ def written_on_one_rank() -> None:
             for p in net.parameters():
                 p.mul_(2)  # <- ranks-start
     optimizer = sgd(net)
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        optimizer.step()
+    train(net, optimizer, batches())
 
 
 def other_weight_decay() -> None:
     net = wrapped(model())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1 * rank)  # <- ranks-settings
-    for x in batches():
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        optimizer.step()
+    train(net, optimizer, batches())
 
 
 def other_rate_later() -> None:

@@ -12,7 +12,7 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
-from gradviz.query.source_trees import statement_at
+from gradviz.query.source_trees import method_calls, statement_at
 
 _BEFORE = 4096  # states before the copy that are compared
 
@@ -101,10 +101,7 @@ def read_in_its_line(query: Query, made: TensorMade) -> int:
     """The tensor that requires grad whose numbers the line that made a tensor gives to it, by its source:
     `torch.tensor([x[0] * 2, x[1] * 3])`; 0 if it names none."""
     statement = statement_at(query, query.places.site(made.site))
-    for call in ast.walk(statement) if statement is not None else ():
-        is_maker = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if not isinstance(call, ast.Call) or not is_maker or call.func.attr != made.how:  # type: ignore[attr-defined]
-            continue
+    for call, _ in method_calls(statement, made.how):
         for name in _numbers_in(call.args[0] if call.args else None):
             tensor = query.names.tensor_called(name, made.index)
             if tensor and query.tensors.flags(tensor, made.index) & REQUIRES_GRAD:

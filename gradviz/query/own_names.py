@@ -6,7 +6,7 @@ import ast
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.query.source_trees import backward_call, statement_at, trees
+from gradviz.query.source_trees import backward_call, method_calls, statement_at, trees
 
 
 def optimizer_name(query: Query, optimizers: set[int]) -> str:
@@ -29,10 +29,7 @@ def scheduler_name(query: Query) -> str:
 def scaler_name(query: Query) -> str:
     """What the program calls the scaler that scales its loss: the `s` of `s.scale(loss)`; empty if it has none."""
     found = {
-        ast.unparse(node.func.value)
-        for tree in query.of(trees).values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "scale"
+        ast.unparse(scaler) for tree in query.of(trees).values() for _, scaler in method_calls(tree, "scale")
     }
     return found.pop() if len(found) == 1 else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
@@ -44,6 +45,14 @@ def backward_call(query: Query, site: Site | None) -> ast.Call | None:
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
     found = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
     return found[0] if len(found) == 1 else None
+
+
+def method_calls(tree: ast.AST | None, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """The calls of an attribute of this name in a tree, and what each is an attribute of: `loss` for `loss.backward()`.
+    None in no tree."""
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
+            yield node, node.func.value
 
 
 def in_place(statement: ast.stmt | None, name: str) -> str:

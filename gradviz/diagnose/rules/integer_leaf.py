@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.query.source_trees import statement_at
+from gradviz.query.source_trees import method_calls, statement_at
 from gradviz.words.escape import clean
 
 _MESSAGE = re.compile(
@@ -45,11 +45,10 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _cure(statement: ast.stmt | None) -> str:
     """The only call of `tensor(...)` in a statement with its integers as floating-point numbers."""
-    calls = [node for node in ast.walk(statement) if _is_made(node)] if statement is not None else []
+    calls = [call for call, _ in method_calls(statement, "tensor")]
     if len(calls) != 1:
         return ""
-    call = calls[0]
-    assert isinstance(call, ast.Call)
+    (call,) = calls
     if not call.args or any(keyword.arg == "dtype" for keyword in call.keywords):
         return ""
     numbers = [node for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)]
@@ -64,10 +63,6 @@ class _Floating(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         return ast.Constant(float(node.value)) if type(node.value) is int else node
-
-
-def _is_made(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "tensor"
 
 
 RULE = Rule(

@@ -26,7 +26,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import TensorMade
 from gradviz.query.last_line import WrongValue, wrong_values
-from gradviz.query.source_trees import in_place, statement_at, trees
+from gradviz.query.source_trees import in_place, method_calls, statement_at, trees
 from gradviz.query.why_none import Why, why_no_grad
 from gradviz.words.absence import no_grad_reason
 from gradviz.words.escape import clean
@@ -148,15 +148,8 @@ def _backward_first(case: Case, value: WrongValue) -> str:
         return guard
     site = value.failure.site
     assert site is not None
-    nodes = ast.walk(case.query.of(trees)[site.place.file])
-    calls = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
-        and node.lineno > site.place.line
-    ]
+    found = method_calls(case.query.of(trees)[site.place.file], "backward")
+    calls = [call for call, _ in found if call.lineno > site.place.line]
     if not calls:
         return f"call backward() on the loss before line {site.place.line}"
     call = min(calls, key=lambda call: call.lineno)

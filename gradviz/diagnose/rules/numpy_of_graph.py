@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.query.source_trees import statement_at
+from gradviz.query.source_trees import method_calls, statement_at
 from gradviz.words.escape import clean
 
 _MESSAGE = "Can't call numpy() on Tensor that requires grad"
@@ -33,7 +33,7 @@ def _search(case: Case) -> Iterator[Found]:
         if _MESSAGE not in failure.message:
             continue
         statement = statement_at(case.query, failure.site)
-        arrays = list(_tensors_for_numpy(statement)) if statement else []
+        arrays = [tensor for _, tensor in method_calls(statement, "numpy")]
         name = clean(ast.unparse(arrays[0])) if len(arrays) == 1 else ""
         what = name or "the tensor"
         yield Found(
@@ -43,13 +43,6 @@ def _search(case: Case) -> Iterator[Found]:
             site=failure.site,
             severity=case.severity_of(failure),
         )
-
-
-def _tensors_for_numpy(statement: ast.stmt) -> Iterator[ast.expr]:
-    """What the calls of `.numpy()` in a statement are of."""
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "numpy":
-            yield node.func.value
 
 
 RULE = Rule(

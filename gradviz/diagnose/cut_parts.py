@@ -61,24 +61,25 @@ def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
 
 def _cut(case: Case, tensor: int) -> tuple[int, int] | None:
     """The event that cuts a tensor off from what it is a view of, and that; None if it is no such view."""
-    for _ in range(_FAR):
-        made = op_of(case.query, tensor)
-        if made is None or made.op not in _VIEWING or not made.inputs or not made.inputs[0]:
-            return None
-        (tensor, *_) = made.inputs
-        if _requires_grad(case, tensor, made.index):
-            return made.index, tensor
-    return None
+    views = ((view.index, view.inputs[0]) for view in _views_behind(case, tensor))
+    return next(((event, source) for event, source in views if _requires_grad(case, source, event)), None)
 
 
 def _whole(case: Case, tensor: int) -> int:
     """The tensor that another is a view of, by however many views."""
+    for view in _views_behind(case, tensor):
+        tensor = view.inputs[0]
+    return tensor
+
+
+def _views_behind(case: Case, tensor: int) -> Iterator[OpRan]:
+    """The ops that made a tensor a view of another, the last first."""
     for _ in range(_FAR):
         made = op_of(case.query, tensor)
         if made is None or made.op not in _VIEWING or not made.inputs or not made.inputs[0]:
-            break
-        (tensor, *_) = made.inputs
-    return tensor
+            return
+        yield made
+        tensor = made.inputs[0]
 
 
 def _alike(case: Case, one: int, other: int) -> bool:

@@ -40,6 +40,11 @@ class Finding:
         return self.tensors[0] if self.tensors else 0
 
     @property
+    def place(self) -> str:
+        """`train.py:12`; empty if its line is unknown."""
+        return f"{clean(file_name(self.file))}:{self.line}" if self.line else ""
+
+    @property
     def file(self) -> str:
         """The file of its line; empty if it is unknown."""
         return self.site.place.file if self.site is not None else ""
@@ -80,7 +85,6 @@ class Report:
 
 def _rows(finding: Finding, number: str) -> Iterator[tuple[str, ...]]:
     """The row of a finding, and those of what follows from it."""
-    place = f"{clean(file_name(finding.file))}:{finding.line}" if finding.line else ""
-    yield number, finding.severity, finding.rule, place, finding.message, finding.fix
+    yield number, finding.severity, finding.rule, finding.place, finding.message, finding.fix
     for other in finding.consequences:
         yield from _rows(other, "↳")

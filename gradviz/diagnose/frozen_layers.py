@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.copies import original
-from gradviz.query.ops import RANDOM_STARTS
+from gradviz.query.cuts import transposed_of
+from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained, distinct
 
@@ -130,11 +131,7 @@ def _uses(case: Case, leaf: int) -> Iterator[int]:
     received = case.trace.table(Kind.RECEIVED)["node"]
     for reader in case.downstream.readers(leaf):
         op = case.query.tensors.op(reader)
-        ops = (
-            case.downstream.readers(op.outputs[0])
-            if op.op in ("t", "transpose", "T") and op.outputs
-            else [reader]
-        )
+        ops = case.downstream.readers(op.outputs[0]) if op.op in TRANSPOSING and op.outputs else [reader]
         yield from (event for event in ops if contained(case.query.nodes.of_op(event), received).any())
 
 
@@ -143,16 +140,10 @@ def _is_read_by_what_learns(case: Case, tensor: int, event: int) -> bool:
     for reader in case.downstream.readers(tensor):
         op = case.query.tensors.op(reader)
         if reader != event and any(
-            _leaf_of(case, other) in case.training.trained for other in op.inputs if other
+            transposed_of(case.query, other) in case.training.trained for other in op.inputs if other
         ):
             return True
     return False
-
-
-def _leaf_of(case: Case, tensor: int) -> int:
-    made = case.query.tensors.made(tensor)
-    is_view = isinstance(made, OpRan) and made.op in ("t", "transpose", "T")
-    return made.inputs[0] if is_view and isinstance(made, OpRan) else tensor
 
 
 def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
+from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.loss_scale import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
@@ -92,11 +93,8 @@ def _before_the_step(case: Case, origin: Origin) -> Origin:
 
 def _first_bad_write(case: Case, tensor: int, until: int) -> int | None:
     """The first event, up to one, that wrote a bad number into the memory of a tensor; None if none is known to."""
-    memory = case.query.memory
-    written = {*case.query.tensors.writes(tensor), *memory.changes(tensor)}
-    return next(
-        (e for e in sorted(written) if e <= until and is_finite(memory.value(tensor, e)) is False), None
-    )
+    memory, written = case.query.memory, writes_by_any_name(case.query, tensor)
+    return next((e for e in written if e <= until and is_finite(memory.value(tensor, e)) is False), None)
 
 
 def is_finite(value: Snapshot | None) -> bool | None:

@@ -16,6 +16,12 @@ def value_changes(query: Query, tensor: int) -> np.ndarray:
     return _ordered(query.tensors.value_events(tensor), query.memory.changes(tensor))
 
 
+def writes_by_any_name(query: Query, tensor: int) -> list[int]:
+    """The events that wrote to a tensor, itself or through another on the same memory, or gave it other memory, in
+    order."""
+    return sorted({*query.tensors.writes(tensor), *query.memory.changes(tensor)})
+
+
 def grad_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that changed which tensor the `.grad` is, or the value of the `.grad`, in order."""
     query.trace.reach_all()

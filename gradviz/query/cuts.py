@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan
-from gradviz.query.ops import LOSSES, MEANS
+from gradviz.query.ops import LOSSES, MEANS, TRANSPOSING
 from gradviz.query.query import Query
 
 MOST = 200_000  # the most ops that a search visits
@@ -40,6 +40,12 @@ def op_of(query: Query, tensor: int) -> OpRan | None:
     """The op that made a tensor; None if no op did."""
     maker = query.tensors.made(tensor)
     return maker if isinstance(maker, OpRan) else None
+
+
+def transposed_of(query: Query, tensor: int) -> int:
+    """The tensor that another is the transpose of; the tensor itself if it is of none."""
+    made = op_of(query, tensor)
+    return made.inputs[0] if made is not None and made.op in TRANSPOSING and made.inputs else tensor
 
 
 def root_is_mean(query: Query, pass_number: int) -> bool:

@@ -38,6 +38,7 @@ RESHAPING = frozenset({
     "view", "reshape", "squeeze", "unsqueeze", "flatten", "unflatten", "transpose", "t", "T", "permute", "expand",
     "contiguous",
 })  # fmt: skip
+TRANSPOSING = frozenset({"t", "transpose", "T"})
 CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
 LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})  # rows that data choose
@@ -64,7 +65,7 @@ REDUCTIONS = MEANS | {"sum"}
 
 # Off the graph.
 SHARING = frozenset({"detach", "detach_", "data"})  # on the same memory, outside of the graph
-COPYING = SHARING | {"clone", "deepcopy", "to", "t", "transpose", "T", "contiguous"}  # the same elements
+COPYING = SHARING | TRANSPOSING | {"clone", "deepcopy", "to", "contiguous"}  # the same elements
 
 # Normalisations, that only see differences.
 NORMALISING = SHARES | {

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import Stepped
 from gradviz.events.values import Stats
+from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, collectives, sums
 from gradviz.query.cuts import root_is_mean
 from gradviz.query.of_one_rank import (
@@ -393,7 +394,7 @@ def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
 
 def _is_changed(query: Query, gradient: int, since: int, until: int) -> bool:
     """Whether something other than a collective changes a gradient between two events, by whatever name."""
-    events = {*query.tensors.writes(gradient), *query.memory.changes(gradient)}
+    events = writes_by_any_name(query, gradient)
     return any(since < event < until and query.tensors.writer(event) != ALL_REDUCE for event in events)
 
 

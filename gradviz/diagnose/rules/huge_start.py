@@ -36,6 +36,8 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
+from gradviz.query.changes import writes_by_any_name
+from gradviz.query.cuts import transposed_of
 from gradviz.query.ops import LOSSES, PRODUCTS, RESHAPING, SHARING
 from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes
@@ -49,7 +51,6 @@ _MATRIX = 2  # dimensions
 _FEW, _ALIKE = 4, 100.0  # ops between a product and its comparison; how far apart the two sizes may be
 _COMPARING = frozenset({"sub", "rsub"})
 _OFFSETS = SHARING | RESHAPING | {"add"}
-_TURNING = ("t", "transpose", "T")
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -126,18 +127,13 @@ def _is_trained_before(case: Case, leaf: int, event: int) -> bool:
 
 def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
     """The trained matrix of a product, and the input that it is multiplied with; 0 for none."""
-    leaves = {tensor: _leaf(case, tensor) for tensor in op.inputs if tensor}
+    leaves = {tensor: transposed_of(case.query, tensor) for tensor in op.inputs if tensor}
     trained = case.training.trained
     weight = next(
         (leaf for leaf in leaves.values() if leaf in trained and _dimensions(case, leaf) >= _MATRIX), 0
     )
     others = [t for t, leaf in leaves.items() if leaf not in trained and _dimensions(case, t) >= 1]
     return (weight, others[0]) if weight and len(others) == 1 else (0, 0)
-
-
-def _leaf(case: Case, tensor: int) -> int:
-    made = case.query.tensors.made(tensor)
-    return made.inputs[0] if isinstance(made, OpRan) and made.op in _TURNING and made.inputs else tensor
 
 
 def _dimensions(case: Case, tensor: int) -> int:
@@ -153,7 +149,7 @@ def _rms(case: Case, tensor: int, at: int) -> float:
 
 def _last_write(case: Case, leaf: int, until: int) -> int:
     """The event that gave a leaf the values that an op reads: the last write, else its making."""
-    changes = {*case.query.tensors.writes(leaf), *case.query.memory.changes(leaf)}
+    changes = writes_by_any_name(case.query, leaf)
     made = case.query.tensors.maker(leaf) or 0
     return max((event for event in changes if event < until), default=made)
 

@@ -530,6 +530,19 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
+def test_two_keys_pressed_at_once_go_two_passes_on(traced: Callable, opened: Callable) -> None:
+    with traced(training) as trace:
+        page = opened(trace)
+        page.tab.select_option("#pass", label=page.tab.locator("#pass option").all_inner_texts()[0])
+        page.settled()
+        page.tab.evaluate(
+            "for (const _ of [1, 2]) document.body.dispatchEvent("
+            "new KeyboardEvent('keydown', { key: ']', bubbles: true }))"
+        )
+        page.settled()
+        assert "backward pass 3 ends" in page.text("#sentence")
+
+
 def adversaries() -> None:
     torch.manual_seed(0)
     G = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh())

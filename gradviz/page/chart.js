@@ -10,6 +10,10 @@ function startPasses() {
   const title = new Map(data.passes);
   choice.replaceChildren(...order.map(([pass, position]) =>
     element("option", { value: position }, pass === null ? "the whole run" : `pass ${pass} of ${data.passes.length}${title.get(pass) ? ` · ${title.get(pass)}` : ""}`)));
+  on("held", () => {
+    choice.value = app.view.position;
+    say(data.lesson.say.later);
+  });
   choice.addEventListener("change", () => openPass(Number(choice.value)));
   choice.disabled = order.length < 2;
   if (data.norms.passes.length < 2 || !data.norms.leaves.length) {
@@ -32,13 +36,7 @@ function toggleChart(show = $("chart").hidden) {
 }
 
 async function openPass(position) {
-  const view = await viewAt(position);
-  if (view.steps.length && view.steps[0].k > held.until()) {
-    $("pass").value = app.view.position;
-    return say(data.lesson.say.later);
-  }
-  await openView(position);
-  fit(false);
+  if (await openView(position)) fit(false);
 }
 
 // Go to a pass. If the page does not contain it, show the command that makes a page for it.

@@ -105,6 +105,7 @@ function roll() {
   tell("view");
   tell("step");
   tell("select");
+  return true;
 }
 
 // The node of a tensor (`t5`) at an event: there is one node for each version.
@@ -126,13 +127,18 @@ function allowed(step) {
   return at;
 }
 
-// Show a view. If another one is asked for meanwhile, that one is shown.
+// Show a view. If another one is asked for meanwhile, that one is shown. Returns whether it may be shown.
 async function openView(position) {
   app.asked = position;
   document.body.dataset.busy = "yes";
   const view = await viewAt(position);
-  if (app.asked !== position) return;
+  if (app.asked !== position) return true;
   delete document.body.dataset.busy;
+  if (app.view && view.steps.length && view.steps[0].k > held.until()) {
+    app.asked = app.view.position;
+    tell("held");
+    return false;
+  }
   app.view = view;
   app.closed = new Set(app.view.closed);
   app.selected = null;

@@ -85,10 +85,10 @@ class RecordedRun(Trace):
         """Ask the run in SQL, as SQLite speaks it: one SELECT over its tables, with `median(x)` besides SQLite's
         functions. Raises NoTable, in one line, for what SQLite refuses."""
         words = {word.lower() for word in _WORD.findall(query)}
+        asked_of = [table for table in TABLES if table in words]
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-            for table in TABLES:
-                if table in words:
-                    self._fill(database, table)
+            for table in asked_of:
+                self._fill(database, table)
             database.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]  # as its page shows it
             database.set_authorizer(_only_reads)
             try:

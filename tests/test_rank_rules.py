@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,41 @@ def test_what_is_averaged_is_a_gate_in_the_picture_of_the_pass(
     ],
 )
 def test_the_first_collective_that_is_not_the_same_is_named(calls: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
+    record_calls(tmp_path, calls)
+    (found,) = checked(tmp_path, "--select", "ranks-collectives")
+    assert found["line"] == 9
+    assert "collective 2 is not the same on all ranks" in found["message"]
+    assert found["message"].endswith(said)
+
+
+def test_settings_choose_rules_between_ranks(tmp_path: Path) -> None:
+    record_calls(tmp_path, "dist.all_reduce(torch.ones(2 + rank))\n")
+
+    def found_with(line: str) -> list[str]:
+        (tmp_path / "pyproject.toml").write_text(f"[tool.gradviz]\n{line}\n")
+        return [finding["rule"] for finding in checked(tmp_path)]
+
+    assert found_with('ignore = ["late-clip"]') == ["ranks-collectives"]
+    assert found_with('ignore = ["ranks-collectives"]') == []
+    assert found_with('select = ["ranks-collectives"]') == ["ranks-collectives"]
+    assert found_with('select = ["late-clip", "ranks-sum"]') == []
+    report = gradviz(tmp_path, "report", ".", "-o", "page.html")
+    assert report.stdout == "wrote page.html: 0 findings\n"
+
+
+@pytest.mark.parametrize(
+    ("comment", "found"),
+    [("# gradviz: ignore[ranks-collectives]", []), ("# gradviz: ignore[late-clip]", ["ranks-collectives"])],
+)
+def test_a_comment_ignores_a_rule_between_ranks(comment: str, found: list[str], tmp_path: Path) -> None:
+    record_calls(tmp_path, f"dist.all_reduce(torch.ones(2 + rank))  {comment}\n")
+    assert [finding["rule"] for finding in checked(tmp_path)] == found
+
+
+def record_calls(folder: Path, calls: str) -> None:
+    """Record two ranks that call collectives, `calls` in line 9. Each is a group of its own: with one another they
+    would hang."""
+    (folder / "train.py").write_text(
         "import os\n"
         "import torch\n"
         "import torch.distributed as dist\n"
@@ -123,17 +158,21 @@ def test_the_first_collective_that_is_not_the_same_is_named(calls: str, said: st
         "some = dist.new_group([0])\n"
         "dist.all_reduce(torch.ones(5 + rank), group=some)\n" + calls
     )
-    for rank in ("0", "1"):  # each is a group of its own: with one another they would hang
-        environment = {**os.environ, "RANK": rank, "WORLD_SIZE": "2"}
-        command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
-    told = subprocess.run(
-        [sys.executable, "-m", "gradviz", "check", ".", "--select", "ranks-collectives", "--format", "json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+    for rank in ("0", "1"):
+        gradviz(folder, "trace", "train.py", RANK=rank, WORLD_SIZE="2")
+
+
+def checked(folder: Path, *options: str) -> list[dict[str, Any]]:
+    """The findings in the run of a folder."""
+    found: list[dict[str, Any]] = json.loads(
+        gradviz(folder, "check", ".", "--format", "json", *options).stdout
+    )["findings"]
+    return found
+
+
+def gradviz(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run gradviz in a folder."""
+    command = [sys.executable, "-m", "gradviz", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True
     )
-    (found,) = json.loads(told.stdout)["findings"]
-    assert found["line"] == 9
-    assert "collective 2 is not the same on all ranks" in found["message"]
-    assert found["message"].endswith(said)

@@ -15,6 +15,7 @@ from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, 
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rank_reports import compared, on_ranks
+from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
@@ -54,16 +55,17 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
         if path.suffix.lower() != ".html":
             fail(f"a report is an .html file, not {path.name}")
         found: list[Report] = []
+        settings = settings_at(Path.cwd())
         with patience(f"checking {recorded[0].path.name}") as doing:
             for trace in recorded:
                 doing(f"checking {trace.path.name}")
-                found.append(check(trace, settings=settings_at(Path.cwd())))
+                found.append(check(trace, settings=settings))
                 gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
             doing(f"drawing into {path.name}")
             one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
             count = sum(len(report.findings) for report in found)
             if are_of_one_run(recorded):
-                one = replace(one, items=_items_of_ranks(recorded, found))
+                one = replace(one, items=_items_of_ranks(recorded, found, settings))
                 count = len(one.items)
             text = page.html(one)
         write(path, text.encode())
@@ -131,10 +133,12 @@ def _items_of_runs(
     return found
 
 
-def _items_of_ranks(traces: Sequence[Trace], reports: Sequence[Report]) -> list[page.Item]:
+def _items_of_ranks(
+    traces: Sequence[Trace], reports: Sequence[Report], settings: Settings
+) -> list[page.Item]:
     """The findings of the ranks of one run, those between them first, each with the ranks that have it."""
     ranks = ranked_traces(traces)
-    found = compared(ranks, dict(zip(ranks, reports, strict=True))).findings
+    found = compared(ranks, dict(zip(ranks, reports, strict=True)), settings).findings
     return [
         replace(
             _item(number, finding, ranks[finding.ranks[0]], []),

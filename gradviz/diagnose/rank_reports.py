@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
+from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check, rule_called
 from gradviz.events.kinds import Kind
@@ -26,29 +27,48 @@ def check_ranks(
     settings: Settings | None = None,
 ) -> Report:
     """Check the traces of all ranks of a run: each by itself, and what is wrong between them. `select` are the rules to
-    check (none: all), `ignore` those to leave out. Raises UnknownRule for an id that is no rule's."""
+    check (none: all), `ignore` those to leave out; if they are empty, those of the `settings` are used. Raises
+    UnknownRule for an id that is no rule's."""
     for name in (*select, *ignore):
         rule_called(name)
-    own_select, own_ignore = (
-        [rule for rule in asked if rule not in BETWEEN_RANKS] for asked in (select, ignore)
+    settings = settings or Settings()
+    chosen = replace(
+        settings, select=tuple(select or settings.select), ignore=tuple(ignore or settings.ignore)
     )
+    of_one = _without_rank_rules(chosen)
     reports = {
-        rank: Report((), (), ())
-        if select and not own_select
-        else check(trace, own_select, own_ignore, settings)
+        rank: Report((), (), ()) if chosen.select and not of_one.select else check(trace, settings=of_one)
         for rank, trace in ranks.items()
     }
-    chosen = [rule for rule in BETWEEN_RANKS if (not select or rule in select) and rule not in ignore]
     return compared(ranks, reports, chosen)
 
 
 def compared(
-    ranks: Mapping[int, Trace], reports: Mapping[int, Report], chosen: Sequence[str] = tuple(BETWEEN_RANKS)
+    ranks: Mapping[int, Trace], reports: Mapping[int, Report], settings: Settings | None = None
 ) -> Report:
-    """The reports of all ranks of a run as one, with what the `chosen` rules find between them."""
+    """The reports of all ranks of a run as one, with what the rules of the `settings` find between them."""
+    settings = settings or Settings()
+    rules = [
+        rule
+        for rule in BETWEEN_RANKS
+        if (not settings.select or rule in settings.select) and rule not in settings.ignore
+    ]
     queries = {rank: Query(trace) for rank, trace in ranks.items()}
-    between = findings_of(Replicas(queries), chosen)
-    return of_all_ranks(_beneath_their_causes(reports, queries), [*between], chosen)
+    between = [
+        finding
+        for finding in findings_of(Replicas(queries), rules)
+        if not is_ignored(ranks[finding.ranks[0]], finding)
+    ]
+    return of_all_ranks(_beneath_their_causes(reports, queries), between, rules)
+
+
+def _without_rank_rules(settings: Settings) -> Settings:
+    """The settings for the check of one rank by itself."""
+    select, ignore = (
+        tuple(rule for rule in asked if rule not in BETWEEN_RANKS)
+        for asked in (settings.select, settings.ignore)
+    )
+    return replace(settings, select=select, ignore=ignore)
 
 
 def _beneath_their_causes(reports: Mapping[int, Report], queries: Mapping[int, Query]) -> dict[int, Report]:

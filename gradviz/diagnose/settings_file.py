@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.rule_settings import THRESHOLDS, Settings
 from gradviz.diagnose.rules import BY_ID
@@ -64,7 +65,7 @@ def _rules(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError("it is a list of rules")
     for one in value:
-        if one not in BY_ID:
+        if one not in BY_ID and one not in BETWEEN_RANKS:
             raise ValueError(f"there is no rule {one!r}")
     return tuple(value)
 

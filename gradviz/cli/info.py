@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.cli.common import all_opened, traces_argument, wide_console
+from gradviz.cli.report_costs import profile_line
 from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
@@ -92,12 +93,18 @@ def _print(queries: list[Query]) -> None:
     facts = Table.grid(padding=(0, 2))
     traces, found = [query.trace for query in queries], [overview(query) for query in queries]
     columns = [
-        {**_facts(query.trace, known), "holds": _held(holdings(query), query.trace)}
+        {
+            **_facts(query.trace, known),
+            "profile": profile_line(query),
+            "holds": _held(holdings(query), query.trace),
+        }
         for query, known in zip(queries, found, strict=True)
     ]
     if len(traces) > 1:
         columns = [{"": label_of(trace), **told} for trace, told in zip(traces, columns, strict=True)]
     for label in columns[0]:
+        if label == "profile" and not any(told[label] for told in columns):
+            continue
         facts.add_row(Text(label, "dim"), *(Text(clean(told[label])) for told in columns))
     console.print(facts)
     for trace, known in zip(traces, found, strict=True):

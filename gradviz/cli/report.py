@@ -11,6 +11,7 @@ import click
 
 from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
+from gradviz.cli.report_costs import costs_of
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
 from gradviz.diagnose.place import place_of
@@ -94,6 +95,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         picture=svg(graph),
         caption=_caption(graph),
         checked=len(found.checked),
+        costs=costs_of(query),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from gradviz.cli.report_costs import costs_of_modules
 from gradviz.pictures.chart import COLOURS, MOST, Series
 from gradviz.pictures.report_page import Drawn, Row, Spread
 from gradviz.query.histograms import distributions
@@ -20,11 +21,17 @@ from gradviz.query.module_curves import (
     losses,
     modules_of,
 )
+from gradviz.query.profile import is_profiled
 from gradviz.query.query import Query
 from gradviz.words.numbers import plural
 
 MOST_RUNS = len(COLOURS)
 _UNKNOWN = "The trace has no values for it."
+_OPS = "Ops are those of the first call of a module, with those of modules inside."
+_COUNTED = (
+    "Ops, and what they computed, are those of the first call of a module, with those of modules inside; times and "
+    "memory are those of all calls."
+)
 _CHANGES = (
     "How much a step changes a tensor of more than 64 elements is known for SGD without momentum and weight decay, "
     "and for other optimizers with --values full."
@@ -133,10 +140,11 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
             f"{row.ops:,}" if row.ops is not None else "",
             gradients.get(row.path) if row.own else None,
             changes.get(row.path) if row.own else None,
+            costs_of_modules(query, row.paths, row.flops),
         )
         for row in summary
     ]
-    return rows, _total(summary)
+    return rows, _total(query, summary)
 
 
 def spreads(query: Query) -> list[Spread]:
@@ -160,10 +168,10 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "scalar"
 
 
-def _total(summary: Sequence[ModuleRow]) -> str:
+def _total(query: Query, summary: Sequence[ModuleRow]) -> str:
     elements = sum(row.own * row.count for row in summary)
     frozen = sum((row.own - row.trainable) * row.count for row in summary)
     modules = sum(row.count for row in summary)
     told = f"{plural(modules, 'module')} with {plural(elements, 'element')} of parameters"
     told += f", {frozen:,} of them frozen at the end" if frozen else ""
-    return f"{told}. Ops are those of the first call of a module, with those of modules inside."
+    return f"{told}. {_COUNTED if is_profiled(query) else _OPS}"

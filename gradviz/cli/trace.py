@@ -76,6 +76,11 @@ Examples:
 @click.option(
     "--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of."
 )
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Also measure the time, memory and operations of PyTorch's ops, for `info` and `report`.",
+)
 @check_functions
 @can_watch
 @click.option(
@@ -95,6 +100,7 @@ def trace(
     scope: str | None,
     last: int | None,
     aten: bool,
+    profile: bool,
     check_functions: bool,
     watch: bool,
     stop_on: str | None,
@@ -118,6 +124,7 @@ def trace(
         "scope": scope,
         "last": last,
         "aten": aten,
+        "profile": profile,
         "check_functions": check_functions,
         "watch": watch,
         "stop_on": stop_on,
@@ -157,6 +164,7 @@ def trace(
             aten,
             check_functions,
             not no_source,
+            profile,
         )
 
         def after(outcome: Outcome) -> int:

@@ -79,6 +79,7 @@ class Kind(IntEnum):
     KERNEL = 26
     COMPARED = 27
     COLLECTIVE = 28
+    MEASURED = 29
 
 
 _Made = TypeVar("_Made")
@@ -317,6 +318,20 @@ class KernelRan(Event):
     in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
     node: NodeNumber = told("the node that was running, 0 for none")
     inputs: Tensors = told("the tensors among its arguments, 0 for one that the program does not see")
+
+
+@declared(Kind.MEASURED, detail=True)
+class OpMeasured(Event):
+    """One of PyTorch's own (aten) ops ran, and was measured: below an op of the program, in a node, or in an optimizer.
+    Under `--profile`."""
+
+    op: Text = told("its name: `addmm`, `sum.dim_IntList`")
+    seconds: Real = told("how long it ran; on a device from before its launch until it was done")
+    made: Real = told("bytes of the memory that its results hold and its arguments did not")
+    flops: Real = told("floating-point operations by `torch.utils.flop_counter`, 0 where that counts none")
+    in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
+    node: NodeNumber = told("the node that was running, 0 for none")
+    in_step: Flag = told("whether an optimizer ran it")
 
 
 @declared(Kind.COMPARED, detail=True)

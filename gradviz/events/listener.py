@@ -219,6 +219,21 @@ class Listener:
         """One of the ops ran that an op of the program, a node or an optimizer is made of."""
         self.tell(Kind.KERNEL, where, (op, args, result, in_pass, node, tuple(inputs)))
 
+    def measured(
+        self,
+        where: Where,
+        op: str,
+        seconds: float,
+        made: int,
+        flops: int,
+        in_pass: int = 0,
+        node: int = 0,
+        in_step: bool = False,
+    ) -> None:
+        """One of the ops ran that `kernel` tells of: how long, how many bytes and how many operations it took."""
+        values = (op, seconds, float(made), float(flops), in_pass, node, in_step)
+        self.tell(Kind.MEASURED, where, values)
+
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""
         self.tell(Kind.GRADS_CLEARED, where, (how, to_none, tuple(tensors)))

@@ -253,6 +253,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
     e.FunctionCompared: lambda event: _nodes(event.node),
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
+    e.OpMeasured: lambda event: _nodes(event.node),
     e.TangentPushed: lambda event: _tensors(event.tensor),
     e.CollectiveCalled: lambda event: _tensors(*event.tensors),
     e.Stepped: lambda event: _tensors(*event.parameters),

@@ -55,7 +55,8 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A module in the table of the model: texts, and its curves of gradient and change (None: not known)."""
+    """A module in the table of the model: texts, and its curves of gradient and change (None: not known). `costs` are
+    the texts of the report's `costs`, none where nothing was measured."""
 
     depth: int
     name: str
@@ -66,6 +67,7 @@ class Row:
     ops: str
     gradient: Series | None
     change: Series | None
+    costs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,30 @@ class Spread:
     low: float
     high: float
     counts: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a line of the program cost: its place, its source, its part of all time, the op that took most of that, and
+    a text for each column."""
+
+    place: str
+    source: str
+    share: float
+    most: str
+    costs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What ops cost: a sentence about all of them, the columns of lines and of modules, and the lines that cost the
+    most, with a note about the others."""
+
+    total: str
+    columns: tuple[str, ...]
+    of_modules: tuple[str, ...]
+    lines: tuple[Line, ...]
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +132,7 @@ class Report:
     checked: int = 0
     columns: tuple[str, ...] = ()
     runs: list[Run] = field(default_factory=list)
+    costs: Costs | None = None
 
 
 def html(report: Report) -> str:
@@ -132,6 +159,7 @@ def _sections(report: Report) -> list[tuple[str, str]]:
         ("findings", _findings(report)),
         ("curves", _curves(report)),
         ("model", _model(report)),
+        ("profile", _profile(report)),
         ("distributions", _distributions(report)),
         ("picture", _picture(report)),
         ("not-checked", _not_checked(report)),
@@ -237,8 +265,9 @@ def _model(report: Report) -> str:
     if not report.rows:
         return ""
     has_changes = any(row.change is not None for row in report.rows)
-    heads = ["module", "class", "parameters", "elements", "ops", "gradient norm, by pass"]
-    heads += ["relative change, by step"] if has_changes else []
+    heads = ["module", "class", "parameters", "elements", "ops"]
+    heads += report.costs.of_modules if report.costs is not None else []
+    heads += ["gradient norm, by pass", *["relative change, by step"][:has_changes]]
     rows = "".join(_row(row, has_changes) for row in report.rows)
     return (
         f'<section id="model"><h2>Model</h2><p class="quiet">{_text(report.total)}</p><div class="wide">'
@@ -267,12 +296,35 @@ def _distributions(report: Report) -> str:
     )
 
 
+def _profile(report: Report) -> str:
+    """The table of lines by what they cost."""
+    if report.costs is None:
+        return ""
+    heads = "".join(
+        f"<th>{_text(head)}</th>"
+        for head in ("line", "source", "of all time", *report.costs.columns, "mostly")
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{_text(line.place)}</th><td><code>{_text(line.source)}</code></td>'
+        f'<td class="share"><i style="width:{60 * line.share:.1f}px"></i>{100 * line.share:.1f}%</td>'
+        + "".join(f'<td class="count">{_text(cost)}</td>' for cost in line.costs)
+        + f"<td>{_text(line.most)}</td></tr>"
+        for line in report.costs.lines
+    )
+    return (
+        f'<section id="profile"><h2>Profile</h2><p class="quiet">{_text(report.costs.total)}</p><div class="wide">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<p class="quiet">{_text(report.costs.note)}</p></section>'
+    )
+
+
 def _row(row: Row, has_changes: bool) -> str:
     times = f" <span>×{row.count}</span>" if row.count > 1 else ""
     cells = [
         f'<th scope="row" style="padding-left:{8 + 14 * row.depth}px">{_text(row.name)}{times}</th>',
         f"<td>{_text(row.type)}</td><td>{_text(row.shapes)}</td>",
         f'<td class="count">{_text(row.parameters)}</td><td class="count">{_text(row.ops)}</td>',
+        *(f'<td class="count">{_text(cost)}</td>' for cost in row.costs),
         *(_cell(series) for series in (row.gradient, row.change)[: 1 + has_changes]),
     ]
     return f"<tr>{''.join(cells)}</tr>"

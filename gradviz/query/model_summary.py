@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.module_curves import alike
+from gradviz.query.profile import flops_of_stretches, is_profiled
 from gradviz.query.query import Query
 
 _MOST_ROWS = 40  # that are all shown; of more, equal ones share a row
@@ -20,7 +21,7 @@ class ModuleRow:
     """A module, or `count` equal ones whose paths differ in numbers: `h.*.attn`. `shapes` are those of its own
     parameters by name, `own` is how many elements they have in one module, `trainable` how many of these require grad
     at the end. `ops` is how many ops ran in its first call (None: that was not recorded), with those of modules
-    inside."""
+    inside, and `flops` how many floating-point operations these were (None: that was not measured)."""
 
     path: str
     type: str
@@ -29,6 +30,7 @@ class ModuleRow:
     own: int = 0
     trainable: int = 0
     ops: int | None = None
+    flops: float | None = None
     paths: list[str] = field(default_factory=list)
 
     @property
@@ -44,6 +46,9 @@ def model_summary(query: Query) -> list[ModuleRow]:
         path: ModuleRow(path, type_, 0, ops=ops, paths=[path]) for path, type_, ops in called_modules(query)
     }
     _add_parameters(query, rows)
+    if is_profiled(query):
+        for path, flops in flops_of_stretches(query, query.of(_first_calls)).items():
+            rows[path].flops = flops
     ordered = _ordered(rows)
     for row in ordered:
         row.depth = sum(outer in rows for outer in _around(row.path))
@@ -52,18 +57,25 @@ def model_summary(query: Query) -> list[ModuleRow]:
 
 def called_modules(query: Query) -> Iterable[tuple[str, str, int | None]]:
     """The path and the class of each module that was called, and how many ops its first call ran."""
+    entered = query.trace.table(Kind.SCOPE_ENTERED)
+    ops = query.tensors.ops
+    for path, (event, end) in query.of(_first_calls).items():
+        inside = int(np.searchsorted(ops, end) - np.searchsorted(ops, event))
+        yield path, entered.object(event).type, inside or None
+
+
+def _first_calls(query: Query) -> dict[str, tuple[int, int]]:
+    """The first and the last event of the first call of each module, by its path, in the order of the calls."""
     trace = query.trace
     entered = trace.table(Kind.SCOPE_ENTERED)
     modules = trace.named(entered["kind"], ("module",))
     names, first = np.unique(entered["name"][modules], return_index=True)
-    firsts = np.flatnonzero(modules)[first]
+    events = entered.events[np.flatnonzero(modules)[first]]
     begins, ends, _ = query.scopes.nesting.stretches
-    ops = query.tensors.ops
-    for name, row in sorted(zip(names.tolist(), firsts.tolist(), strict=True), key=lambda pair: pair[1]):
-        event = int(entered.events[row])
-        end = int(ends[np.searchsorted(begins, event)])
-        inside = int(np.searchsorted(ops, end) - np.searchsorted(ops, event))
-        yield trace.text(name), trace.text(int(entered["type"][row])), inside or None
+    return {
+        trace.text(name): (event, int(ends[np.searchsorted(begins, event)]))
+        for event, name in sorted(zip(events.tolist(), names.tolist(), strict=True))
+    }
 
 
 def _add_parameters(query: Query, rows: dict[str, ModuleRow]) -> None:

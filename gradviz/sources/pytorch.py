@@ -61,7 +61,7 @@ class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
     called when it is there, `failed` with a line where it cannot be recorded, or no longer. With `keeps_calls` the
     calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with finite
-    differences."""
+    differences; with `profile` it is told what ops cost."""
 
     def __init__(
         self,
@@ -71,10 +71,11 @@ class Attachment:
         aten: bool = False,
         keeps_calls: bool = False,
         check_functions: bool = False,
+        profile: bool = False,
     ) -> None:
         self.listener, self.began, self.failed, self.aten = listener, began, failed, aten
         self.keeps_calls = keeps_calls
-        self.check_functions = check_functions
+        self.check_functions, self.profile = check_functions, profile
         self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
@@ -143,7 +144,7 @@ class Attachment:
     def _begin(self) -> None:
         from gradviz.sources.torch_recorder.recording import TorchRecorder
 
-        recorder = TorchRecorder(self.listener, self.failed, self.aten, self.check_functions)
+        recorder = TorchRecorder(self.listener, self.failed, self.aten, self.check_functions, self.profile)
         if self.keeps_calls:
             from gradviz.sources.torch_recorder.rerun_call import Calls
 

@@ -69,7 +69,8 @@ class record:
     whole program); `last` how many passes to keep (None: all), besides those around an error or a NaN; `aten` whether
     to record the aten ops that PyTorch's ops are made of; `check_functions` whether to compare the backward of custom
     Functions with finite differences, for which their forward runs again; `source` whether the trace keeps the source
-    texts of the program (places stay). `through` makes of the recorder whom the engine tells in its place, and who
+    texts of the program (places stay); `profile` whether to measure the time, the memory and the operations of
+    PyTorch's ops. `through` makes of the recorder whom the engine tells in its place, and who
     tells the recorder. Without `with_torch` PyTorch is left alone. An exception passes through, and is noted in the
     trace. Raises OSError where the file cannot be written, ValueError for a setting that does not exist."""
 
@@ -89,6 +90,7 @@ class record:
         check_functions: bool = False,
         source: bool = True,
         every: int | None = None,
+        profile: bool = False,
     ) -> None:
         if every is not None:
             if every < 1 or passes is not None:
@@ -100,7 +102,7 @@ class record:
             raise ValueError(f"values is none, stats or full, not {values!r}")
         self.path = Path(path)
         self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
-        self.check_functions = check_functions
+        self.check_functions, self.profile = check_functions, profile
         self.source = source
         self.say = say
         self.failure: BaseException | None = None  # why the recording ended before the block
@@ -150,6 +152,8 @@ class record:
             meta["scope"] = self.scope
         if self.check_functions:
             meta["check_functions"] = "1"
+        if self.profile:
+            meta["profile"] = "1"
         if self.last is not None:
             meta["last"] = str(self.last)
         self.recorder = Recorder(
@@ -163,7 +167,13 @@ class record:
         if self.with_torch:
             keeps_calls = self.through is not None
             self.attachment = pytorch.Attachment(
-                listener, self._torch_began, self._torch_failed, self.aten, keeps_calls, self.check_functions
+                listener,
+                self._torch_began,
+                self._torch_failed,
+                self.aten,
+                keeps_calls,
+                self.check_functions,
+                self.profile,
             )
             self.attachment.begin()
         self.work_of_children = work_of_children()

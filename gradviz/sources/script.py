@@ -89,6 +89,7 @@ class Running:
         aten: bool = False,
         check_functions: bool = False,
         source: bool = True,
+        profile: bool = False,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -116,6 +117,7 @@ class Running:
             aten,
             check_functions,
             source,
+            profile=profile,
         )
         self.main = target.main_module()
         self.error: BaseException | None = None
@@ -130,6 +132,10 @@ class Running:
         """Begin to record."""
         if self.serves:
             alias.install(self._tell_of_engine if self.engine == "auto" else lambda: None)
+            if self.recording.profile and self.say is not None:
+                self.say(
+                    "gradviz: --profile measures PyTorch's ops, and this program runs on gradviz's own engine"
+                )
         self.recording.__enter__()
         if self.stopper.looks is not None and self.recording.recorder is not None:
             self.recording.recorder.look_at_passes(self.stopper.looks)

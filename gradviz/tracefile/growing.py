@@ -26,7 +26,7 @@ from gradviz.tracefile.sound import check_heads, check_nesting, check_rows, chec
 from gradviz.tracefile.states import States
 from gradviz.tracefile.unreadable import told_of
 
-_FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL)  # events that belong to the op before them
+_FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL, Kind.MEASURED)  # events that belong to the op before them
 _ENDS = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 UNREAD = 0  # in place of an event's kind
 

@@ -204,6 +204,7 @@ _META: dict[str, Callable[[str], str]] = {
     "scope": name,
     "last": _number,
     "check_functions": lambda text: "1",
+    "profile": lambda text: "1",
     "no_source": lambda text: "1",
     "rank": _number,
     "world": _number,
@@ -261,6 +262,7 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
     (Kind.KERNEL, "op"): name,
     (Kind.KERNEL, "args"): nothing,
     (Kind.KERNEL, "result"): nothing,
+    (Kind.MEASURED, "op"): name,
     (Kind.COMPARED, "function"): name,
     (Kind.COMPARED, "why_not"): nothing,
     (Kind.COMPARED, "argument"): name,
@@ -278,7 +280,13 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
     (Kind.ERROR, "message"): nothing,
 }
 # The fields that hold a real number and keep it. One that is computed from elements does not.
-REALS = {(Kind.PASS_BEGAN, "time"), (Kind.STEPPED, "time")}
+REALS = {
+    (Kind.PASS_BEGAN, "time"),
+    (Kind.STEPPED, "time"),
+    (Kind.MEASURED, "seconds"),
+    (Kind.MEASURED, "made"),
+    (Kind.MEASURED, "flops"),
+}
 
 
 def filter_of(kind: Kind, field: str) -> Callable[[str], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -131,3 +131,25 @@ def of_passes(passes: int, detailed: int, shapes: int) -> str:
 def plural(n: int, one: str, many: str = "") -> str:
     """`1 pass`, `2 passes`, `1,000 events`."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits: `1.25 s`, `812 ms`, `4.2 µs`."""
+    return _scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs")))
+
+
+def size(count: float) -> str:
+    """A number of bytes with three digits: `1.5 GB`, `64 kB`, `8 bytes`."""
+    return _scaled(count, ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")))
+
+
+def flops(count: float) -> str:
+    """A number of floating-point operations with three digits: `3.2 GFLOP`."""
+    return _scaled(count, ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1, "FLOP")))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """A quantity in the largest of these units that it has one of, else in the smallest."""
+    factor, unit = next(((factor, unit) for factor, unit in units if value >= factor), units[-1])
+    scaled = value / factor
+    return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"

@@ -23,6 +23,7 @@ from gradviz.events.kinds import (
     Mutated,
     Named,
     NodeMade,
+    OpMeasured,
     OpRan,
     OptimizerHolds,
     PassBegan,
@@ -43,7 +44,7 @@ from gradviz.query.optimizer_settings import rates_of, settings_of
 from gradviz.query.refused import is_refusal, refused_root
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers
-from gradviz.words.numbers import listed, number, plural
+from gradviz.words.numbers import duration, flops, listed, number, plural, size
 from gradviz.words.parts import (
     LONGEST,
     call_of,
@@ -173,6 +174,13 @@ def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
 def _kernel(stop: Stop, event: KernelRan) -> str:
     inside = f"{stop.node_name}: " if event.node else ""
     return f"{inside}aten {clean(event.op)}({clean(event.args)}) gives {clean(event.result) or 'nothing'}"
+
+
+def _measured(stop: Stop, event: OpMeasured) -> str:
+    inside = f"{stop.node_name}: " if event.node else ""
+    made = f", makes {size(event.made)}" if event.made else ""
+    computed = f", {flops(event.flops)}" if event.flops else ""
+    return f"{inside}aten {clean(event.op)} takes {duration(event.seconds)}{made}{computed}"
 
 
 def _named(stop: Stop, event: Named) -> str:
@@ -414,6 +422,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     CollectiveCalled: _collective,
     GradRead: _grad_read,
     KernelRan: _kernel,
+    OpMeasured: _measured,
     Stepped: _stepped,
     Scheduled: _scheduled,
     ErrorRaised: _error,

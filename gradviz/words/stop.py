@@ -16,6 +16,7 @@ from gradviz.events.kinds import (
     Mutated,
     Named,
     NodeMade,
+    OpMeasured,
     OpRan,
     PassBegan,
     PassEnded,
@@ -115,7 +116,7 @@ class Stop:
     @cached_property
     def node(self) -> int:
         """The node of this event, which is made, receives, produces or accumulates; 0 if there is none."""
-        return self.event.node if isinstance(self.event, (*AtNode, NodeMade, KernelRan)) else 0
+        return self.event.node if isinstance(self.event, (*AtNode, NodeMade, KernelRan, OpMeasured)) else 0
 
     @cached_property
     def node_name(self) -> str:
@@ -158,7 +159,7 @@ class Stop:
         event = self.event
         if event.site:
             return event.site, ""
-        if isinstance(event, AtNode) or (isinstance(event, KernelRan) and event.node):
+        if isinstance(event, AtNode) or (isinstance(event, (KernelRan, OpMeasured)) and event.node):
             return self._node_place()
         if isinstance(event, (PassEnded, GraphsAlive)) and self.moment.pass_info is not None:
             return self.moment.pass_info.site, self.say("where the pass began")

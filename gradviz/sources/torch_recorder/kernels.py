@@ -15,14 +15,11 @@ from gradviz.sources.torch_recorder.arguments import call_text, tensors_in
 from gradviz.sources.torch_recorder.shared import Source, safely
 
 _modes: Any = _python_dispatch
-_UNTOLD = {"profiler"}  # namespaces of ops that compute nothing
+UNTOLD = {"profiler"}  # namespaces of ops that compute nothing
 
 
-class Kernels(TorchDispatchMode):
-    """Tells a source's listener of the ops that reach the dispatcher below autograd, of the threads on which it is on.
-
-    It hears of them after they have run. What an op allocates inside is no tensor of the program's: it has no
-    number."""
+class BelowAutograd(TorchDispatchMode):
+    """A mode that sees the ops that reach the dispatcher below autograd, on the threads on which it is on."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -33,30 +30,11 @@ class Kernels(TorchDispatchMode):
         """No: to make sure of it PyTorch would load Dynamo, and put frames of its own around ours."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = (
-            func._op if type(func) is torch._ops.OpOverload else func
-        )  # in an error's traceback it has no frame
-        with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
-            result = call(*args, **(kwargs or {}))
-        if not self.source.is_off and self.source.is_detailed:
-            self._tell(func, args, kwargs or {}, result, sys._getframe(1))
-        return result
-
-    @safely
-    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
-        if func.namespace in _UNTOLD:
-            return
-        identity = self.source.identity
+    def running_node(self) -> tuple[bool, int]:
+        """Whether a node runs on this thread, and its number, 0 for one that is not told of."""
         fn: Any = torch._C._current_autograd_node()
-        record = None if fn is None else fn.metadata.get(identity.key)
-        known = [identity.known.get(id(tensor)) for tensor in tensors_in(args, kwargs)]
-        listener: Any = self.source.listener
-        listener.kernel(
-            frame if fn is None else None, _name(func), call_text(args, kwargs), call_text((result,), {}),
-            self.source.in_pass, 0 if record is None else record.number,
-            [0 if one is None else one.number for one in known],
-        )  # fmt: skip
+        record = None if fn is None else fn.metadata.get(self.source.identity.key)
+        return fn is not None, 0 if record is None else record.number
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -86,7 +64,36 @@ class Kernels(TorchDispatchMode):
             _modes._push_mode(mode)
 
 
-def _name(func: Any) -> str:
+class Kernels(BelowAutograd):  # type: ignore[no-untyped-call]
+    """Tells a source's listener of these ops. It hears of them after they have run. What an op allocates inside is no
+    tensor of the program's: it has no number."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
+            result = call_of(func)(*args, **(kwargs or {}))
+        if not self.source.is_off and self.source.is_detailed:
+            self._tell(func, args, kwargs or {}, result, sys._getframe(1))
+        return result
+
+    @safely
+    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
+        if func.namespace in UNTOLD:
+            return
+        is_in_node, node = self.running_node()
+        known = [self.source.identity.known.get(id(tensor)) for tensor in tensors_in(args, kwargs)]
+        listener: Any = self.source.listener
+        listener.kernel(
+            None if is_in_node else frame, name_of(func), call_text(args, kwargs), call_text((result,), {}),
+            self.source.in_pass, node, [0 if one is None else one.number for one in known],
+        )  # fmt: skip
+
+
+def name_of(func: Any) -> str:
     """The name of an op as PyTorch writes it, without what goes without saying: `addmm`, `sum.dim_IntList`."""
     name = str(func).removeprefix("aten.")
     return name.removesuffix(".default")
+
+
+def call_of(func: Any) -> Any:
+    """An op as it is to be called: in the traceback of an error it has no frame."""
+    return func._op if type(func) is torch._ops.OpOverload else func

@@ -232,15 +232,18 @@ class _Step:
         self.source = training.source
         self.where = None if frame is None else self.source.place(frame)
         self.parameters: list[torch.Tensor] | None = None  # those with a gradient, once told
+        self.is_in_closure = False
 
     def with_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure, which belongs to the program: what runs in it is told."""
 
         def run() -> Any:
             self.training.go_on()
+            self.is_in_closure = True
             try:
                 return closure()
             finally:
+                self.is_in_closure = False
                 self.training.pause()
                 if self.source.listener is not None:
                     self.tell()

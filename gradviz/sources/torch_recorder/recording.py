@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -44,7 +44,8 @@ _overrides: Any = torch.overrides
 
 class TorchRecorder:
     """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made of,
-    with `check_functions` also of how custom Functions compare with finite differences."""
+    with `check_functions` also of how custom Functions compare with finite differences, with `profile` also of what
+    ops cost."""
 
     def __init__(
         self,
@@ -52,10 +53,11 @@ class TorchRecorder:
         failed: Callable[[str], None],
         aten: bool = False,
         check_functions: bool = False,
+        profile: bool = False,
     ) -> None:
         tensor_values.register()
         self.source = Source(listener, failed)
-        self.kernels: Any = Kernels(self.source) if aten else None
+        self.below_autograd = _modes_below_autograd(self.source, aten, profile)
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
         self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
@@ -91,9 +93,9 @@ class TorchRecorder:
             stack.callback(self.places.end)
             stack.callback(self.replaced.put_back)
             self._replace_all()
-            if self.kernels is not None:
-                stack.callback(self.kernels.leave)
-                self.kernels.__enter__()
+            for mode in self.below_autograd:
+                stack.callback(mode.leave)
+                mode.__enter__()
             stack.callback(self.watching.take_out)
             self.watching.push()
             self.switched_on = stack.pop_all()
@@ -171,7 +173,9 @@ class TorchRecorder:
             if self.source.listener is None:
                 bootstrap(thread)
                 return
-            with self.watching.on(), self.kernels.on() if self.kernels is not None else nullcontext():
+            with self.watching.on(), ExitStack() as modes:
+                for mode in self.below_autograd:
+                    modes.enter_context(mode.on())
                 bootstrap(thread)
 
         return run
@@ -356,6 +360,18 @@ class TorchRecorder:
                 leaves = self.source.identity.unseen_leaves(outputs, inputs)
                 inputs, before = [*inputs, *leaves], [*before, *map(version_of, leaves)]
                 self.forward._tell(name, (), {}, inputs, before, outputs, frame)
+
+
+def _modes_below_autograd(source: Source, aten: bool, profile: bool) -> list[Any]:
+    """The modes that see the ops that ops are made of, the lowest first."""
+    modes: list[Any] = []
+    if profile:
+        from gradviz.sources.torch_recorder.measuring import (
+            Measured,
+        )  # which loads PyTorch's counter of operations
+
+        modes.append(Measured(source))
+    return [*modes, Kernels(source)] if aten else modes
 
 
 def _is_overloaded(cls: type) -> bool:

@@ -1,0 +1,108 @@
+"""What ops cost: the time, the memory and the floating-point operations of each op below autograd, for `--profile`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from time import perf_counter  # bound now: a program may replace it
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.kernels import UNTOLD, BelowAutograd, call_of, name_of
+from gradviz.sources.torch_recorder.shared import safely
+
+_WITHOUT_CLOCK = {"cpu", "meta"}  # an op on these has ended when its call returns
+
+
+class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
+    """Tells a source's listener what each op below autograd cost.
+
+    The time is that of PyTorch's own call: it has none of ours, if this mode is the lowest. An op on a device is waited
+    for. The memory is that of storages that come with the results; what an op needs only while it runs is not seen."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if self.source.is_off or not self.source.is_detailed:
+            with torch._C.DisableTorchFunction():
+                return call_of(func)(*args, **given)
+        if _is_composite(func):  # under inference_mode it comes whole
+            with self:
+                return func.decompose(*args, **given)
+        result, seconds = self._called(func, args, given)
+        self._tell(func, args, given, result, seconds, sys._getframe(1))
+        return result
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
+        """The result of an op, and the seconds that it took."""
+        call = call_of(func)
+        with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
+            devices = self._devices(args, kwargs) or ()
+            self._wait_for(devices)
+            began = perf_counter()
+            result = call(*args, **kwargs)
+            self._wait_for(devices)
+            return result, perf_counter() - began
+
+    @safely
+    def _devices(self, args: Any, kwargs: Any) -> set[torch.device]:
+        """The devices of tensors that are not done with an op when its call returns."""
+        found = {tensor.device for tensor in tensors_in(args, kwargs)}
+        if kwargs.get("device") is not None:
+            found.add(torch.device(kwargs["device"]))
+        return {device for device in found if device.type not in _WITHOUT_CLOCK}
+
+    @safely
+    def _wait_for(self, devices: Iterable[torch.device]) -> None:
+        for device in devices:
+            if device.type == "cuda":
+                if not torch.cuda.is_current_stream_capturing():  # a graph that is captured runs later
+                    torch.cuda.synchronize(device)
+            elif (wait := getattr(getattr(torch, device.type, None), "synchronize", None)) is not None:
+                wait()
+
+    @safely
+    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any, seconds: float, frame: Any) -> None:
+        if func.namespace in UNTOLD:
+            return
+        is_in_node, node = self.running_node()
+        source = self.source
+        step = source.thread.stepping
+        listener: Any = source.listener
+        with torch._C.DisableTorchFunction():
+            made = _bytes_made(tensors_in(args, kwargs), outputs_of(result))
+            flops = _flops(func, args, kwargs, result)
+        listener.measured(
+            None if is_in_node else frame, name_of(func), seconds, made, flops, source.in_pass, node,
+            step is not None and not step.is_in_closure,
+        )  # fmt: skip
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether an op is made of others, as PyTorch says."""
+    if type(func) is not torch._ops.OpOverload or func._overloadpacket in flop_registry:
+        return False
+    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
+    op: Any = func
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), implicit))
+
+
+def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
+    """The bytes of the storages that outputs have and inputs have not."""
+    storages = {}
+    for tensor in outputs:
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            storages[storage._cdata] = storage.nbytes()
+    for tensor in inputs:
+        if tensor.layout is torch.strided and storages:
+            storages.pop(tensor.untyped_storage()._cdata, None)
+    return sum(storages.values())
+
+
+def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """The floating-point operations of an op by PyTorch's own count, 0 where it has none."""
+    count = flop_registry.get(func._overloadpacket) if type(func) is torch._ops.OpOverload else None
+    return int(count(*args, **kwargs, out_val=result)) if count is not None else 0

@@ -152,15 +152,18 @@ def test_traces_without_ranks_are_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "count", "said"),
     [
-        ((0, 1, 2), "on all ranks"),
-        ((1,), "on rank 1"),
-        ((0, 2), "on ranks 0 and 2"),
+        ((0, 1, 2), 3, "on all ranks"),
+        ((1,), 3, "on rank 1"),
+        ((0, 2), 3, "on ranks 0 and 2"),
+        ((0, 1, 3), 4, "on ranks 0, 1 and 3"),
+        ((*range(17), *range(18, 64)), 64, "on ranks 0 to 16 and 18 to 63"),
+        (tuple(range(0, 64, 2)), 64, "on 32 ranks (0, 2, 4, 6, 8, 10, 12, 14 and so on)"),
     ],
 )
-def test_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
-    assert on_ranks(ranks, 3) == said
+def test_ranks_are_named(ranks: tuple[int, ...], count: int, said: str) -> None:
+    assert on_ranks(ranks, count) == said
 
 
 @pytest.mark.parametrize(

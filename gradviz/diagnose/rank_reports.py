@@ -8,6 +8,7 @@ from dataclasses import replace
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
+from gradviz.diagnose.rank_rule import called_ranks
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check, rule_called
 from gradviz.events.kinds import Kind
@@ -17,7 +18,6 @@ from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Trace
 
 _BAD_NUMBERS = ("nonfinite-forward", "nonfinite-gradient", "singular-derivative", "masked-nan")
-_MOST = 8  # ranks that are named
 
 
 def check_ranks(
@@ -131,14 +131,7 @@ def of_all_ranks(
 
 def on_ranks(ranks: tuple[int, ...], count: int) -> str:
     """Which ranks of a run of `count` have a finding: `on all ranks`, `on ranks 0 and 2`."""
-    if len(ranks) == count:
-        return "on all ranks"
-    names = [str(rank) for rank in ranks]
-    if len(names) == 1:
-        return f"on rank {names[0]}"
-    if len(names) > _MOST:
-        return f"on {len(names)} ranks: {', '.join(names[:_MOST])} and so on"
-    return f"on ranks {', '.join(names[:-1])} and {names[-1]}"
+    return "on all ranks" if len(ranks) == count else f"on {called_ranks(ranks)}"
 
 
 def _not_checked(reports: Mapping[int, Report]) -> list[tuple[str, str]]:

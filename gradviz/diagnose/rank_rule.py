@@ -3,19 +3,22 @@ common: what is said of several ranks, and the places where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradviz.diagnose.finding import Finding
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.query.replicas import Replicas
+from gradviz.query.replicas import Replicas, are_apart
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.numbers import brief, listed, plural
 
 AVERAGE = "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()  # for each parameter, on each rank"
 _SHOWN = 3  # parameters
+_MOST_SPANS = 8  # ranks in a row, that are named
+_MOST_TEXTS = 4  # what ranks have, that is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +74,62 @@ def named(names: Sequence[str]) -> str:
 
 
 def called_ranks(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 2 and 3`."""
-    return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])}"
+    """`rank 1`, `ranks 0, 2 and 3`, `ranks 0 to 16 and 18 to 63`."""
+    spans = [f"{first} to {last}" if last > first else str(first) for first, last in _spans(ranks)]
+    if len(spans) > _MOST_SPANS:
+        return f"{len(ranks)} ranks ({', '.join(spans[:_MOST_SPANS])} and so on)"
+    return f"rank{'s' * (len(ranks) > 1)} {listed(spans)}"
+
+
+def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last of each three or more ranks in a row; others by themselves."""
+    rows: list[list[int]] = []
+    for rank in sorted(ranks):
+        if rows and rank == rows[-1][-1] + 1:
+            rows[-1].append(rank)
+        else:
+            rows.append([rank])
+    return [
+        span
+        for row in rows
+        for span in ([(row[0], row[-1])] if len(row) > 2 else [(rank, rank) for rank in row])
+    ]
 
 
 def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
-    """What each rank has; ranks with the same are told together."""
+    """What each rank has; ranks with the same are told together. Of many different texts the first are told."""
     by_text: dict[str, list[int]] = {}
     for rank, text in zip(ranks.ranks, texts, strict=True):
         by_text.setdefault(text, []).append(rank)
-    return ", ".join(f"{text} on {called_ranks(own)}" for text, own in by_text.items())
+    parts = [f"{text} on {called_ranks(own)}" for text, own in by_text.items()]
+    if len(parts) > _MOST_TEXTS:
+        others = [rank for own in [*by_text.values()][_MOST_TEXTS:] for rank in own]
+        parts[_MOST_TEXTS:] = [f"something else on {called_ranks(others)}"]
+    return ", ".join(parts)
 
 
 def values_of_each(ranks: Replicas, values: Sequence[Snapshot | None]) -> str:
     """The value that each rank has; None where it has none."""
     return each_rank(ranks, [brief(value) if value is not None else "None" for value in values])
+
+
+def odd_ranks(ranks: Replicas, values: Sequence[Snapshot | None]) -> tuple[int, ...]:
+    """The ranks that have another value than most have; all ranks if no more than half have the same."""
+    kinds: list[Snapshot | None] = []
+    kind_of_each = []
+    for value in values:
+        kind = next((at for at, known in enumerate(kinds) if not are_apart((known, value))), len(kinds))
+        kinds += [value] if kind == len(kinds) else []
+        kind_of_each.append(kind)
+    return odd_among(ranks, kind_of_each)
+
+
+def odd_among(ranks: Replicas, kinds: Sequence[Hashable]) -> tuple[int, ...]:
+    """The same of what can be counted."""
+    (usual, count), *_ = Counter(kinds).most_common(1)
+    if 2 * count <= len(kinds):
+        return tuple(ranks.ranks)
+    return tuple(rank for rank, kind in zip(ranks.ranks, kinds, strict=True) if kind != usual)
 
 
 # --- places

@@ -30,7 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, named, site_of_event, site_of_step, values_of_each
+from gradviz.diagnose.rank_rule import (
+    RankFound,
+    RankRule,
+    named,
+    odd_ranks,
+    site_of_event,
+    site_of_step,
+    values_of_each,
+)
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 from gradviz.query.writes import Author, Writes
@@ -61,7 +69,8 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
             (event,),
         )
         return
-    yield RankFound(began, _SHARE, site_of_step(ranks.queries[0], drift.step), tuple(ranks.ranks))
+    apart = odd_ranks(ranks, drift.values)
+    yield RankFound(began, _SHARE, site_of_step(ranks.ranks[apart[0]], drift.step), apart)
 
 
 def _written(query: Query, leaf: int, since: int, until: int) -> int:

@@ -28,7 +28,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, site_of_optimizer, site_of_step
+from gradviz.diagnose.rank_rule import (
+    RankFound,
+    RankRule,
+    each_rank,
+    odd_among,
+    site_of_optimizer,
+    site_of_step,
+)
 from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
 
@@ -38,12 +45,13 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         return
     for found in ranks.other_settings:
         values = each_rank(ranks, [f"{clean(found.name)}={clean(str(value))}" for value in found.values])
-        last = ranks.queries[-1]
+        apart = odd_among(ranks, [repr(value) for value in found.values])
+        query = ranks.ranks[apart[-1]]
         yield RankFound(
             f"the optimizer's settings are not the same on all ranks at step {found.step}: {values}",
             f"give {clean(found.name)} the same value on all ranks",
-            site_of_optimizer(last) if found.step == 1 else site_of_step(last, found.step),
-            tuple(ranks.ranks),
+            site_of_optimizer(query) if found.step == 1 else site_of_step(query, found.step),
+            apart,
         )
 
 

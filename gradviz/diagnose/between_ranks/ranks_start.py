@@ -35,6 +35,7 @@ from gradviz.diagnose.rank_rule import (
     RankRule,
     called_ranks,
     named,
+    odd_ranks,
     site_of_event,
     site_of_tensor,
     values_of_each,
@@ -52,7 +53,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     first = found[0]
     names = [one.name for one in found]
     values = values_of_each(ranks, first.values)
-    begins = f"{named(names)} begin{'s' * (len(found) == 1)} with other values on each rank"
+    apart = odd_ranks(ranks, first.values)
+    where = "each rank" if len(apart) == len(ranks.ranks) else called_ranks(apart)
+    begins = f"{named(names)} begin{'s' * (len(found) == 1)} with other values on {where}"
     writes = [
         _last_write(ranks, rank, tensor) for rank, tensor in zip(ranks.ranks, first.tensors, strict=True)
     ]
@@ -72,8 +75,8 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         f"{begins}, though the gradients are averaged: {named(names[:1])} is {values}",
         _SEED,
-        site_of_tensor(ranks.queries[0], first.tensors[0]),
-        tuple(ranks.ranks),
+        site_of_tensor(ranks.ranks[apart[0]], first.tensors[[*ranks.ranks].index(apart[0])]),
+        apart,
     )
 
 

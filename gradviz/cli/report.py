@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +50,8 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
     The page is one file that needs no network. Default: the newest *.gradviz here.
     """
     with all_opened(traces) as recorded:
-        if len(recorded) > MOST_RUNS:
+        are_ranks = are_of_one_run(recorded)
+        if len(recorded) > MOST_RUNS and not are_ranks:
             fail(f"a report has up to {MOST_RUNS} runs, not {len(recorded)}")
         path = output or recorded[0].path.with_suffix(".report.html")
         if path.suffix.lower() != ".html":
@@ -63,11 +64,13 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
                 found.append(check(trace, settings=settings))
                 gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
             doing(f"drawing into {path.name}")
-            one = _of_run(recorded[0], found[0]) if len(recorded) == 1 else _of_runs(recorded, found)
-            count = sum(len(report.findings) for report in found)
-            if are_of_one_run(recorded):
-                one = replace(one, items=_items_of_ranks(recorded, found, settings))
-                count = len(one.items)
+            if are_ranks:
+                one = _of_ranks(recorded, found, settings)
+            elif len(recorded) > 1:
+                one = _of_runs(recorded, found, _items_of_runs(recorded, found), range(len(recorded)))
+            else:
+                one = _of_run(recorded[0], found[0])
+            count = len(one.items) if are_ranks else sum(len(report.findings) for report in found)
             text = page.html(one)
         write(path, text.encode())
     click.echo(f"wrote {path}: {plural(count, 'finding')}")
@@ -99,28 +102,33 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
     )
 
 
-def _of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> page.Report:
+def _of_runs(
+    traces: Sequence[Trace],
+    reports: Sequence[Report],
+    items: list[page.Item],
+    drawn: Collection[int],
+) -> page.Report:
+    """The report of several runs; `drawn` are the places of those that have curves."""
     names = _names(traces)
     runs = [
-        page.Run(name, tuple(text for _, text in _facts(trace, found)))
-        for name, trace, found in zip(names, traces, reports, strict=True)
+        page.Run(name, tuple(text for _, text in _facts(trace, found)), place in drawn)
+        for place, (name, trace, found) in enumerate(zip(names, traces, reports, strict=True))
     ]
     scripts = dict.fromkeys(Path(trace.meta.get("script", "")).name or trace.path.name for trace in traces)
     return page.Report(
         title=", ".join(scripts),
         facts=[],
-        items=_items_of_runs(names, traces, reports),
-        charts=charts_of_runs(dict(zip(names, map(Query, traces), strict=True))),
+        items=items,
+        charts=charts_of_runs({names[place]: Query(traces[place]) for place in drawn}),
         columns=tuple(label for label, _ in _facts(traces[0], reports[0])),
         runs=runs,
         checked=min(len(found.checked) for found in reports),
     )
 
 
-def _items_of_runs(
-    names: Sequence[str], traces: Sequence[Trace], reports: Sequence[Report]
-) -> list[page.Item]:
+def _items_of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> list[page.Item]:
     """The findings of several runs: those that read the same are one, shown as the first run has it."""
+    names = _names(traces)
     first: dict[tuple[str, ...], tuple[Finding, Trace]] = {}
     where: dict[tuple[str, ...], list[str]] = {}
     for name, trace, report in zip(names, traces, reports, strict=True):
@@ -135,18 +143,30 @@ def _items_of_runs(
     return found
 
 
-def _items_of_ranks(
-    traces: Sequence[Trace], reports: Sequence[Report], settings: Settings
-) -> list[page.Item]:
-    """The findings of the ranks of one run, those between them first, each with the ranks that have it."""
+def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Settings) -> page.Report:
+    """The report of the ranks of one run. Of very many ranks the curves of some are drawn: first of those that a
+    finding names."""
     ranks = ranked_traces(traces)
-    found = compared(ranks, dict(zip(ranks, reports, strict=True)), settings).findings
+    by_rank = dict(zip(ranks, reports, strict=True))
+    findings = compared(ranks, by_rank, settings).findings
+    named = [rank for finding in findings if len(finding.ranks) < len(ranks) for rank in finding.ranks]
+    drawn = sorted([*dict.fromkeys([*named, *ranks])][:MOST_RUNS])
+    return _of_runs(
+        [*ranks.values()],
+        reports,
+        items=_items_of_ranks(ranks, findings),
+        drawn=[[*ranks].index(rank) for rank in drawn],
+    )
+
+
+def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> list[page.Item]:
+    """The findings of the ranks of one run, those between them first, each with the ranks that have it."""
     return [
         replace(
             _item(number, finding, ranks[finding.ranks[0]], []),
             where=on_ranks(finding.ranks, len(ranks)).removeprefix("on "),
         )
-        for number, finding in enumerate(found, 1)
+        for number, finding in enumerate(findings, 1)
     ]
 
 

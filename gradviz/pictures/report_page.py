@@ -108,10 +108,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One of several runs: its name, and the facts about it."""
+    """One of several runs: its name, the facts about it, and whether it has curves."""
 
     name: str
     facts: tuple[str, ...]
+    is_drawn: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +192,16 @@ def _runs(report: Report) -> str:
     )
     return (
         f'<section id="runs"><h2>Runs</h2><div class="wide"><table class="runs"><thead><tr><th>run</th>{heads}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div></section>"
+        f"</thead><tbody>{rows}</tbody></table></div>{_undrawn(report)}</section>"
     )
+
+
+def _undrawn(report: Report) -> str:
+    """Which runs have curves, where not all have."""
+    drawn = sum(run.is_drawn for run in report.runs)
+    if drawn == len(report.runs):
+        return ""
+    return f"<p>Of {len(report.runs)} runs, the {drawn} with a colour have curves.</p>"
 
 
 def _findings(report: Report) -> str:
@@ -242,7 +251,7 @@ def _curves(report: Report) -> str:
 
 def _colours(report: Report) -> dict[str, str]:
     """The colour of each curve, by its name: the same in all charts. The names of runs and modules come first."""
-    names = dict.fromkeys(run.name for run in report.runs)
+    names = dict.fromkeys(run.name for run in report.runs if run.is_drawn)
     charts = sorted(report.charts, key=lambda one: -len(one.series))
     names |= dict.fromkeys(series.name for one in charts for series in one.series)
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}

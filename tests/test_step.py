@@ -162,8 +162,11 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         k.GradRead,
         k.GradsClipped,
         k.CollectiveCalled,
+        k.ValueKept,
+        k.CallMade,
         k.GraphsAlive,
         k.KernelRan,
+        k.OpMeasured,
         k.FunctionCompared,
     }
     assert set(SENTENCES) - kinds == elsewhere

@@ -40,10 +40,11 @@ _PARAMETERS = (
     ),
     click.option(
         "--values",
-        type=click.Choice(["none", "stats", "full"]),
+        type=click.Choice(["none", "stats", "inputs", "full"]),
         default="stats",
         show_default=True,
-        help="Which values of tensors to keep; small tensors are kept in full unless `none`.",
+        help="Which values of tensors to keep; small tensors are kept in full unless `none`. `inputs`: what a pass can "
+        "be run again from, for what-if.",
     ),
     click.option(
         "--no-source", is_flag=True, help="Leave the source texts out of the trace; files and lines stay."

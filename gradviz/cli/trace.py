@@ -116,6 +116,8 @@ def trace(
     gradviz come before SCRIPT, and arguments of the script after it.
     """
     graph_file, arguments = _graph_behind(graph_file, module, script, arguments)
+    if values == "inputs" and scope is not None:
+        fail("--values inputs keeps whole passes: leave out --scope, or take --values full")
     of_ranks = {
         "values": values,
         "engine": engine,

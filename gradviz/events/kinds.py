@@ -80,6 +80,8 @@ class Kind(IntEnum):
     COMPARED = 27
     COLLECTIVE = 28
     MEASURED = 29
+    KEPT = 30
+    CALLED = 31
 
 
 _Made = TypeVar("_Made")
@@ -418,6 +420,34 @@ class Stepped(Event):
     time: Time = told("seconds since 1970")
     groups: Groups = told("its parameter groups")
     parameters: Tensors = told("its parameters that have a gradient, group by group")
+
+
+# --- to be run again (`--values inputs`)
+
+
+@declared(Kind.KEPT, detail=True)
+class ValueKept(Event):
+    """A value was kept that cannot be computed again from what was recorded, as it was at this event."""
+
+    how: Text = told(
+        "`leaf` (requires grad), `data`, `cut` (of an op that cannot run again), `carried` (made before the last "
+        "pass), `generator` (the state of the random numbers), `gradient` (that a leaf received)"
+    )
+    original: Tensor = told("the tensor or gradient, 0 for a generator")
+    copy: Tensor = told("the number under which this event has the value")
+
+
+@declared(Kind.CALLED, detail=True)
+class CallMade(Event):
+    """A function of PyTorch's was called, as it can be called again. The op that it is was told before."""
+
+    function: Text = told("its name in the closed table: `torch.add`, `F.linear`, `Tensor.add_`")
+    arguments: Text = told("its arguments as JSON; a tensor is its place in `inputs`")
+    context: Text = told("autocast and default dtype where they are not as usual")
+    generator: Tensor = told("the copy that has the state of the random numbers, 0 for none")
+    inputs: Tensors = told("the tensors among its arguments")
+    outputs: Tensors = told("the tensors that it returned")
+    written: Tensors = told("the tensors whose values it changed")
 
 
 @declared(Kind.SCHEDULED)

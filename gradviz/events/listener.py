@@ -340,6 +340,27 @@ class Listener:
         """A scheduler set the learning rates, which are `rates` afterwards, as JSON."""
         self.tell(Kind.SCHEDULED, where, (optimizer, type, steps, rates))
 
+    # --- to be run again
+
+    def kept(self, where: Where, how: str, original: int, state: State) -> None:
+        """The value of a tensor was kept, under a number of its own, which `state` has."""
+        self.tell(Kind.KEPT, where, (how, original, state.tensor), (state,))
+
+    def called(
+        self,
+        where: Where,
+        function: str,
+        arguments: str,
+        context: str,
+        generator: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        written: Sequence[int],
+    ) -> None:
+        """A function was called that can be called again."""
+        values = (function, arguments, context, generator, tuple(inputs), tuple(outputs), tuple(written))
+        self.tell(Kind.CALLED, where, values)
+
     def error(self, where: Where, type: str, message: str, node: int = 0, in_pass: int = 0) -> None:
         """An exception left pass `in_pass` at `node`; or (0) it refused a pass before it began, or ended the
         program."""

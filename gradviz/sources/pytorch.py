@@ -17,6 +17,7 @@ from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
 from gradviz.sources.torch_needs import TESTED, missing
 from gradviz.sources.tracebacks import fault
+from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 NAME = "torch"
 
@@ -61,7 +62,8 @@ class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
     called when it is there, `failed` with a line where it cannot be recorded, or no longer. With `keeps_calls` the
     calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with finite
-    differences; with `profile` it is told what ops cost."""
+    differences; with `profile` it is told what ops cost. `inputs` is a recorder that keeps what passes can be run again
+    from."""
 
     def __init__(
         self,
@@ -72,7 +74,9 @@ class Attachment:
         keeps_calls: bool = False,
         check_functions: bool = False,
         profile: bool = False,
+        inputs: InputsRecorder | None = None,
     ) -> None:
+        self.inputs = inputs
         self.listener, self.began, self.failed, self.aten = listener, began, failed, aten
         self.keeps_calls = keeps_calls
         self.check_functions, self.profile = check_functions, profile
@@ -149,6 +153,10 @@ class Attachment:
             from gradviz.sources.torch_recorder.rerun_call import Calls
 
             self.calls = recorder.keep_calls(Calls(recorder.source.identity))
+        if self.inputs is not None:
+            from gradviz.sources.torch_recorder.replayable import Replayable
+
+            Replayable(recorder.source, self.inputs).follow(recorder.forward.ways)
         recorder.begin()
         self.recorder = recorder
         self.began()

@@ -18,6 +18,7 @@ from gradviz import background
 from gradviz.errors import text_of
 from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
+from gradviz.events.values import GRADES
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.ranks_here import rank_meta
@@ -26,6 +27,7 @@ from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import Passes
+from gradviz.tracefile.recorder_of_inputs import INPUTS, InputsRecorder
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -64,15 +66,16 @@ class record:
     """Record what gradviz's engine and PyTorch do in a `with` block into the file `path`; or, as a decorator, in each
     call of a function, which writes the file anew.
 
-    `values` is `none`, `stats` or `full`; `passes` the numbers of the backward passes to record in detail (None:
-    all), or `every` so many of them; `scope` the name of the modules or custom Functions to record in detail (None: the
-    whole program); `last` how many passes to keep (None: all), besides those around an error or a NaN; `aten` whether
-    to record the aten ops that PyTorch's ops are made of; `check_functions` whether to compare the backward of custom
-    Functions with finite differences, for which their forward runs again; `source` whether the trace keeps the source
-    texts of the program (places stay); `profile` whether to measure the time, the memory and the operations of
-    PyTorch's ops. `through` makes of the recorder whom the engine tells in its place, and who
-    tells the recorder. Without `with_torch` PyTorch is left alone. An exception passes through, and is noted in the
-    trace. Raises OSError where the file cannot be written, ValueError for a setting that does not exist."""
+    `values` is `none`, `stats`, `inputs` (what a pass can be run again from) or `full`; `passes` the numbers of the
+    backward passes to record in detail (None: all), or `every` so many of them; `scope` the name of the modules or
+    custom Functions to record in detail (None: the whole program); `last` how many passes to keep (None: all), besides
+    those around an error or a NaN; `aten` whether to record the aten ops that PyTorch's ops are made of;
+    `check_functions` whether to compare the backward of custom Functions with finite differences, for which their
+    forward runs again; `source` whether the trace keeps the source texts of the program (places stay); `profile`
+    whether to measure the time, the memory and the operations of PyTorch's ops. `through` makes of the recorder whom
+    the engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
+    passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
+    that does not exist."""
 
     def __init__(
         self,
@@ -98,8 +101,10 @@ class record:
             passes = Passes((), (every,))
         if last is not None and last < 1:
             raise ValueError(f"last is a number of passes, from 1, not {last}")
-        if values not in ("none", "stats", "full"):
-            raise ValueError(f"values is none, stats or full, not {values!r}")
+        if values not in GRADES:
+            raise ValueError(f"values is none, stats, inputs or full, not {values!r}")
+        if values == INPUTS and scope is not None:
+            raise ValueError("inputs are kept of whole passes: leave out scope, or take values=full")
         self.path = Path(path)
         self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
         self.check_functions, self.profile = check_functions, profile
@@ -156,9 +161,10 @@ class record:
             meta["profile"] = "1"
         if self.last is not None:
             meta["last"] = str(self.last)
-        self.recorder = Recorder(
-            self.path, self.values, self.passes, sites, meta, self.scope is not None, self.last, self.say
-        )
+        settings = self.passes, sites, meta, self.scope is not None, self.last, self.say
+        keeps_inputs = self.values == INPUTS
+        inputs = InputsRecorder(self.path, *settings) if keeps_inputs else None
+        self.recorder = inputs or Recorder(self.path, self.values, *settings)
         listener = self.through(self.recorder) if self.through is not None else self.recorder
         if self.scope is not None:
             listener = self.in_scope = InScope(listener, self.scope)
@@ -174,6 +180,7 @@ class record:
                 keeps_calls,
                 self.check_functions,
                 self.profile,
+                inputs,
             )
             self.attachment.begin()
         self.work_of_children = work_of_children()

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
-VERSION = 6
+VERSION = 7
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -10,6 +10,7 @@ from gradviz.events.kinds import (
     REQUIRES_GRAD,
     VIEW,
     Accumulated,
+    CallMade,
     CollectiveCalled,
     ErrorRaised,
     FunctionCompared,
@@ -38,6 +39,7 @@ from gradviz.events.kinds import (
     Stepped,
     TangentPushed,
     TensorMade,
+    ValueKept,
 )
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.optimizer_settings import rates_of, settings_of
@@ -396,6 +398,17 @@ def _collective(stop: Stop, event: CollectiveCalled) -> str:
     return f"calls {clean(event.how)}({clean(event.args)}){tensors}: it waits for the other ranks"
 
 
+def _kept(stop: Stop, event: ValueKept) -> str:
+    kept = (
+        f"the value of {stop.called(event.original)}" if event.original else "the state of the random numbers"
+    )
+    return f"{kept} is kept, so that the pass can run again"
+
+
+def _call_made(stop: Stop, event: CallMade) -> str:
+    return f"{clean(event.function)} can be called again: its arguments are kept"
+
+
 SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     TensorMade: _tensor_made,
     OpRan: _op_ran,
@@ -420,6 +433,8 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     OptimizerHolds: _holds,
     GradsClipped: _clipped,
     CollectiveCalled: _collective,
+    ValueKept: _kept,
+    CallMade: _call_made,
     GradRead: _grad_read,
     KernelRan: _kernel,
     OpMeasured: _measured,

@@ -1,0 +1,245 @@
+"""`--values inputs`: the calls of a program as they can be made again, and the elements of what enters them.
+
+A pass can run again from the elements of its leaves, its data and its random numbers: all else follows from the calls.
+So a call that is in the closed table, with arguments that are data, is told with its function and arguments. What it is
+given and what no such call has made is kept as it is then: a parameter once, and again where something has written to
+it; the results of other calls whenever they are used. Calls without grad mode are not told: their results are constants
+of the pass, and are kept where they enter it.
+
+What has been written to is known by its version, by the groups of tensors that such calls have made on one memory, and
+by what the recorder is told to be `written`: through `.data` nothing counts versions."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import is_grad_enabled
+
+from gradviz.events.counters import next_tensor_number
+from gradviz.events.listener import State
+from gradviz.sources.callable_functions import functions_of, is_random
+from gradviz.sources.torch_recorder import calls
+from gradviz.sources.torch_recorder.arguments import outputs_of
+from gradviz.sources.torch_recorder.calls import Steps, Way, finish
+from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
+from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
+from gradviz.sources.torch_recorder.typed_arguments import NotExpressed, typed_call
+from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+
+_AUTOCASTING = ("cpu", "cuda")
+
+
+class _Here:
+    """A tensor whose value a replay has: at which `version`, since which segment, whether because it was kept (or made
+    by a call), and the tensor whose memory it shares."""
+
+    __slots__ = ("group", "is_kept", "known", "segment", "version")
+
+    def __init__(self, known: Known, version: int, is_kept: bool, segment: int, group: int) -> None:
+        self.known, self.version, self.is_kept = known, version, is_kept
+        self.segment, self.group = segment, group
+
+
+class _Call(NamedTuple):
+    """A call that is about to be made."""
+
+    function: str
+    arguments: str
+    context: str
+    generator: int
+    tensors: list[torch.Tensor]
+    numbers: list[int]
+    versions: list[int]
+
+
+class Replayable:
+    """Follows the calls of one recording. A segment is what happens between the beginnings of two passes."""
+
+    def __init__(self, source: Source, recorder: InputsRecorder) -> None:
+        self.source, self.recorder = source, recorder
+        self.names = {function: name for name, function in reversed(functions_of(torch).items())}
+        self.here: dict[int, _Here] = {}
+        self.segment = 0
+
+    def follow(self, ways: dict[str, Way]) -> None:
+        """Tell of the calls that these ways of a recorder deal with."""
+        for sort in (calls.OP, calls.LINEAR, calls.DATA):
+            ways[sort] = self._following(ways[sort])
+        ways[calls.REQUIRE] = self._forgetting(ways[calls.REQUIRE])
+        ways[calls.SET_REQUIRES_GRAD] = self._forgetting(ways[calls.SET_REQUIRES_GRAD])
+
+    def _following(self, way: Way) -> Way:
+        def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+            steps = way(func, name, args, kwargs, frame)
+            next(steps)
+            call = self._before(func, name, args, kwargs, frame)
+            result = yield
+            finish(steps, result)
+            if call is not None and self.source.listener is not None:
+                self._made(call, func, args, kwargs, result, frame)
+
+        return run
+
+    def _forgetting(self, way: Way) -> Way:
+        """For a call that makes a leaf of its first argument, or no leaf of it: it is kept anew where it is used."""
+
+        def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+            steps = way(func, name, args, kwargs, frame)
+            next(steps)
+            result = yield
+            finish(steps, result)
+            known = self.source.identity.known.get(id(args[0]))
+            if known is not None:
+                self.here.pop(known.number, None)
+
+        return run
+
+    # --- before a call
+
+    def _before(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> _Call | None:
+        """A call that can be made again; what enters it is kept. None for any other."""
+        source = self.source
+        if not source.is_detailed or source.in_pass or in_transform():
+            return None
+        if not is_grad_enabled():
+            self._note_silent_write(name, args)
+            return None
+        function = self.names.get(func)
+        if function is None or "out" in kwargs:
+            return None
+        try:
+            tensors, arguments = typed_call(args, kwargs)
+        except NotExpressed:
+            return None
+        identity = source.identity
+        if identity.pending:
+            if any(map(identity.is_pending, tensors)) and _is_pytorchs_own(frame):
+                return None  # a layer fills its parameters
+            identity.tell_pending()
+        if self.segment != self.recorder.passes_begun:
+            self._begin_segment()
+        numbers = [identity.number_of(tensor, frame) for tensor in tensors]
+        for tensor, number in zip(tensors, numbers, strict=True):
+            self._have(tensor, number, frame)
+        generator = self._keep_generator(tensors, frame) if is_random(function) and tensors else 0
+        versions = [version_of(tensor) for tensor in tensors]
+        return _Call(function, arguments, _context(), generator, tensors, numbers, versions)
+
+    def _note_silent_write(self, name: str, args: Any) -> None:
+        """Note what a call without grad mode writes to under another name, as `w.data.mul_(2)` does."""
+        if calls.writes(name) and args:
+            known = self.source.identity.known.get(id(args[0]))
+            if known is not None:
+                self.recorder.written.update((known.number, known.base))
+
+    def _begin_segment(self) -> None:
+        """What calls have made of constants is kept anew where it is used; what is gone is forgotten. Of a ring that
+        drops its oldest passes nothing is kept once for all."""
+        self.segment = self.recorder.passes_begun
+        is_ring = self.recorder.writer.ring is not None
+        self.here = {
+            number: entry
+            for number, entry in self.here.items()
+            if (tensor := entry.known()) is not None
+            and (not is_ring if entry.is_kept else grad_fn_of(tensor) is not None)
+        }
+
+    def _have(self, tensor: torch.Tensor, number: int, frame: FrameType) -> None:
+        """See to it that a replay has the value of a tensor."""
+        entry = self.here.get(number)
+        is_valid = (
+            entry is not None and entry.version == version_of(tensor) and number not in self.recorder.written
+        )
+        if entry is not None and is_valid and (entry.is_kept or entry.segment == self.segment):
+            return
+        has_node = grad_fn_of(tensor) is not None
+        if has_node:
+            how = "carried" if is_valid else "cut"
+        else:
+            how = "leaf" if tensor.requires_grad else "data"
+        self._keep(how, tensor, number, frame)
+        self.recorder.written.discard(number)
+        known = self.source.identity.known[id(tensor)]
+        self.here[number] = _Here(known, version_of(tensor), not has_node, self.segment, number)
+
+    def _keep(self, how: str, tensor: torch.Tensor, number: int, frame: FrameType) -> int:
+        copy = next_tensor_number()
+        listener: Any = self.source.listener
+        listener.kept(frame, how, number, State(copy, tensor))
+        return copy
+
+    def _keep_generator(self, tensors: list[torch.Tensor], frame: FrameType) -> int:
+        device = tensors[0].device
+        with torch._C.DisableTorchFunction():
+            if device.type == "cuda":
+                state = torch.cuda.get_rng_state(device)
+            else:
+                state = torch.get_rng_state()
+            return self._keep("generator", state, 0, frame)
+
+    # --- after it
+
+    def _made(self, call: _Call, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """Tell of a call that was made."""
+        identity = self.source.identity
+        outputs = outputs_of(result)
+        numbers = [identity.number_of(output, frame) for output in outputs]
+        written = {
+            number
+            for tensor, number, version in zip(call.tensors, call.numbers, call.versions, strict=True)
+            if version_of(tensor) != version
+        }
+        if func in calls.RUNNING:
+            written.update(map(identity.number_of, calls.running_statistics(func, args, kwargs)))
+        groups = {self.here[number].group for number in written if number in self.here}
+        if groups:
+            written.update(number for number, entry in self.here.items() if entry.group in groups)
+        listener: Any = self.source.listener
+        listener.called(
+            frame, call.function, call.arguments, call.context, call.generator, call.numbers, numbers,
+            sorted(written),
+        )  # fmt: skip
+        for number in written:
+            entry = self.here.get(number)
+            tensor = None if entry is None else entry.known()
+            if entry is not None and tensor is not None:
+                self._note(tensor, number, entry.group)
+        for output, number in zip(outputs, numbers, strict=True):
+            if number not in written:
+                self._note(output, number, self._group(call, func, output, number))
+
+    def _note(self, tensor: torch.Tensor, number: int, group: int) -> None:
+        """Note that a call has made a tensor what it is now."""
+        known = self.source.identity.known[id(tensor)]
+        self.here[number] = _Here(known, version_of(tensor), False, self.segment, group)
+        self.recorder.written.discard(number)
+
+    def _group(self, call: _Call, func: Any, output: torch.Tensor, number: int) -> int:
+        """The tensor whose memory a new one shares: itself, if it has its own."""
+        _, name = calls.sort_of(func)
+        if call.numbers and call.numbers[0] in self.here and (name in calls.ALIASES or output._is_view()):
+            return self.here[call.numbers[0]].group
+        return number
+
+
+def _context() -> str:
+    """What a call depends on besides its arguments, where it is not as usual: `cpu=bfloat16 default=float64`."""
+    found = []
+    if torch._C._is_any_autocast_enabled():
+        for device in _AUTOCASTING:
+            if torch.is_autocast_enabled(device):
+                found.append(f"{device}={_name(torch.get_autocast_dtype(device))}")
+    if (default := torch.get_default_dtype()) is not torch.float32:
+        found.append(f"default={_name(default)}")
+    return " ".join(found)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_pytorchs_own(frame: FrameType) -> bool:
+    caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
+    return caller is not None and is_pytorchs(caller)

@@ -1,0 +1,64 @@
+"""The recorder of `--values inputs`: of large tensors the elements of what a pass can be run again from, and of the
+gradients of leaves their statistics, against which that is checked. Small tensors are kept in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradviz.events.counters import next_tensor_number
+from gradviz.events.handles import reader_of
+from gradviz.events.kinds import Kind
+from gradviz.events.listener import State
+from gradviz.events.values import LARGEST, SMALL
+from gradviz.tracefile.recorder import Recorder
+
+INPUTS = "inputs"
+GRADIENT = "gradient"  # how the gradient of a leaf is kept
+
+
+class InputsRecorder(Recorder):
+    """A Recorder that keeps of a large tensor its elements if it is told to by a KEPT, and else nothing. `written` are
+    the tensors that have been written to other than by an op on them, until somebody takes them out."""
+
+    def __init__(self, path: Path | str, *settings: Any) -> None:
+        self.written: set[int] = set()
+        self._keeping = ""  # how the value that comes next is kept, if by a KEPT
+        super().__init__(path, INPUTS, *settings)
+        self._preparations[Kind.MUTATED] = self._prepare_write
+        self._preparations[Kind.KEPT] = self._prepare_kept
+
+    def leaf_ran(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
+        super().leaf_ran(tensor, node, in_pass, gradient, state)
+        self._keep_gradient(gradient, state)
+
+    def accumulated(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
+        super().accumulated(tensor, node, in_pass, gradient, state)
+        self._keep_gradient(gradient, state)
+
+    def _keep_gradient(self, gradient: int, state: State) -> None:
+        """Keep the gradient that a leaf received, if it is its whole `.grad`: else its value is not at hand."""
+        if self.detailed and state.tensor == gradient and not state.version:
+            self.kept(None, GRADIENT, gradient, State(next_tensor_number(), state.value))
+
+    def _prepare_write(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        self.written.add(values[0])
+        return 0, states
+
+    def _prepare_kept(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
+        self._keeping = values[0]
+        return 0, states
+
+    def _keep(self, value: Any) -> tuple[int, int]:
+        how, self._keeping = self._keeping, ""
+        if not how and reader_of(value).size(value) > SMALL:
+            return 0, 0
+        self.most_elements = SMALL if how in ("", GRADIENT) else LARGEST
+        try:
+            return super()._keep(value)
+        finally:
+            self.most_elements = SMALL
+
+    def _produced_gradient(self, number: int, value: Any, later: int) -> None:
+        self._state(number, value, 0, 0, 0, later)

@@ -187,9 +187,14 @@ def lists_of_other_lengths(rng: Random, path: Path) -> None:
                 "shorter": numbers[:-width],
                 "longer": numbers + (numbers[-width:] or [0] * width),
                 "double": numbers * 2,
-                "long": (numbers or [0] * width) * max(2, 40_000 // len(own)),
+                "long": (numbers or [0] * width) * _times(len(numbers), len(own)),
                 "reversed": numbers[::-1],
             }[change]
+
+
+def _times(numbers: int, lists: int) -> int:
+    """How often numbers are repeated: long in sum, and no longer than the mutation itself can hold."""
+    return max(2, min(40_000 // lists, 4_000_000 // max(1, numbers)))
 
 
 # --- events

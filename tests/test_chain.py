@@ -13,7 +13,7 @@ from test_formulas import SPECIAL, WORDS, is_evaluated, shown_gradient
 import gradviz
 import gradviz.engine as torch
 from gradviz.engine.table.derivatives import TABLE
-from gradviz.events.kinds import Accumulated, Kind, Produced, Received
+from gradviz.events.kinds import Accumulated, Kind, OpRan, Produced, Received
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.tracefile import open_trace
 from gradviz.words.chain import local, multiplied, product, summed
@@ -276,3 +276,14 @@ def test_the_outputs_of_a_node_have_sums_of_their_own(tmp_path: Path) -> None:
     came = lines(recorded(tmp_path, UNBOUND), Received, "upstream")
     assert "∂z/∂a = 4 = 2 + 2  ← MulBackward0" in came
     assert "∂z/∂b = 1  ← MulBackward0" in came
+
+
+def test_of_an_op_with_very_many_inputs_the_first_derivatives_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.gradviz"
+    with gradviz.record(path):
+        torch.stack([torch.tensor(1.0, requires_grad=True) for _ in range(2000)])
+    words = Words(open_trace(path))
+    stop = next(stop for k in range(words.trace.count) if isinstance((stop := Stop(words, k)).event, OpRan))
+    told = why(stop)
+    assert "  … and 1,976 more" in told
+    assert len(told) < 40

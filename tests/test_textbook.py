@@ -146,3 +146,13 @@ def test_a_page_has_the_names_of_the_program(tmp_path: Path) -> None:
     done = invoked(["graph", str(trace), "--names", "w1", "-o", str(tmp_path / "p.html")])
     assert done.exit_code == 2
     assert "--names is for pictures" in done.stderr
+
+
+def test_a_gate_with_a_thousand_inputs_is_not_drawn(tmp_path: Path) -> None:
+    program = """
+import gradviz.engine as torch
+parts = [torch.tensor(1.0, requires_grad=True) for _ in range(1000)]
+torch.stack(parts).sum().backward()
+"""
+    with pytest.raises(GradvizError, match=r"up to 400 edges of operations: there are 1,001 here"):
+        scene_of(tmp_path, program)

@@ -22,6 +22,7 @@ from gradviz.words.numbers import compact
 from gradviz.words.words import Words
 
 MOST = 40  # gates
+_MOST_EDGES = 10 * MOST  # one gate of `stack` may have thousands
 _LONGEST = 46  # characters of a line
 _LONGEST_SUM = 24  # of a sum that is written out
 _SYMBOLS = {
@@ -32,7 +33,7 @@ _SYMBOLS = {
 
 def textbook(words: Words, graph: Graph, names: Sequence[str] = ()) -> Scene:
     """The scene of the graph of a pass, or of what leads to a tensor. `names` are new names for its tensors, in the
-    order of their making. Raises GradvizError if it has more than MOST operations, or none."""
+    order of their making. Raises GradvizError if it has more than MOST operations or too many edges, or none."""
     return _Book(words, graph, names).scene()
 
 
@@ -66,6 +67,10 @@ class _Book:
         if not found or len(found) > MOST:
             raise GradvizError(
                 f"--style textbook draws up to {MOST} operations with a grad_fn: there are {len(found):,} here"
+            )
+        if (edges := sum(len(made.edges) for made in found)) > _MOST_EDGES:
+            raise GradvizError(
+                f"--style textbook draws up to {_MOST_EDGES} edges of operations: there are {edges:,} here"
             )
         return sorted(found, key=lambda made: made.index)
 

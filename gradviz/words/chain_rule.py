@@ -268,7 +268,7 @@ def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
 def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
     """What a node will do in backward, and which tensors it saves for that."""
     say = stop.say
-    for i, edge in enumerate(made.edges):
+    for i, edge in enumerate(made.edges[:MOST_LISTED]):
         if edge.node:
             step = chain_step(stop.query, made, i, None, None)
             told = formula_said(stop.words, step) or say("no formula in the trace")
@@ -278,6 +278,8 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
         elif edge.tensor:
             name = stop.called(edge.tensor)
             yield say("  {name}: it gets no gradient, because it does not require grad", name=name)
+    if more := len(made.edges[MOST_LISTED:]):  # of `stack` there may be thousands
+        yield say("  … and {count} more", count=f"{more:,}")
     yield say("  backward will multiply the upstream gradient by this")
     if saved := saved_by(stop, made):
         yield say("  for that it saves {saved}: do not change them in place before backward", saved=saved)

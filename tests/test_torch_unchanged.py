@@ -100,7 +100,9 @@ def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("options", ["", "--aten", "--passes 2-3", "--scope Linear"])
+@pytest.mark.parametrize(
+    "options", ["", "--aten", "--profile", "--histograms", "--passes 2-3", "--scope Linear"]
+)
 def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path, options: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)

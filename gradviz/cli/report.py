@@ -83,6 +83,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
     for rule, reason in found.not_checked:
         reasons.setdefault(reason, []).append(rule)
     rows, total = model_rows(query)
+    bars, of_spreads = spreads(query)
     return page.Report(
         title=Path(trace.meta.get("script", "") or trace.path.name).name,
         facts=_facts(trace, found),
@@ -93,7 +94,8 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         charts=charts_of_run(query),
         rows=rows,
         total=total,
-        spreads=spreads(query),
+        spreads=bars,
+        of_spreads=of_spreads,
         not_checked=[(reason, ", ".join(rules)) for reason, rules in reasons.items()],
         picture=svg(graph),
         caption=_caption(graph),

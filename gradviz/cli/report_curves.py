@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from gradviz.cli.report_costs import costs_of_modules
 from gradviz.pictures.chart import COLOURS, MOST, Series
 from gradviz.pictures.report_page import Drawn, Row, Spread
-from gradviz.query.histograms import distributions
+from gradviz.query.histograms import Binned, Histogram, binned, distributions
 from gradviz.query.model_summary import ModuleRow, model_summary
 from gradviz.query.module_curves import (
     Grouping,
@@ -32,6 +34,12 @@ _COUNTED = (
     "Ops, and what they computed, are those of the first call of a module, with those of modules inside; times and "
     "memory are those of all calls."
 )
+_OF_COUNTED = (
+    "Each histogram reaches from the least element to the largest, with a line at 0; below it stand these and the "
+    "pass. Of a large tensor some thousand elements that lie evenly in it were counted."
+)
+_MOST_SPREADS = 16  # tensors of a sort
+_MOST_PASSES = 5  # of a tensor
 _CHANGES = (
     "How much a step changes a tensor of more than 64 elements is known for SGD without momentum and weight decay, "
     "and for other optimizers with --values full."
@@ -147,13 +155,53 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
     return rows, _total(query, summary)
 
 
-def spreads(query: Query) -> list[Spread]:
-    """How the elements of modules are distributed, where they were recorded."""
+def spreads(query: Query) -> tuple[list[Spread], str]:
+    """How elements are distributed, where that was counted or elements were recorded, and a sentence about it."""
+    counted = query.of(binned)
+    if counted:
+        return _counted(counted)
     return [
-        Spread(one.name, of, part.low, part.high, part.counts)
+        Spread(
+            one.name,
+            of,
+            {number: (part.low, part.high, counts) for number, counts in part.counts.items()},
+        )
         for one in distributions(query, modules_of(query, MOST))[:MOST]
         for of, part in (("parameters", one.parameters), ("gradients", one.gradients))
+    ], "Of modules whose elements were recorded."
+
+
+def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
+    """Of all that was counted the first of each sort, at some passes."""
+    sorts: dict[str, list[Binned]] = {}
+    for one in counted:
+        sorts.setdefault(one.what, []).append(one)
+    shown = [one for own in sorts.values() for one in _largest(own)]
+    left_out = len(counted) - len(shown)
+    more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""
+    found = [
+        Spread(
+            one.name,
+            one.what,
+            {number: (h.low, h.high, h.counts[number]) for number, h in _some_of(one.histograms)},
+        )
+        for one in shown
     ]
+    return found, _OF_COUNTED + more
+
+
+def _largest(own: Sequence[Binned]) -> list[Binned]:
+    """Those of which the most elements were counted, in their order."""
+    sizes = [max(int(part.counts[number].sum()) for number, part in one.histograms.items()) for one in own]
+    least = sorted(sizes, reverse=True)[:_MOST_SPREADS][-1]
+    return [one for one, size in zip(own, sizes, strict=True) if size >= least][:_MOST_SPREADS]
+
+
+def _some_of(histograms: Mapping[int, Histogram]) -> list[tuple[int, Histogram]]:
+    """The first, the last and those between, evenly, of many histograms."""
+    known = sorted(histograms.items())
+    places = np.unique(np.linspace(0, len(known) - 1, _MOST_PASSES).astype(int))
+    return [known[place] for place in places.tolist()]
 
 
 def _within(path: str, paths: Collection[str]) -> str:

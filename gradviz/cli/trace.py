@@ -81,6 +81,11 @@ Examples:
     is_flag=True,
     help="Also measure the time, memory and operations of PyTorch's ops, for `info` and `report`.",
 )
+@click.option(
+    "--histograms",
+    is_flag=True,
+    help="Also record how elements are distributed at passes 1, 2, 4, 8 …, for `report` (PyTorch).",
+)
 @check_functions
 @can_watch
 @click.option(
@@ -101,6 +106,7 @@ def trace(
     last: int | None,
     aten: bool,
     profile: bool,
+    histograms: bool,
     check_functions: bool,
     watch: bool,
     stop_on: str | None,
@@ -127,6 +133,7 @@ def trace(
         "last": last,
         "aten": aten,
         "profile": profile,
+        "histograms": histograms,
         "check_functions": check_functions,
         "watch": watch,
         "stop_on": stop_on,
@@ -167,6 +174,7 @@ def trace(
             check_functions,
             not no_source,
             profile,
+            histograms,
         )
 
         def after(outcome: Outcome) -> int:

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import TypeVar, dataclass_transform
 
 from gradviz.events.field_types import (
+    Counts,
     EarlierEvent,
     Edges,
     Flag,
@@ -82,6 +83,7 @@ class Kind(IntEnum):
     MEASURED = 29
     KEPT = 30
     CALLED = 31
+    BINNED = 32
 
 
 _Made = TypeVar("_Made")
@@ -334,6 +336,20 @@ class OpMeasured(Event):
     in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
     node: NodeNumber = told("the node that was running, 0 for none")
     in_step: Flag = told("whether an optimizer ran it")
+
+
+@declared(Kind.BINNED, detail=True)
+class ElementsBinned(Event):
+    """The elements of a tensor were counted in equal bins: under `--histograms`, of a large one some thousands that lie
+    evenly in it."""
+
+    tensor: Tensor = told("the tensor; of a gradient the leaf whose `.grad` it is")
+    what: Text = told("`activation`, which is the output of a module, `parameter` or `gradient`")
+    module: Text = told("the path of the module, empty for a leaf")
+    low: Real = told("where the first bin begins: the least element that is finite")
+    high: Real = told("where the last bin ends: the largest")
+    in_pass: PassNumber = told("the pass that is about to end, 0 for an activation")
+    counts: Counts = told("how many elements each bin has; those that are not finite are in none")
 
 
 @declared(Kind.COMPARED, detail=True)

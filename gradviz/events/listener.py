@@ -234,6 +234,19 @@ class Listener:
         values = (op, seconds, float(made), float(flops), in_pass, node, in_step)
         self.tell(Kind.MEASURED, where, values)
 
+    def binned(
+        self,
+        tensor: int,
+        what: str,
+        module: str,
+        low: float,
+        high: float,
+        counts: Sequence[int],
+        in_pass: int = 0,
+    ) -> None:
+        """The elements of a tensor were counted in equal bins from `low` to `high`."""
+        self.tell(Kind.BINNED, None, (tensor, what, module, low, high, in_pass, tuple(counts)))
+
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""
         self.tell(Kind.GRADS_CLEARED, where, (how, to_none, tuple(tensors)))

@@ -253,6 +253,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
     e.FunctionCompared: lambda event: _nodes(event.node),
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
+    e.ElementsBinned: lambda event: _tensors(event.tensor),
     e.OpMeasured: lambda event: _nodes(event.node),
     e.TangentPushed: lambda event: _tensors(event.tensor),
     e.CollectiveCalled: lambda event: _tensors(*event.tensors),

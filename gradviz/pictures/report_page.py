@@ -72,14 +72,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How elements of a module are distributed: `of` says what they are; `counts` are the bars by pass, from `low` to
-    `high`."""
+    """How elements of a module are distributed: `of` says what they are; `bars` are by pass the least element, the
+    largest, and how many there are in each of equal parts between them."""
 
     name: str
     of: str
-    low: float
-    high: float
-    counts: dict[int, np.ndarray]
+    bars: dict[int, tuple[float, float, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +125,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     total: str = ""
     spreads: list[Spread] = field(default_factory=list)
+    of_spreads: str = ""
     not_checked: list[tuple[str, str]] = field(default_factory=list)
     picture: str = ""
     caption: str = ""
@@ -288,19 +287,19 @@ def _model(report: Report) -> str:
 def _distributions(report: Report) -> str:
     if not report.spreads:
         return ""
-    most = max(len(one.counts) for one in report.spreads)
-    heads = "".join(f"<th>{head}</th>" for head in ("module", "elements of", "from", "to", *["pass"] * most))
+    most = max(len(one.bars) for one in report.spreads)
+    heads = "".join(f"<th>{head}</th>" for head in ("of", "elements", *["pass"] * most))
     rows = ""
     for one in report.spreads:
         cells = "".join(
-            f'<td class="curve">{bars(counts, one.low, one.high)}<span>{number:,}</span></td>'
-            for number, counts in one.counts.items()
+            f'<td class="spread">{bars(counts, low, high)}<br><span>{low:.3g}</span><b>{number:,}</b>'
+            f"<span>{high:.3g}</span></td>"
+            for number, (low, high, counts) in one.bars.items()
         )
-        ends = "".join(f'<td class="count">{end:.3g}</td>' for end in (one.low, one.high))
-        rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{ends}{cells}</tr>'
+        rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}</tr>'
     return (
         '<section id="distributions"><h2>Distributions</h2>'
-        '<p class="quiet">Of modules whose elements were recorded.</p>'
+        f'<p class="quiet">{_text(report.of_spreads)}</p>'
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
 

@@ -1,5 +1,5 @@
-"""How the elements of parameters and of their gradients are distributed, at a few passes: of modules whose elements
-were recorded."""
+"""How elements are distributed, at a few passes: those of parameters and their gradients, of modules whose elements
+were recorded; and what `--histograms` counted while the program ran, that of activations too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.query.module_curves import Grouping
 from gradviz.query.query import Query
+from gradviz.tracefile.columns import Table
 
 BINS = 32
 _PASSES = 3  # the first, the one in the middle, and the last that reached a module
@@ -86,3 +87,41 @@ def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
         return None
     counts = {number: np.histogram(own, BINS, (low, high))[0] for number, own in known.items()}
     return Histogram(low, high, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Binned:
+    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from its own least element to
+    its largest, with how many elements were looked at."""
+
+    name: str
+    what: str
+    histograms: dict[int, Histogram]
+
+
+def binned(query: Query) -> list[Binned]:
+    """The histograms that were recorded, in the order in which their tensors came first. What is not known of one, as
+    in a redacted trace, is left out."""
+    trace = query.trace
+    trace.reach_all()
+    table = trace.table(Kind.BINNED)
+    if not len(table):
+        return []
+    counts = table.lists("counts")
+    began = trace.table(Kind.PASS_BEGAN)
+    found: dict[tuple[str, str], dict[int, Histogram]] = {}
+    for row, event in enumerate(table.events.tolist()):
+        low, high = float(table["low"][row]), float(table["high"][row])
+        number = int(table["in_pass"][row]) or _following(began, event)
+        own = counts.of(row)[:, 0]
+        if number and low < high and len(own):
+            what = trace.text(int(table["what"][row]))
+            name = trace.text(int(table["module"][row])) or query.labels.of(int(table["tensor"][row]))
+            found.setdefault((name, what), {})[number] = Histogram(low, high, {number: own})
+    return [Binned(name, what, histograms) for (name, what), histograms in found.items()]
+
+
+def _following(began: Table, event: int) -> int:
+    """The number of the first pass that began after an event, 0 for none."""
+    at = int(np.searchsorted(began.events, event))
+    return int(began["number"][at]) if at < len(began) else 0

@@ -113,7 +113,7 @@ def _recording(rank: str) -> Any:
     settings = _settings()
     own = {
         name: settings[name]
-        for name in ("values", "scope", "last", "aten", "check_functions", "profile")
+        for name in ("values", "scope", "last", "aten", "check_functions", "profile", "histograms")
         if name in settings
     }
     passes = passes_of(settings["passes"]) if "passes" in settings else None

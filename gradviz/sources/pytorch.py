@@ -62,8 +62,8 @@ class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
     called when it is there, `failed` with a line where it cannot be recorded, or no longer. With `keeps_calls` the
     calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with finite
-    differences; with `profile` it is told what ops cost. `inputs` is a recorder that keeps what passes can be run again
-    from."""
+    differences; with `profile` it is told what ops cost, with `histograms` how elements are distributed. `inputs` is a
+    recorder that keeps what passes can be run again from."""
 
     def __init__(
         self,
@@ -75,11 +75,12 @@ class Attachment:
         check_functions: bool = False,
         profile: bool = False,
         inputs: InputsRecorder | None = None,
+        histograms: bool = False,
     ) -> None:
         self.inputs = inputs
         self.listener, self.began, self.failed, self.aten = listener, began, failed, aten
         self.keeps_calls = keeps_calls
-        self.check_functions, self.profile = check_functions, profile
+        self.check_functions, self.profile, self.histograms = check_functions, profile, histograms
         self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
@@ -148,7 +149,9 @@ class Attachment:
     def _begin(self) -> None:
         from gradviz.sources.torch_recorder.recording import TorchRecorder
 
-        recorder = TorchRecorder(self.listener, self.failed, self.aten, self.check_functions, self.profile)
+        recorder = TorchRecorder(
+            self.listener, self.failed, self.aten, self.check_functions, self.profile, self.histograms
+        )
         if self.keeps_calls:
             from gradviz.sources.torch_recorder.rerun_call import Calls
 

@@ -68,14 +68,15 @@ class record:
 
     `values` is `none`, `stats`, `inputs` (what a pass can be run again from) or `full`; `passes` the numbers of the
     backward passes to record in detail (None: all), or `every` so many of them; `scope` the name of the modules or
-    custom Functions to record in detail (None: the whole program); `last` how many passes to keep (None: all), besides
-    those around an error or a NaN; `aten` whether to record the aten ops that PyTorch's ops are made of;
+    custom Functions to record in detail (None: the whole program); `last` how many passes to keep (None: all),
+    besides those around an error or a NaN; `aten` whether to record the aten ops that PyTorch's ops are made of;
     `check_functions` whether to compare the backward of custom Functions with finite differences, for which their
     forward runs again; `source` whether the trace keeps the source texts of the program (places stay); `profile`
-    whether to measure the time, the memory and the operations of PyTorch's ops. `through` makes of the recorder whom
-    the engine tells in its place, and who tells the recorder. Without `with_torch` PyTorch is left alone. An exception
-    passes through, and is noted in the trace. Raises OSError where the file cannot be written, ValueError for a setting
-    that does not exist."""
+    whether to measure the time, the memory and the operations of PyTorch's ops; `histograms` whether to count the
+    elements of what modules return, of parameters and of gradients in 32 bins, on PyTorch, at passes 1, 2, 4, 8 and
+    so on. `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. Without
+    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where
+    the file cannot be written, ValueError for a setting that does not exist."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class record:
         source: bool = True,
         every: int | None = None,
         profile: bool = False,
+        histograms: bool = False,
     ) -> None:
         if every is not None:
             if every < 1 or passes is not None:
@@ -107,7 +109,7 @@ class record:
             raise ValueError("inputs are kept of whole passes: leave out scope, or take values=full")
         self.path = Path(path)
         self.values, self.passes, self.scope, self.last, self.aten = values, passes, scope, last, aten
-        self.check_functions, self.profile = check_functions, profile
+        self.check_functions, self.profile, self.histograms = check_functions, profile, histograms
         self.source = source
         self.say = say
         self.failure: BaseException | None = None  # why the recording ended before the block
@@ -159,6 +161,8 @@ class record:
             meta["check_functions"] = "1"
         if self.profile:
             meta["profile"] = "1"
+        if self.histograms:
+            meta["histograms"] = "1"
         if self.last is not None:
             meta["last"] = str(self.last)
         settings = self.passes, sites, meta, self.scope is not None, self.last, self.say
@@ -181,6 +185,7 @@ class record:
                 self.check_functions,
                 self.profile,
                 inputs,
+                self.histograms,
             )
             self.attachment.begin()
         self.work_of_children = work_of_children()

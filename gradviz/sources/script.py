@@ -90,6 +90,7 @@ class Running:
         check_functions: bool = False,
         source: bool = True,
         profile: bool = False,
+        histograms: bool = False,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -118,6 +119,7 @@ class Running:
             check_functions,
             source,
             profile=profile,
+            histograms=histograms,
         )
         self.main = target.main_module()
         self.error: BaseException | None = None

@@ -12,6 +12,7 @@ from gradviz.events.kinds import (
     Accumulated,
     CallMade,
     CollectiveCalled,
+    ElementsBinned,
     ErrorRaised,
     FunctionCompared,
     GradAssigned,
@@ -183,6 +184,12 @@ def _measured(stop: Stop, event: OpMeasured) -> str:
     made = f", makes {size(event.made)}" if event.made else ""
     computed = f", {flops(event.flops)}" if event.flops else ""
     return f"{inside}aten {clean(event.op)} takes {duration(event.seconds)}{made}{computed}"
+
+
+def _binned(stop: Stop, event: ElementsBinned) -> str:
+    of = f"{clean(event.what)} of {clean(event.module)}" if event.module else clean(event.what)
+    counts = f"{sum(event.counts):,} elements of the {of} in {len(event.counts)} bins"
+    return f"{stop.called(event.tensor)}: {counts} from {number(event.low, 4)} to {number(event.high, 4)}"
 
 
 def _named(stop: Stop, event: Named) -> str:
@@ -438,6 +445,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     GradRead: _grad_read,
     KernelRan: _kernel,
     OpMeasured: _measured,
+    ElementsBinned: _binned,
     Stepped: _stepped,
     Scheduled: _scheduled,
     ErrorRaised: _error,

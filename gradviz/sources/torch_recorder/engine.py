@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.backward import Pass
+from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.refusals import Refusals
@@ -21,7 +22,11 @@ _ASKED = (f"{PYTORCH}autograd{os.sep}", f"{PYTORCH}_tensor.py", f"{PYTORCH}overr
 
 
 def watched(
-    source: Source, engine: Callable[..., Any], push: Callable[[], Any], collectives: Collectives
+    source: Source,
+    engine: Callable[..., Any],
+    push: Callable[[], Any],
+    collectives: Collectives,
+    binning: Binning | None,
 ) -> Callable[..., Any]:
     """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
 
@@ -36,6 +41,8 @@ def watched(
             current.returned(result)
             if current.how == "backward" and collectives.replicas:
                 collectives.tell_averages(current.where, current.number, current.leaves.__contains__)
+            if current.how == "backward" and binning is not None:
+                binning.ended(current.number, current.leaves)
             return result
         except Exception as error:
             current.failed(error)

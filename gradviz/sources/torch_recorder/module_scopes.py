@@ -13,6 +13,7 @@ import torch
 
 from gradviz.events.counters import next_scope_number
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
+from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 
 
@@ -24,6 +25,7 @@ class Scopes:
     ) -> None:
         self.source, self.opaque = source, opaque  # what calls a compiled module
         self.note = note  # is given each module that is called, and the frame
+        self.binning: Binning | None = None  # is given what modules return, where there is one
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +43,10 @@ class Scopes:
                 if is_compiled:
                     called = functools.partial(call, self)
                     return scopes.opaque(called, args, kwargs, sys._getframe(1))
-                return call(self, *args, **kwargs)
+                result = call(self, *args, **kwargs)
+                if scopes.binning is not None:
+                    scopes.binning.called(self, scopes._name_of(self), result)
+                return result
             finally:
                 scopes._leave(self)
 

@@ -21,6 +21,7 @@ from gradviz.events.listener import Listener
 from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_recorder import collectives, tensor_values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.capturing import Captures
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
@@ -45,7 +46,7 @@ _overrides: Any = torch.overrides
 class TorchRecorder:
     """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made of,
     with `check_functions` also of how custom Functions compare with finite differences, with `profile` also of what
-    ops cost."""
+    ops cost, with `histograms` also of how elements are distributed."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class TorchRecorder:
         aten: bool = False,
         check_functions: bool = False,
         profile: bool = False,
+        histograms: bool = False,
     ) -> None:
         tensor_values.register()
         self.source = Source(listener, failed)
@@ -61,6 +63,7 @@ class TorchRecorder:
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
         self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
+        self.binning = self.scopes.binning = Binning(self.source) if histograms else None
         self.watching = Watching(self.source, self.forward)
         watching = self.watching
         self.training = Training(self.source, watching.pause, watching.go_on, watching.paused)
@@ -124,7 +127,7 @@ class TorchRecorder:
 
     def _replace_all(self) -> None:
         engine = torch.autograd.graph._engine_run_backward
-        seen = watched(self.source, engine, self.watching.on, self.collectives)
+        seen = watched(self.source, engine, self.watching.on, self.collectives, self.binning)
         self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
         self.replaced.put(torch.autograd, "_engine_run_backward", seen)
         if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:

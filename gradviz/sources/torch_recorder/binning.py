@@ -1,0 +1,94 @@
+"""Histograms of activations, parameters and gradients, for `--histograms`.
+
+What it costs is bounded: passes 1, 2, 4, 8 and so on are looked at, of each the first call of each module without
+modules inside, and of a tensor no more elements than are soon counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradviz.sources.torch_recorder.arguments import outputs_of
+from gradviz.sources.torch_recorder.memory import is_dense
+from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
+
+_BINS = 32
+_MOST_ELEMENTS = 1 << 14  # of a tensor
+_MOST_TENSORS = 512  # activations, and leaves, of a pass
+
+
+class Binning:
+    """Counts elements for a source's listener, at some passes."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.passes = 0  # that have ended
+        self.seen: set[str] = set()  # the modules of the forward that goes on
+
+    @safely
+    def called(self, module: torch.nn.Module, path: str, result: Any) -> None:
+        """A module has returned."""
+        if module._modules or path in self.seen or not self._is_chosen():
+            return
+        first = next(iter(outputs_of(result)), None)
+        if first is None or len(self.seen) >= _MOST_TENSORS:
+            return
+        self.seen.add(path)
+        self._tell(first, first, "activation", path)
+
+    @safely
+    def ended(self, number: int, leaves: set[int]) -> None:
+        """The backward of this number is about to end, in which these leaves have taken in a gradient."""
+        if self._is_chosen():
+            known = list(self.source.identity.known.values())
+            tensors = [one() for one in known if one.number in leaves][:_MOST_TENSORS]
+            self._tell_leaves(number, [tensor for tensor in tensors if tensor is not None])
+        self.passes += 1
+        self.seen.clear()
+
+    def _tell_leaves(self, number: int, leaves: Iterable[torch.Tensor]) -> None:
+        for leaf in leaves:
+            self._tell(leaf, leaf, "parameter", "", number)
+            if leaf.grad is not None:
+                self._tell(leaf, leaf.grad, "gradient", "", number)
+
+    def _is_chosen(self) -> bool:
+        """Whether the pass that goes on, or comes next, is one of those that are looked at."""
+        following = self.passes + 1
+        is_power_of_two = not following & (following - 1)
+        return is_power_of_two and not self.source.is_off and self.source.is_detailed
+
+    def _tell(
+        self, tensor: torch.Tensor, value: torch.Tensor, what: str, module: str, in_pass: int = 0
+    ) -> None:
+        with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
+            elements = None if in_transform() else _some_elements(value)
+        if elements is None or not len(elements):
+            return
+        low, high = float(elements.min()), float(elements.max())
+        if not (np.diff(np.linspace(low, high, _BINS + 1)) > 0).all():  # there are no such bins
+            return
+        counts, _ = np.histogram(elements, _BINS, (low, high))
+        listener: Any = self.source.listener
+        number = self.source.identity.number_of(tensor)
+        listener.binned(number, what, module, low, high, counts.tolist(), in_pass)
+
+
+def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
+    """The finite elements of a tensor, of a large one some that lie evenly in it; None where none can be read."""
+    is_read = type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_meta
+    if not is_read or not tensor.is_floating_point():
+        return None
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # what is launched now would be run at every replay
+    own = tensor.detach()
+    flat = own.as_strided((own.numel(),), (1,)) if is_dense(own) else own.reshape(-1)
+    step = (
+        -(-flat.numel() // _MOST_ELEMENTS) | 1 if flat.numel() > _MOST_ELEMENTS else 1
+    )  # odd: not always one channel
+    elements: np.ndarray = flat[::step].to("cpu", torch.float64, copy=True).numpy()
+    return elements[np.isfinite(elements)]

@@ -1,0 +1,138 @@
+"""`--histograms`: how the elements of activations, parameters and gradients are distributed, at a few passes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
+from gradviz.query import Query  # noqa: E402
+from gradviz.query.histograms import Binned, binned  # noqa: E402
+from gradviz.tracefile.redaction import redact  # noqa: E402
+from gradviz.words import Stop, Words  # noqa: E402
+from gradviz.words.sentences import sentence  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def steps(net: Any, x: Any, count: int) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(count):
+        loss = net(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def recorded(path: Path, net: Any, x: Any, count: int = 1, **settings: Any) -> dict[tuple[str, str], Binned]:
+    with gradviz.record(path, histograms=True, **settings):
+        steps(net, x, count)
+    with gradviz.open(path) as trace:
+        return {(one.name, one.what): one for one in binned(Query(trace))}
+
+
+@pytest.fixture
+def net() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 8))
+
+
+def test_counts_are_those_of_the_elements(net: Any, tmp_path: Path) -> None:
+    x = torch.randn(50, 20)
+    weight = net[0].weight.detach().numpy().copy()
+    with torch.no_grad():
+        hidden = net[1](net[0](x)).numpy()
+    found = recorded(tmp_path / "run.gradviz", net, x)
+    gradient = net[0].weight.grad.numpy()
+    for key, elements in (
+        (("net.1", "activation"), hidden),
+        (("net.0.weight", "parameter"), weight),
+        (("net.0.weight", "gradient"), gradient),
+    ):
+        own = found[key].histograms[1]
+        assert (own.low, own.high) == pytest.approx((elements.min(), elements.max()), rel=1e-6)
+        assert own.counts[1].tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
+
+
+def test_few_passes_are_looked_at_and_few_elements_of_each_tensor(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.ReLU())
+    found = recorded(tmp_path / "run.gradviz", net, torch.randn(60, 300), 9)
+    own = found["net.0.weight", "parameter"].histograms
+    assert [*own] == [1, 2, 4, 8]
+    assert 10_000 < own[1].counts[1].sum() <= 16_384
+    assert [*found["net.1", "activation"].histograms] == [1, 2, 4, 8]
+
+
+def test_a_module_that_is_called_often_before_a_pass_counts_once(net: Any, tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz", histograms=True):
+        for _ in range(5):
+            net(torch.randn(4, 20))
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        events = [event for event in trace if isinstance(event, ElementsBinned)]
+    assert [event.module for event in events] == ["net.0", "net.1", "net.2"]
+
+
+def test_what_has_no_range_is_left_out(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+    with torch.no_grad():
+        net[0].weight.fill_(torch.nan)
+        net[0].bias.fill_(1.0)
+    found = recorded(tmp_path / "run.gradviz", net, torch.ones(2, 3))
+    assert ("net.1", "activation") not in found
+    assert ("net.0.bias", "parameter") not in found
+
+
+def test_all_else_is_as_without(net: Any, tmp_path: Path) -> None:
+    kinds = []
+    for histograms in (False, True):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(20, 3)
+        with gradviz.record(tmp_path / "run.gradviz", histograms=histograms):
+            steps(net, torch.randn(5, 20), 3)
+        with gradviz.open(tmp_path / "run.gradviz") as trace:
+            kinds.append(trace.kinds)
+    assert Kind.BINNED not in kinds[0]
+    assert kinds[1][kinds[1] != Kind.BINNED].tolist() == kinds[0].tolist()
+
+
+def test_a_redacted_copy_has_no_ranges(net: Any, tmp_path: Path) -> None:
+    recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20))
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        redact(trace, tmp_path / "copy.gradviz")
+    with gradviz.open(tmp_path / "copy.gradviz") as copy:
+        lows = [event.low for event in copy if isinstance(event, ElementsBinned)]
+        assert len(lows) == 11
+        assert np.isnan(lows).all()
+        assert binned(Query(copy)) == []
+
+
+def test_a_sentence_says_what_was_counted(net: Any, tmp_path: Path) -> None:
+    recorded(tmp_path / "run.gradviz", net, torch.randn(50, 20))
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        found = next(event for event in trace if isinstance(event, ElementsBinned))
+        told = sentence(Stop(Words(trace), found.index))
+    assert "1,500 elements of the activation of net.0 in 32 bins from " in told
+
+
+def test_the_report_shows_them(
+    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    (tmp_path / "program.py").write_text(
+        "import torch\nnet = torch.nn.Linear(20, 30)\n"
+        "for _ in range(3):\n    net(torch.randn(9, 20)).pow(2).mean().backward()\n"
+    )
+    assert gradviz_here("trace", "--histograms", "program.py").returncode == 0
+    assert gradviz_here("report", "program.gradviz", "-o", "report.html").returncode == 0
+    page = (tmp_path / "report.html").read_text().partition('<section id="distributions">')[2]
+    row = page.partition('<tr><th scope="row">net</th><td>activation</td>')[2].partition("</tr>")[0]
+    assert row.count('class="bars"') == 2
+    assert "<b>1</b>" in row
+    assert "<b>2</b>" in row

@@ -304,3 +304,36 @@ def test_the_calls_of_a_box_are_counted(traced: Traced) -> None:
     counted = Counter(name for name, _ in modules_of(graph))
     assert counted["drop"] == counted["act"] == 2
     assert {count for name, count in modules_of(graph) if name in ("drop", "act")} == {1}
+
+
+def test_a_parameter_that_was_written_before_is_in_its_module(traced: Traced) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+    def run() -> None:
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.mul_(0.5)
+        net(torch.ones(2, 3)).sum().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace), depth=0)
+    assert boxes(graph).keys() >= {"net", "mul_"}
+    assert between(graph, DATA, "mul_", "net")
+    assert between(graph, GRAD, "net", "mul_") == []
+    assert between(graph, DATA, "net", "net") == []
+
+
+def test_a_leaf_that_was_written_before_stays_visible(traced: Traced) -> None:
+    def run() -> None:
+        w = torch.ones(3, requires_grad=True)
+        with torch.no_grad():
+            w.mul_(0.5)
+        (w * torch.ones(3)).exp().sum().backward()
+
+    with traced(run) as trace:
+        graph = build(trace)
+    (written,) = (node.id for node in graph.nodes.values() if node.name == "w" and node.has_grad)
+    assert any(
+        graph.nodes[e.source].name == "mul_" for e in graph.edges if (e.kind, e.target) == (DATA, written)
+    )
+    assert written not in {name for group in places(graph).values() for name in group.members}

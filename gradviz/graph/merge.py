@@ -100,7 +100,10 @@ class Merging:
             elif node.maker and node.maker in turns:
                 turns[node.id] = turns[node.maker]
         for edge in self.graph.edges:
-            if edge.kind == DATA and self.graph.nodes[edge.source].kind == OP and edge.source in turns:
+            is_result = (
+                edge.kind == DATA and edge.source in turns and self.graph.nodes[edge.source].kind == OP
+            )
+            if is_result and self.drawn_as.get(edge.target) is self.drawn_as[edge.source]:
                 turns[edge.target] = turns[edge.source]
         return turns
 

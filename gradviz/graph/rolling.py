@@ -116,10 +116,13 @@ class _Places:
             self.home[node.id] = group.id
 
     def _place_results(self) -> None:
-        """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible."""
+        """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible; a leaf that learns is
+        no result of the op that wrote it."""
         nodes = self.graph.nodes
         for edge in self.graph.edges:
-            if edge.kind == DATA and nodes[edge.source].kind == OP and not nodes[edge.target].root:
+            result = nodes[edge.target]
+            is_own = not (result.root or (result.is_leaf and result.requires_grad))
+            if edge.kind == DATA and nodes[edge.source].kind == OP and is_own:
                 self.home.setdefault(edge.target, self.home[edge.source])
         for node in nodes.values():
             if node.kind == GRAD_FN and node.maker in self.home:

@@ -214,6 +214,8 @@ def _held(found: Holdings, trace: Trace) -> str:
         parts.append(f"elements of {plural(found.tensors, 'tensor')}")
     if found.messages:
         parts.append(plural(found.messages, "message"))
+    if found.printed:
+        parts.append(plural(found.printed, "printed line"))
     return ", ".join(parts) + (" (redacted)" if trace.meta.get("redacted") else "")
 
 

@@ -86,6 +86,11 @@ Examples:
     is_flag=True,
     help="Also record how elements are distributed at passes 1, 2, 4, 8 …, for `report` (PyTorch).",
 )
+@click.option(
+    "--printed",
+    is_flag=True,
+    help="Also keep what SCRIPT prints; sys.stdout gets an attribute for that, which SCRIPT could notice.",
+)
 @check_functions
 @can_watch
 @click.option(
@@ -107,6 +112,7 @@ def trace(
     aten: bool,
     profile: bool,
     histograms: bool,
+    printed: bool,
     check_functions: bool,
     watch: bool,
     stop_on: str | None,
@@ -141,6 +147,10 @@ def trace(
         "output": output,
     }
     if command := launcher(module, script, arguments):
+        if printed:
+            fail(
+                "--printed is for one process: leave it out, and read what the ranks print where it is printed"
+            )
         if graph_file is not None:
             fail('--graph draws one process: draw the ranks with gradviz graph "NAME.rank*.gradviz"')
         status, traces = launch(command, of_ranks)
@@ -175,6 +185,7 @@ def trace(
             not no_source,
             profile,
             histograms,
+            printed,
         )
 
         def after(outcome: Outcome) -> int:

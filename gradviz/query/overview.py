@@ -54,11 +54,12 @@ class Overview:
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """What a trace gives away to who reads it: how many source files, tensors whose elements it has (None where some
-    have them and nobody counted), and messages of errors."""
+    have them and nobody counted), messages of errors, and lines that the program printed."""
 
     files: int
     tensors: int | None
     messages: int
+    printed: int
 
 
 def holdings(query: Query) -> Holdings:
@@ -68,7 +69,7 @@ def holdings(query: Query) -> Holdings:
     tensors: int | None = 0
     if trace.meta.get("values") != "none" and not trace.meta.get("redacted"):
         tensors = len(distinct(trace.states.in_full)) if trace.is_whole else None
-    return Holdings(trace.source_files, tensors, len(messages))
+    return Holdings(trace.source_files, tensors, len(messages), len(trace.printed))
 
 
 def overview(query: Query) -> Overview:

@@ -18,6 +18,7 @@ from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
 from gradviz.sources.ending import exit_status, report, shut_down, wait_for_threads
 from gradviz.sources.main_module import ScriptError, Target
+from gradviz.sources.output_tap import OutputTap
 from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import hiding
@@ -68,8 +69,8 @@ class Running:
     """A script that runs, and is recorded into `trace`: what it does with gradviz's engine and with PyTorch.
 
     What `import torch` gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it
-    is installed. A `stopper` may end the script. `say` takes a line for the user. The other settings are those of
-    `record`.
+    is installed. A `stopper` may end the script. `say` takes a line for the user. `printed` keeps what the script
+    prints. The other settings are those of `record`.
 
     `begin()`, `execute(running)`, `ended()`, `end()` follow one another. Raises ScriptError and OSError where nothing
     can be run or written."""
@@ -91,6 +92,7 @@ class Running:
         source: bool = True,
         profile: bool = False,
         histograms: bool = False,
+        printed: bool = False,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -121,6 +123,7 @@ class Running:
             profile=profile,
             histograms=histograms,
         )
+        self.tap = OutputTap(self.recording) if printed else None
         self.main = target.main_module()
         self.error: BaseException | None = None
         self.process = getpid()
@@ -142,6 +145,8 @@ class Running:
         if self.stopper.looks is not None and self.recording.recorder is not None:
             self.recording.recorder.look_at_passes(self.stopper.looks)
         hiding.begin()
+        if self.tap is not None:
+            self.tap.begin()
         if self.companion is not None:
             self.companion.began(self.recording)
         gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
@@ -189,6 +194,8 @@ class Running:
 
     def end(self) -> Outcome:
         """Record no longer."""
+        if self.tap is not None:
+            self.tap.end()
         hiding.end()
         self.recording.ended_by(self.error)
         self.recording.__exit__(None, None, None)

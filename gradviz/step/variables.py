@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from gradviz.query.line_runs import line_ends, named_tensors
+from gradviz.system.paths import file_name
 from gradviz.words.escape import clean, shortened, shortened_left
 from gradviz.words.numbers import brief, compact
 from gradviz.words.stop import Stop
@@ -16,7 +19,33 @@ _NAME, _VALUE, _GRAD_FN = 16, 28, 16  # the widest columns, in cells
 
 
 def variables(stop: Stop, width: int, height: int, first: int = 0) -> list[Text]:
-    """The table of variables in `height` lines; those that are new or that this line changed are marked."""
+    """The table of variables in `height` lines, and below it what the program has printed; what is new since the line
+    before is marked."""
+    printed = _printed(stop, width, height // 3)
+    return [*_table(stop, width, height - len(printed), first), *printed]
+
+
+def _printed(stop: Stop, width: int, height: int) -> list[Text]:
+    """The last lines that the program printed before its next event, in `height` lines, each with its place."""
+    known = stop.trace.printed
+    lines = known[: bisect_right(known, stop.k + 1, key=lambda line: line.event)]
+    room = height - 1
+    if not lines or room < 1:
+        return []
+    before = _before_this_line(stop)
+    seen = 0 if before is None else before.k + 1
+    found = [Text(f"  {stop.say('printed')}", style="dim")]
+    for line in lines[-room:]:
+        place = stop.trace.sites.get(line.site)
+        where = "" if place is None else f"{clean(file_name(place.place.file))}:{place.place.line}  "
+        cut = "…" if line.length > len(line.text) else ""
+        mark = Text("● " if before is None or line.event > seen else "  ", style="bold green", no_wrap=True)
+        text = shortened(clean(line.text + cut), max(width - 2 - cell_len(where), 1))
+        found.append(mark.append(where, style="dim").append(text, style=""))
+    return found
+
+
+def _table(stop: Stop, width: int, height: int, first: int) -> list[Text]:
     if height < 2:
         return []
     tensors = named_tensors(stop.query, stop.k)

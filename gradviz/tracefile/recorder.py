@@ -27,6 +27,7 @@ from gradviz.tracefile.chosen import Passes
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.news import News
 from gradviz.tracefile.packing import FEW
+from gradviz.tracefile.printed_lines import PrintedLines
 from gradviz.tracefile.schema import SKIPPED
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
@@ -62,6 +63,7 @@ class Recorder(Frequent):
         self.detailed = passes is None or 1 in passes
         self.at_end_of_pass: Callable[[], None] | None = None  # called where no pass is under way any more
         self.all_passes = Renumbered()  # those that have ended, too
+        self.printed = PrintedLines()
         self._preparations = {
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
@@ -73,7 +75,7 @@ class Recorder(Frequent):
     @property
     def has_news(self) -> bool:
         """Whether something has been recorded since the last `take`."""
-        return bool(self.batch.rows)
+        return bool(self.batch.rows) or self.printed.has_news
 
     def take(self) -> Batch:
         """Take away what has been recorded since the last call; the lock is held."""
@@ -97,6 +99,7 @@ class Recorder(Frequent):
         self.count -= gone
         self.limit -= gone
         self.batch.first = self.count
+        self.printed.move(moved)
         self.last_op = {thread: int(moved[at]) for thread, at in self.last_op.items() if moved[at] >= 0}
 
     def _give_way(self) -> None:
@@ -124,7 +127,12 @@ class Recorder(Frequent):
 
     def close(self, **meta: str) -> None:
         """Write what is left, with `meta` about how the run ended, and close the file."""
+        self.printed.end()
         self.writer.close(meta)
+
+    def print_piece(self, where: Where, text: str) -> None:
+        """Note what the program wrote to its output."""
+        self.printed.add(self.count, self.sites.number(where), text)
 
     def place(self, where: Where) -> int:
         return self.sites.number(where)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 APPLICATION_ID = 0x67726476  # "grdv", in the database's header
-VERSION = 7
+VERSION = 8
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -33,6 +33,10 @@ CREATE TABLE variables (tensor INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE errors (
     event INTEGER PRIMARY KEY, type TEXT NOT NULL, message TEXT NOT NULL, node INTEGER NOT NULL,
     site INTEGER NOT NULL
+);
+CREATE TABLE printed (
+    number INTEGER PRIMARY KEY, event INTEGER NOT NULL, site INTEGER NOT NULL, text TEXT NOT NULL,
+    length INTEGER NOT NULL
 );
 CREATE TABLE chunks (
     id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL,

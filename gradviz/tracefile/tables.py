@@ -14,6 +14,7 @@ from gradviz.tracefile.database import rows_of
 from gradviz.tracefile.doors import Doors
 from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.pass_info import ErrorInfo
+from gradviz.tracefile.printed_lines import PrintedLine
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.sound import check_callers, check_numbers, form_of, names_of, pairs_of
 from gradviz.tracefile.unreadable import told_of
@@ -115,6 +116,12 @@ class Tables(Doors):
         """The exceptions that left a backward pass or ended the program."""
         query = "SELECT event, type, message, node, site FROM errors WHERE event < ? ORDER BY event"
         return [ErrorInfo(*row) for row in self._rows(query, self.count)]
+
+    @cached_property
+    def printed(self) -> list[PrintedLine]:
+        """The lines that the program printed, in order; none unless the run was recorded with `--printed`."""
+        query = "SELECT event, site, text, length FROM printed WHERE event <= ? ORDER BY number"
+        return [PrintedLine(*row) for row in self._rows(query, self.count)]
 
     @cached_property
     def parameters(self) -> dict[int, str]:

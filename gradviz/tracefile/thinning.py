@@ -12,6 +12,7 @@ from gradviz.events.event_layout import COLUMNS, LAYOUTS
 from gradviz.events.field_types import TEXT_PARTS
 from gradviz.sets import distinct
 from gradviz.tracefile.expected import as_is
+from gradviz.tracefile.printed_lines import moved_count
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
 
@@ -122,6 +123,12 @@ def _move_tables(cursor: sqlite3.Cursor, moved: np.ndarray) -> None:
     cursor.execute("DELETE FROM errors")
     kept = [(where[event], *more) for event, *more in errors if where[event] >= 0]
     cursor.executemany("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", kept)
+    printed = cursor.execute("SELECT number, event FROM printed").fetchall()
+    now = [(moved_count(event, moved), number) for number, event in printed]
+    cursor.executemany("DELETE FROM printed WHERE number = ?", [(n,) for event, n in now if event is None])
+    cursor.executemany(
+        "UPDATE printed SET event = ? WHERE number = ?", [row for row in now if row[0] is not None]
+    )
 
 
 def drop_unused(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, table: str, how: str) -> set[int]:

@@ -29,6 +29,7 @@ from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.news import News
 from gradviz.tracefile.pass_info import PassInfo
+from gradviz.tracefile.printed_lines import PrintedLines
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring
 from gradviz.tracefile.schema import SKIPPED, STATE
@@ -52,6 +53,7 @@ class Source(Protocol):
     strings: Interned
     forms: Interned
     rules: Interned
+    printed: PrintedLines
     lock: threading.Lock
 
     @property
@@ -247,7 +249,11 @@ class Writer:
         events = ByKind(batch.first, np.frombuffer(batch.rows, ROW))
         notes = dict(self.notes)
         cursor = self.connection.cursor()
+        lines = self.source.printed.take()  # before the places are written, so that each has its own
         self._write_interned(cursor)
+        for line in lines:
+            row = (line.event, line.site, storable(line.text), line.length)
+            cursor.execute("INSERT INTO printed VALUES (NULL, ?, ?, ?, ?)", row)
         if len(events.rows):
             self._write_chunk(cursor, batch, events)
             self.digests.read(events, np.frombuffer(batch.links, "<u4"))

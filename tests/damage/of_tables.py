@@ -26,6 +26,7 @@ TABLES = {
     "parameters": ("tensor", "name", "role"),
     "variables": ("tensor", "name"),
     "errors": ("event", "type", "message", "node", "site"),
+    "printed": ("number", "event", "site", "text", "length"),
     "chunks": ("id", "first", "count", "time", "since"),
     "contents": (
         "chunk", "since_event", "highest_tensor", "highest_node", "ops", "new_nodes", "first_nan",

@@ -1,0 +1,40 @@
+"""What the page itself says, in another language than English."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.sax.saxutils import escape, unescape
+
+from gradviz.words.languages import texts
+
+_STATIC = re.compile(
+    r"""(?P<before>\b(?:title|aria-label|placeholder)=")(?P<words>[^"]+)|(?P<end>>)(?P<text>[^<>@]+)"""
+)
+_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
+
+
+def in_language(page: str, language: str) -> str:
+    """The elements of the page with their texts in a language."""
+    known = texts(language)
+
+    def put(found: re.Match[str]) -> str:
+        text = found["words"] or found["text"]
+        own = known.get(unescape(text.strip()))
+        told = text if own is None else text.replace(text.strip(), escape(own))
+        return (found["before"] or found["end"]) + told
+
+    return _STATIC.sub(put, page).replace('<html lang="en">', f'<html lang="{language}">')
+
+
+def texts_of_scripts(scripts: Sequence[str], language: str) -> dict[str, str]:
+    """The texts in a language that the scripts of the page ask for, by the English ones."""
+    known = texts(language)
+    literals = {literal for script in scripts for literal in _LITERAL.findall(script)}
+    return {english: known[english] for english in sorted(literals & known.keys())}
+
+
+def static_texts(page: str) -> set[str]:
+    """The English texts of the elements of the page."""
+    found = {unescape((one["words"] or one["text"]).strip()) for one in _STATIC.finditer(page)}
+    return {text for text in found if re.search("[A-Za-z]{2}", text)}

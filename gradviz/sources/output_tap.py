@@ -1,0 +1,52 @@
+"""What a program writes to its `sys.stdout`, for a recording that was asked for it.
+
+`sys.stdout` stays the object that it is: it gets an attribute `write`, which calls its own method first. A program can
+notice that (docs/reliability.md), so nothing of this happens unless the user has asked for it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from sys import _getframe  # bound now: a program may replace it
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradviz.sources.record import record
+
+
+class OutputTap:
+    """Tells the recorder of a recording what is written, until enough of it is kept or the recording ends."""
+
+    def __init__(self, recording: record) -> None:
+        self.recording = recording
+        self.stream: Any = None
+        self.write: Any = None
+
+    def begin(self) -> None:
+        """From now on. Another stream than Python's own is left alone: it may be anything."""
+        stream = sys.stdout
+        if type(stream) not in (io.TextIOWrapper, io.StringIO) or "write" in vars(stream):
+            return
+        own = stream.write
+
+        def write(*arguments: Any, **names: Any) -> Any:
+            done = own(*arguments, **names)
+            self._wrote(arguments[0])
+            return done
+
+        self.stream, self.write = stream, write
+        stream.write = write  # type: ignore[method-assign]
+
+    def _wrote(self, text: str) -> None:
+        recorder = self.recording.recorder  # None in a copy of the process, made by `fork`
+        if recorder is None:
+            return
+        if recorder.printed.is_full:
+            self.end()
+            return
+        recorder.print_piece(_getframe(2), "".join([text]))  # a plain str, whatever class it has
+
+    def end(self) -> None:
+        """The stream is as before, unless the program has given it another `write` meanwhile."""
+        if self.stream is not None and vars(self.stream).get("write") is self.write:
+            del self.stream.write

@@ -1,0 +1,106 @@
+"""The lines that a program printed, from the pieces that it wrote."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+WIDEST = 200  # characters that are kept of a line
+MOST_LINES = 2000  # that are kept of a run
+_WIDEST_PIECE = 8000  # characters that are kept of one write
+_MOST_CHARACTERS = 1_000_000  # that are kept of a run
+
+
+class PrintedLine(NamedTuple):
+    """A line that the program printed: how many events had happened when it began, the site of the write that began
+    it, the first characters, and how many it has in all."""
+
+    event: int
+    site: int
+    text: str
+    length: int
+
+
+class _Piece(NamedTuple):
+    event: int
+    site: int
+    text: str
+    is_cut: bool
+
+
+class PrintedLines:
+    """Collects pieces while the program runs, and makes lines of them for the writer. No lock: a program may print in
+    `__del__` and in a signal handler, and so while another event is being packed."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[_Piece] = deque()
+        self._left = _MOST_CHARACTERS
+        self._begun: PrintedLine | None = None  # the line that has no end yet
+        self._made = 0
+        self._is_over = False
+
+    def add(self, event: int, site: int, text: str) -> None:
+        """Note what was written when so many events had happened."""
+        kept = text[:_WIDEST_PIECE]
+        self._left -= len(kept) + 1
+        self._pieces.append(_Piece(event, site, kept, len(text) > len(kept)))
+
+    def end(self) -> None:
+        """The program has ended: a line without an end is complete."""
+        self._is_over = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is kept."""
+        return self._left <= 0 or self._made >= MOST_LINES
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there are lines to be taken, or pieces of them."""
+        return bool(self._pieces) or (self._is_over and self._begun is not None)
+
+    def take(self) -> list[PrintedLine]:
+        """The lines that have ended since the last call."""
+        found: list[PrintedLine] = []
+        for _ in range(len(self._pieces)):
+            found += self._ended_by(self._pieces.popleft())
+        if self._is_over and self._begun is not None:
+            found.append(self._begun)
+            self._begun = None
+        found = found[: MOST_LINES - self._made]
+        self._made += len(found)
+        return found
+
+    def _ended_by(self, piece: _Piece) -> Iterator[PrintedLine]:
+        """The lines that a piece ends. A piece that is cut ends its last line: what follows belongs to another."""
+        *whole, rest = piece.text.split("\n")
+        for text in whole:
+            yield self._with(piece, text)
+            self._begun = None
+        if rest:
+            self._begun = self._with(piece, rest)
+        if piece.is_cut and self._begun is not None:
+            yield self._begun._replace(length=self._begun.length + 1)
+            self._begun = None
+
+    def _with(self, piece: _Piece, text: str) -> PrintedLine:
+        """The present line with more text at its end."""
+        line = self._begun or PrintedLine(piece.event, piece.site, "", 0)
+        return line._replace(text=(line.text + text)[:WIDEST], length=line.length + len(text))
+
+    def move(self, moved: np.ndarray) -> None:
+        """Count on where events were taken out: `moved` is where each event is now, −1 for none."""
+        if self._begun is not None:
+            event = moved_count(self._begun.event, moved)
+            self._begun = None if event is None else self._begun._replace(event=event)
+
+
+def moved_count(count: int, moved: np.ndarray) -> int | None:
+    """How many of the first `count` events are still there; None if the last of them is not."""
+    if count == 0:
+        return 0
+    where = int(moved[count - 1])
+    return where + 1 if where >= 0 else None

@@ -44,6 +44,7 @@ GIVEN = {
     "[ORDER]": ("", "made", "norm", "change", "name", "size"),
     "EXPRESSION": ("t0", "t1.grad", "t0 + 1"),
     "TEXT": ("0.6", "None"),
+    "[RANK]": ("", "0", "one"),
 }
 LEFT_OUT = {"export", "quit"}  # a file, and the end
 

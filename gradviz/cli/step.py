@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 from rich.console import Console
@@ -13,11 +14,16 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, fail, traces_argument
 from gradviz.cli.export_moment import export_moment
-from gradviz.query.ranks import label_of
-from gradviz.step.plain import commands, script
+from gradviz.query.ranks import label_of, ranked_traces
+from gradviz.step.group import Group
+from gradviz.step.plain import commands, said_by_each, script
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, for_moments
+from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean
+
+if TYPE_CHECKING:
+    from gradviz.diagnose import Finding
 
 
 @click.command(
@@ -28,6 +34,7 @@ Examples:
   gradviz step lesson.gradviz --finding 1
   gradviz step lesson.gradviz --commands "next-backward; next 3; back; last"
   gradviz step lesson.gradviz --commands @commands.txt
+  gradviz step "train.rank*.gradviz" --commands "collective; rank 1; next 3"
 """
 )
 @traces_argument
@@ -40,7 +47,8 @@ Examples:
 )
 def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
-    Several traces, and the ranks of a folder or a pattern, are stepped side by side: what is typed moves all of them.
+    Several traces, and the ranks of a folder or a pattern, are stepped side by side: what is typed moves all of them,
+    `collective` to the same collective, and `rank 1` looks into one.
 
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
@@ -48,46 +56,66 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         fail('step needs a terminal; without one, use --commands: gradviz step --commands "next; next; back"')
     with all_opened(traces) as recorded:
         lines = None if text is None else commands(text)
-        if lines is not None and len(recorded) > 1:
-            _side_by_side(recorded, at - 1, lines)
-            return
-        session, *others = (Session(for_moments(trace), at - 1, exporter=export_moment) for trace in recorded)
+        group = Group([Session(for_moments(trace), at - 1, exporter=export_moment) for trace in recorded])
         if number is not None:
-            for one, trace in zip((session, *others), recorded, strict=True):
-                _go_to_finding(one, trace, number)
-        if lines is not None:
-            if session.message:
-                click.echo(session.message)
-                session.message = ""
-            for piece in script(session, lines):
-                click.echo(piece)
-            return
-        from gradviz.step.terminal import interact
+            _go_to_finding(group, recorded, number)
+        if lines is None:
+            from gradviz.step.terminal import interact
 
-        interact(session, others=others)
+            first, *others = group.sessions
+            interact(first, others=others)
+        elif len(recorded) > 1:
+            _side_by_side(group, lines)
+        else:
+            _one_by_one(group.first, lines)
 
 
-def _go_to_finding(session: Session, trace: Trace, number: int) -> None:
-    """Go to the event that proves a finding, and say what it is."""
+def _go_to_finding(group: Group, traces: list[Trace], number: int) -> None:
+    """Go to the event that proves a finding, and say what it is. The others of a run of ranks go to the same
+    collective."""
     from gradviz.diagnose import check
+    from gradviz.diagnose.rank_reports import check_ranks
     from gradviz.diagnose.settings_file import settings_at
 
-    findings = check(trace, settings=settings_at(Path.cwd())).findings
+    settings = settings_at(Path.cwd())
+    if not are_of_one_run(traces):
+        for session, trace in zip(group.sessions, traces, strict=True):
+            _show_finding(session, check(trace, settings=settings).findings, number, "trace")
+        return
+    findings = check_ranks(ranked_traces(traces), settings=settings).findings
+    ranks = findings[number - 1].ranks if number <= len(findings) else ()
+    session = group.by_rank[ranks[0]] if ranks else group.first
+    _show_finding(session, findings, number, "run")
+    group.follow(session)
+
+
+def _show_finding(session: Session, findings: Sequence[Finding], number: int, what: str) -> None:
+    """Go to the event that proves a finding of a trace or a run, and say what it is."""
     if number > len(findings):
-        fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this trace")
+        fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this {what}")
     finding = findings[number - 1]
     if finding.events:
         session.go(finding.events[0])
     session.message = f"finding {number} of {len(findings)}: {finding.rule}: {clean(finding.message)}"
 
 
-def _side_by_side(traces: list[Trace], at: int, lines: list[str]) -> None:
-    """Run each command on every trace, and print what they say beside one another."""
-    sessions = [Session(for_moments(trace), at, exporter=export_moment) for trace in traces]
+def _one_by_one(session: Session, lines: list[str]) -> None:
+    """Run each command on a trace, and print what it says."""
+    if session.message:
+        click.echo(session.message)
+        session.message = ""
+    for piece in script(session, lines):
+        click.echo(piece)
+
+
+def _side_by_side(group: Group, lines: list[str]) -> None:
+    """Run each command on all traces, and print what they say beside one another."""
     console = Console(highlight=False)
-    console.print(_columns([Text(clean(label_of(trace)), "bold") for trace in traces]))
+    console.print(_columns([Text(clean(label_of(session.trace)), "bold") for session in group.shown]))
     for line in lines or [""]:
-        told = ["\n".join(script(session, [line] if line else [])) for session in sessions]
+        told = said_by_each(group, line)
+        if len(told) < len(group.sessions):
+            console.print(Text(clean(label_of(group.first.trace)), "bold"))
         console.print(_columns([Text(text) for text in told]))
 
 

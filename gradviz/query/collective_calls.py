@@ -73,6 +73,22 @@ def collectives(query: Query) -> list[Collective]:
     ]
 
 
+def collective_clock(query: Query) -> list[Collective]:
+    """The moments that all ranks have in common, in order: the collectives of all ranks that a rank called itself, and
+    the average of DistributedDataParallel at the end of a pass. Use `query.of(collective_clock)`."""
+    return sorted([*query.of(collectives), *_averages(query)], key=lambda call: call.event)
+
+
+def _averages(query: Query) -> list[Collective]:
+    """The first gradient of each pass that DistributedDataParallel averages."""
+    written = query.trace.table(Kind.MUTATED)
+    own = query.trace.named(written["how"], (ALL_REDUCE,)) & (written["in_pass"] > 0)
+    firsts = np.unique(written["in_pass"][own], return_index=True)[1]
+    return [
+        Collective(ALL_REDUCE, (), event, False) for event in written.events[own][np.sort(firsts)].tolist()
+    ]
+
+
 def is_of_some_ranks(args: str) -> bool:
     """Whether the arguments of a collective name a group."""
     return "group" in args.split(", ")

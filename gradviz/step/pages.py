@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Console
 from rich.text import Text
 
@@ -97,9 +99,9 @@ _BEGINNINGS = (
 )
 
 
-def help_lines(width: int, height: int, in_lesson: bool = False, language: str = "en") -> list[Text]:
+def help_lines(width: int, height: int, left_out: Collection[str], language: str = "en") -> list[Text]:
     """The list of verbs. It has two columns if there is room, and only names and keys if it is too long."""
-    rows = help_rows(in_lesson, language)
+    rows = help_rows(left_out, language)
     lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
     room = height - 2
     if width >= WIDE:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import CommandError, Session
-from gradviz.step.verbs import help_rows, parse, run
+from gradviz.step.verbs import groups_elsewhere, help_rows, parse, run, run_together
 from gradviz.words.escape import clean
 
 _COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?<=\S)#|[^;#])*""")
@@ -62,10 +63,22 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
         yield ""
 
 
+def said_by_each(group: Group, line: str) -> list[str]:
+    """What each session that is shown says after a command on all of them; without a command, its present stop."""
+    if not line:
+        return ["\n".join(told(session)) for session in group.shown]
+    before = {session: session.position for session in group.sessions}
+    run_together(group, *parse(line))
+    return [
+        "\n".join([f"> {clean(line)}", *told(session, session.position != before[session]), ""])
+        for session in group.shown
+    ]
+
+
 def told(session: Session, moved: bool = True) -> Iterator[str]:
     """The output after one command. It includes the stop if the session has `moved`, or has no message."""
     if session.help:
-        for usage, keys, words in help_rows(language=session.words.language):
+        for usage, keys, words in help_rows(groups_elsewhere(session), session.words.language):
             yield f"  {usage:<21} {words}" if keys else f"{usage}"
         return
     if session.message:

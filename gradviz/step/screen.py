@@ -12,6 +12,7 @@ from gradviz.step.lines import beside, drawn_lines, filled, rule
 from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
+from gradviz.step.verbs import groups_elsewhere
 from gradviz.words.chain_rule import why_if_any
 from gradviz.words.compare import both_modes
 from gradviz.words.escape import clean
@@ -76,7 +77,7 @@ class Screen:
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
         session, language = self.session, stop.words.language
         if session.help:
-            return help_lines(width, height, session.exercise is not None, language)
+            return help_lines(width, height, groups_elsewhere(session), language)
         if session.page:
             goes_on = "space" in session.page_keys
             return page_lines(session.page, width, height, session.scrolled, goes_on, language)

@@ -75,6 +75,7 @@ class Session:
         self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
         self.exporter = exporter
         self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
+        self.group: Any = None  # the sessions that are moved together (`gradviz.step.group.Group`)
         self.resume: Resume | None = None
         self.position = 0
         self.came_from = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import click
@@ -12,13 +12,14 @@ from rich.control import Control
 from gradviz.errors import GradvizError
 from gradviz.query.predicate_fields import NAMES
 from gradviz.query.ranks import label_of
+from gradviz.step.group import Group
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.prompt import Prompt
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
 from gradviz.step.together import Together
-from gradviz.step.verbs import BY_KEY, VERBS, obey, run
+from gradviz.step.verbs import BY_KEY, VERBS, parse, run_together
 from gradviz.system.console import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.words.escape import clean
 
@@ -43,16 +44,20 @@ class Terminal:
     """One interactive session in a terminal, or several side by side: its keyboard, its prompt and its screen."""
 
     def __init__(self, session: Session, console: Console, others: Sequence[Session] = ()) -> None:
-        self.session = session
-        self.sessions = [session, *others]
+        self.group = Group([session, *others])
         self.console = console
         self.keyboard = Keyboard()
         self.prompt: Prompt | None = None
         self.plain = console.is_dumb_terminal
         self.waiting = False  # for a key
         self.stale = False  # the terminal's size changed since the last drawing
-        for one in self.sessions:
+        for one in self.group.sessions:
             one.announce = self._announce
+
+    @property
+    def session(self) -> Session:
+        """The session that the keys are for, the first of those on the screen."""
+        return self.group.first
 
     def loop(self) -> None:
         """Read keys and draw screens until the session is over."""
@@ -63,7 +68,7 @@ class Terminal:
         self.show()
         if self.plain:
             click.echo(_KEYS, file=self.console.file)
-        for session in self.sessions:
+        for session in self.group.sessions:
             session.prepare()  # meanwhile the user reads the first screen
         keys, ahead = Keys(), self.session.settings.ahead
         while not self.session.over:
@@ -113,7 +118,7 @@ class Terminal:
         elif key in BY_KEY and (BY_KEY[key].needs or BY_KEY[key].asked):
             self._ask(f"{BY_KEY[key].name} ")
         elif key in BY_KEY:
-            self._run(lambda session: run(session, BY_KEY[key]))
+            self._obey(BY_KEY[key].name)
         elif key.isdigit():
             self._ask(key)
         else:
@@ -141,12 +146,12 @@ class Terminal:
         elif key in _READ_BACK and session.scrolled:
             session.scrolled -= 1
         elif command := session.page_keys.get("space" if key in _READ_ON else key):
-            self._run(lambda one: obey(one, command))
+            self._obey(command)
         else:
-            for one in self.sessions:
+            for one in self.group.shown:
                 one.help, one.page, one.message, one.scrolled = "", [], "", 0
                 one.page_keys = {}
-        for one in self.sessions:
+        for one in self.group.shown:
             one.scrolled = session.scrolled
         return True
 
@@ -156,16 +161,17 @@ class Terminal:
             line, self.prompt = self.prompt.text, None
             if line.strip():
                 self.session.settings.history.append(line.strip())
-                self._run(lambda session: obey(session, line))
+                self._obey(line)
         elif not self.prompt.type(key):
             self.prompt = None
 
-    def _run(self, what: Callable[[Session], None]) -> None:
-        for session in self.sessions:
-            try:
-                what(session)
-            except GradvizError as error:
-                session.message = session.say(error.text, **error.parts)
+    def _obey(self, line: str) -> None:
+        try:
+            verb, argument = parse(line)
+        except GradvizError as error:
+            self.session.message = self.session.say(error.text, **error.parts)
+            return
+        run_together(self.group, verb, argument)
 
     def _announce(self, text: str) -> None:
         """Show what a command is about to do."""
@@ -189,13 +195,13 @@ class Terminal:
 
     @property
     def _drawn(self) -> Screen | Together:
-        if len(self.sessions) == 1:
+        if len(self.group.sessions) == 1:
             return Screen(self.session, self._typed)
-        return Together(self.sessions, self._typed)
+        return Together(self.group, self._typed)
 
     def _told(self) -> Iterator[str]:
-        for session in self.sessions:
-            if len(self.sessions) > 1:
+        for session in self.group.shown:
+            if len(self.group.sessions) > 1:
                 yield f"== {clean(label_of(session.trace))}"
             yield from told(session)
             yield ""

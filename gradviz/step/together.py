@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gradviz.query.ranks import label_of
+from gradviz.step.group import Group, clock_text
 from gradviz.step.lines import drawn_lines, filled
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session
@@ -17,10 +16,11 @@ NARROW = 48  # columns that a session has at least
 
 
 class Together:
-    """Sessions as one screen, each a column of it. Those for which there is no room are counted in the last line."""
+    """The sessions of a group as one screen, each a column of it. Those for which there is no room are counted in the
+    last line."""
 
-    def __init__(self, sessions: Sequence[Session], prompt: str | None = None) -> None:
-        self.sessions = sessions
+    def __init__(self, group: Group, prompt: str | None = None) -> None:
+        self.sessions = group.shown
         self.prompt = prompt
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -37,11 +37,17 @@ class Together:
         ]
         found = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
         if hidden:
-            more = f" {hidden} more: widen the terminal to {len(self.sessions) * (NARROW + 1) - 1} columns"
+            wanted = len(self.sessions) * (NARROW + 1) - 1
+            more = f" {hidden} more: widen the terminal to {wanted} columns, or look into one, as in :rank 1"
             found.append(filled(Text(more, style="bold yellow"), width))
         return found[:height]
 
 
 def _label(session: Session, width: int) -> Text:
     """Which of the sessions this is."""
-    return filled(Text(f" {clean(label_of(session.trace))}", style="bold reverse"), width)
+    return filled(Text(f" {together_label(session)}", style="bold reverse"), width)
+
+
+def together_label(session: Session) -> str:
+    """`rank 0 · collective 3 of 24`."""
+    return " · ".join(filter(None, (clean(label_of(session.trace)), clock_text(session))))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
-from gradviz.step import check_node, elements, in_lesson, listing, moves, paused, tells
+from gradviz.step import check_node, elements, group, in_lesson, listing, moves, paused, tells
 from gradviz.step.command_error import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -18,7 +19,8 @@ from gradviz.words.languages import said
 @dataclass(frozen=True, slots=True)
 class Verb:
     """A command. `argument` describes its argument: empty if it takes none, in brackets if it is optional.
-    The key of a verb that needs an argument opens the prompt; so does the key of a verb with `asked`."""
+    The key of a verb that needs an argument opens the prompt; so does the key of a verb with `asked`. A verb that is
+    `of_group` is run once for all sessions that are moved together."""
 
     name: str
     keys: tuple[str, ...]
@@ -27,6 +29,7 @@ class Verb:
     argument: str = ""
     short: tuple[str, ...] = ()
     asked: bool = False
+    of_group: bool = False
 
     @property
     def usage(self) -> str:
@@ -52,6 +55,7 @@ def _help(session: Session, argument: str) -> None:
             session.page += break_help()
 
 
+RANKS = "Over ranks"
 LESSON = "In a lesson (gradviz learn)"
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
@@ -137,6 +141,22 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("search-back", ("\\",), "the same, backwards", moves.search_back, "[TEXT]", ("\\",), True),
         Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
         Verb("marks", ("'",), "the bookmarks", moves.marks),
+    ),
+    RANKS: (
+        Verb(
+            "collective", ("}",), "the next collective, on all ranks", group.collective, "[N]", of_group=True
+        ),
+        Verb(
+            "collective-back",
+            ("{",),
+            "the one before, on all ranks",
+            group.collective_back,
+            "[N]",
+            of_group=True,
+        ),
+        Verb(
+            "rank", ("R",), "look into rank N; without N, at all ranks", group.rank, "[RANK]", (), True, True
+        ),
     ),
     LESSON: (
         Verb("question", ("Q",), "to the question that is open", in_lesson.question),
@@ -238,18 +258,40 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
         session.exercise.remind(session)
 
 
+def run_together(sessions: group.Group, verb: Verb, argument: str = "") -> None:
+    """Run a verb on the sessions that are shown. One that cannot obey says why."""
+    shown = sessions.shown
+    for session in shown:
+        session.message = ""
+    for session in shown[:1] if verb.of_group else shown:
+        try:
+            run(session, verb, argument)
+        except GradvizError as error:
+            session.message = session.say(error.text, **error.parts)
+
+
 KEY_SIGNS = {
     "right": "→", "left": "←", "up": "↑", "down": "↓", "space": "Space", "home": "Home", "end": "End",
     "page down": "PgDn", "page up": "PgUp", "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
 }  # fmt: skip
 
 
-def help_rows(in_lesson: bool = True, language: str = "en") -> list[tuple[str, str, str]]:
-    """For each verb: its command, its keys and its help. A row with only a title begins a group. Those of lessons are
-    left out where there is none."""
+def groups_elsewhere(session: Session) -> list[str]:
+    """The titles of the verbs that are of no use in a session."""
+    are_together = session.group is not None and len(session.group.sessions) > 1
+    return [
+        title
+        for title, is_here in ((LESSON, session.exercise is not None), (RANKS, are_together))
+        if not is_here
+    ]
+
+
+def help_rows(left_out: Collection[str] = (), language: str = "en") -> list[tuple[str, str, str]]:
+    """For each verb: its command, its keys and its help. A row with only a title begins a group. Groups whose title is
+    `left_out` are not there."""
     rows = []
     for title, verbs in GROUPS.items():
-        if not in_lesson and title == LESSON:
+        if title in left_out:
             continue
         rows.append((said(language, title), "", ""))
         for verb in verbs:

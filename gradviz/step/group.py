@@ -1,0 +1,153 @@
+"""Several sessions that are stepped together: the ranks of a run, whose clock is their collectives, or two runs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from gradviz.query.collective_calls import Collective, collective_clock
+from gradviz.query.ranks import ranked_traces
+from gradviz.step.command_error import CommandError
+from gradviz.step.moves import count
+from gradviz.step.state import Session
+from gradviz.words.escape import clean, shortened
+from gradviz.words.numbers import listed
+
+_NONE = "no collective of all ranks is recorded in this trace"
+
+
+class Group:
+    """Sessions that are moved together. `alone` is the one that is looked into by itself, if any."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = [*sessions]
+        self.alone: Session | None = None
+        for session in self.sessions:
+            session.group = self
+            session.settings.history = self.sessions[0].settings.history
+
+    @property
+    def shown(self) -> list[Session]:
+        """The sessions that are on the screen, and that commands move."""
+        return self.sessions if self.alone is None else [self.alone]
+
+    @property
+    def first(self) -> Session:
+        """The session whose place is the group's."""
+        return self.shown[0]
+
+    @property
+    def by_rank(self) -> dict[int, Session]:
+        """The sessions by their ranks."""
+        return dict(
+            zip(ranked_traces([session.trace for session in self.sessions]), self.sessions, strict=True)
+        )
+
+    def meet(self, number: int) -> None:
+        """Bring the sessions that are shown to the collective of a number, from 1. One that calls fewer goes to its
+        last event."""
+        called = [_called(session) for session in self.shown]
+        calls = [one[number - 1] if number <= len(one) else None for one in called]
+        are_same = len({None if call is None else (call.name, call.shape) for call in calls}) == 1
+        for session, own, call in zip(self.shown, called, calls, strict=True):
+            session.go(session.last if call is None else call.event)
+            if call is None:
+                session.message = session.say(
+                    "there is no collective {number}: {count} are called", number=number, count=len(own)
+                )
+                continue
+            session.message = session.say(
+                "collective {number} of {count}: {call}", number=number, count=len(own), call=_told(call)
+            )
+            if not are_same:
+                session.message += session.say("; not the same on all ranks")
+
+    def look_into(self, rank: int) -> None:
+        """Show one rank by itself. Raises CommandError if there is none of this number."""
+        ranks = self.by_rank
+        if rank not in ranks:
+            known = listed(map(str, ranks)) if len(ranks) < 10 else f"0 to {max(ranks)}"
+            raise CommandError("there is no rank {rank}: the ranks are {ranks}", rank=rank, ranks=known)
+        self.alone = ranks[rank]
+
+    def show_all(self) -> None:
+        """Show all sessions again, each at the collective of the one that was looked into."""
+        if self.alone is not None:
+            self.follow(self.alone)
+            self.alone = None
+
+    def follow(self, leader: Session) -> None:
+        """Bring the other sessions to the collective that one has come to, unless they are there."""
+        number = clock(leader)
+        for session in self.sessions:
+            called = _called(session)
+            if clock(session) != number and number <= len(called):
+                session.go(called[number - 1].event if number else 0)
+
+
+def clock(session: Session) -> int:
+    """How many collectives of all ranks a session has come to."""
+    return bisect_right(_events(session), session.position)
+
+
+def clock_text(session: Session) -> str:
+    """`collective 3 of 24`; empty where there are none, or of a long run that has not been read whole."""
+    count_of_all = len(_events(session)) if session.trace.is_whole else 0
+    if not count_of_all:
+        return ""
+    return session.say("collective {number} of {count}", number=clock(session), count=count_of_all)
+
+
+def _called(session: Session) -> list[Collective]:
+    session.reach_all()
+    return session.query.of(collective_clock)
+
+
+def _events(session: Session) -> list[int]:
+    return [call.event for call in _called(session)]
+
+
+def _told(call: Collective) -> str:
+    return f"{clean(call.name)} {call.shape}" if call.has_tensor else clean(call.name)
+
+
+def _group(session: Session) -> Group:
+    """The group of a session; of one trace, itself alone."""
+    return session.group if session.group is not None else Group([session])
+
+
+# --- verbs
+
+
+def collective(session: Session, argument: str) -> None:
+    """To the next collective, on all ranks."""
+    if not _called(session):
+        raise CommandError(_NONE)
+    number = clock(session) + count(argument)
+    most = max(len(_called(one)) for one in _group(session).shown)
+    if clock(session) == most:
+        raise CommandError("there is no later collective")
+    _group(session).meet(min(number, most))
+
+
+def collective_back(session: Session, argument: str) -> None:
+    """To the collective before, on all ranks."""
+    if not _called(session):
+        raise CommandError(_NONE)
+    before = bisect_left(_events(session), session.position)
+    if not before:
+        raise CommandError("there is no earlier collective")
+    _group(session).meet(max(before - count(argument) + 1, 1))
+
+
+def rank(session: Session, argument: str) -> None:
+    """Look into one rank; without a number, at all ranks."""
+    group = _group(session)
+    if len(group.sessions) < 2:
+        raise CommandError("this is one trace: gradviz step shows all ranks of a folder or a pattern")
+    if not argument:
+        group.show_all()
+        return
+    if not (argument.isascii() and argument.isdigit()):
+        raise CommandError("not a number: {text}", text=shortened(clean(argument), 40))
+    group.look_into(int(argument))

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import CallMade, ValueKept  # noqa: E402
-from gradviz.sources.callable_functions import NAMES, functions_of  # noqa: E402
+from gradviz.replay.function_names import NAMES, functions_of  # noqa: E402
 from gradviz.sources.torch_recorder.typed_arguments import NotExpressed, typed_call  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402

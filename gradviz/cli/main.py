@@ -16,6 +16,7 @@ COMMANDS = {
     "info": "Show what a trace contains.",
     "check": "Find what went wrong: the line, the reason, the cure.",
     "why": "Tell where a gradient came from: its largest contributions.",
+    "what-if": "Run a recorded pass again, with another value, dtype or call.",
     "diff": "Show where two runs part.",
     "runs": "Show the runs of a folder in a table.",
     "report": "Write findings, curves and the picture on one page.",
@@ -74,7 +75,8 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"gradviz.cli.{name}"), name)
+        file = name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"gradviz.cli.{file}"), file)
         for parameter in command.params:
             if isinstance(
                 parameter.type, click.Path

@@ -19,7 +19,7 @@ from torch import is_grad_enabled
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import State
-from gradviz.sources.callable_functions import functions_of, is_random
+from gradviz.replay.function_names import functions_of, is_random
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish

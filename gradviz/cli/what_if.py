@@ -1,0 +1,67 @@
+"""`gradviz what-if`: a recorded pass, run again with something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from gradviz.cli.common import fail, opened
+from gradviz.replay.changed_pass import what_if as what_if_of
+from gradviz.replay.changed_pass_text import what_if_json, what_if_text
+from gradviz.replay.edit_texts import DTYPES
+from gradviz.sources.pytorch import is_installed
+from gradviz.words.escape import json_text
+from gradviz.words.words import Words
+
+
+@click.command(
+    name="what-if",
+    epilog="""\b
+Examples:
+  gradviz trace --values inputs train.py
+  gradviz what-if train.gradviz --pass 3 --set x=4
+  gradviz what-if --set 'w[0,2]=0' --json
+  gradviz what-if --dtype float64              is it precision?
+  gradviz what-if --without detach@6           would the cure work?
+""",
+)
+@click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
+@click.option("--pass", "number", type=int, metavar="N", help="Of backward pass N [default: the last].")
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME=NUMBER", help="Give a tensor, or an element of it, another value."
+)  # fmt: skip
+@click.option("--dtype", type=click.Choice(DTYPES), help="Compute all floating-point numbers in this dtype.")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="OP@LINE",
+    help="Leave out a call, as detach@6, clamp@12 or dropout@30.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def what_if(
+    trace: Path | None,
+    number: int | None,
+    sets: tuple[str, ...],
+    dtype: str | None,
+    without: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run a pass of TRACE again, and show what becomes of the loss and of each gradient if something is different.
+
+    TRACE was recorded with gradviz trace --values inputs. Without an option the pass runs as it was, and is compared
+    with what was recorded. Default: the newest *.gradviz here.
+    """
+    if not is_installed():
+        fail("a pass runs again on PyTorch, which is not installed here: pip install torch")
+    from gradviz.sources.torch_replay import TorchRunner
+
+    with opened(trace) as recorded:
+        words = Words(recorded)
+        found = what_if_of(words, TorchRunner(words.at_line), number, sets, dtype or "", without)
+        told = what_if_json(words, found) if as_json else what_if_text(words, found)
+    if as_json:
+        click.echo(json_text(told))
+    else:
+        Console(highlight=False).print(told)

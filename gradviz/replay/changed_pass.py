@@ -1,0 +1,100 @@
+"""What becomes of the loss and of each gradient of a pass if something is different."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.events.kinds import OpRan
+from gradviz.replay.edit_texts import edits_of
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
+from gradviz.replay.plan import CARRIED, CUT, Call, Plan, last_pass, plan_of
+from gradviz.words.words import Words
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A value of the pass before and after: a root, or the gradient of a leaf; None where there is none."""
+
+    tensor: int
+    called: str
+    is_gradient: bool
+    before: np.ndarray | None
+    after: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `first`
+    is the first call that gives something else; `held` are what was computed by ops that cannot run again, or without
+    grad mode: they stay as they were."""
+
+    plan: Plan
+    runner: str
+    check: Check
+    is_edited: bool
+    changes: tuple[Changed, ...]
+    first: Call | None
+    held: tuple[tuple[int, str], ...]
+
+
+def what_if(
+    words: Words,
+    runner: Runner,
+    number: int | None = None,
+    sets: Sequence[str] = (),
+    dtype: str = "",
+    without: Sequence[str] = (),
+) -> WhatIf:
+    """Run a pass again (None: the last), as it was and with what is to be different. Raises ReplayError where that is
+    impossible, UnknownName where no tensor has a name that is given."""
+    query = words.query
+    plan = plan_of(query, last_pass(query) if number is None else number)
+    edits = edits_of(words, plan, sets, dtype, without)
+    before = runner.run(plan, Edits())
+    is_edited = edits != Edits()
+    after = runner.run(plan, edits) if is_edited else before
+    return WhatIf(
+        plan,
+        runner.name,
+        checked(query, plan, before),
+        is_edited,
+        tuple(_changes(words, plan, before, after)),
+        _first_difference(plan, edits, before, after) if is_edited else None,
+        tuple(_held(words, plan)) if is_edited else (),
+    )
+
+
+def _changes(words: Words, plan: Plan, before: Outcome, after: Outcome) -> list[Changed]:
+    roots = [
+        Changed(root, words.called(root), False, before.roots[root], after.roots[root])
+        for root in before.roots
+    ]
+    return roots + [
+        Changed(
+            leaf, f"{words.called(leaf)}.grad", True, before.gradients.get(leaf), after.gradients.get(leaf)
+        )
+        for leaf in plan.leaves
+    ]
+
+
+def _first_difference(plan: Plan, edits: Edits, before: Outcome, after: Outcome) -> Call | None:
+    """The first call that gives something else. In another dtype all do."""
+    if edits.dtype:
+        return None
+    for call in plan.calls:
+        if call.event in edits.without or before.checksums.get(call.event) != after.checksums.get(call.event):
+            return call
+    return None
+
+
+def _held(words: Words, plan: Plan) -> list[tuple[int, str]]:
+    """What enters the pass and was itself computed: the tensor and the place."""
+    found = []
+    for step in plan.inputs:
+        maker = words.query.tensors.made(step.tensor)
+        if isinstance(maker, OpRan) and step.how != "leaf" and (step.how in (CUT, CARRIED) or maker.inputs):
+            found.append((step.tensor, words.called(step.tensor) + words.at_line(maker.site)))
+    return found

@@ -1,0 +1,164 @@
+"""What becomes of a pass, as text for a terminal and as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gradviz.events.values import stats_of
+from gradviz.replay.changed_pass import Changed, WhatIf
+from gradviz.replay.outcome import Check, largest_change, same_bits
+from gradviz.words.escape import clean
+from gradviz.words.numbers import SHOWN, listed, nested, number, plural
+from gradviz.words.words import Words
+
+_MOST_HELD = 6
+
+
+def what_if_text(words: Words, found: WhatIf) -> Group:
+    """What the replay gives, and how it compares with the recording."""
+    calls, inputs = plural(len(found.plan.calls), "call"), plural(len(found.plan.inputs), "input")
+    head = f"pass {found.plan.number} runs again with {clean(found.runner)}: {calls}, {inputs}"
+    parts: list[RenderableType] = [Text(head, "bold"), Text(check_text(words, found.check)), Text()]
+    parts.append(_table(found))
+    if found.is_edited:
+        parts += [Text(), Text(_first(words, found))]
+    if found.held:
+        names = [clean(name) for _, name in found.held]
+        more = f" and {len(names) - _MOST_HELD} more" if len(names) > _MOST_HELD else ""
+        parts.append(
+            Text(f"held as recorded, because it cannot be computed again: {listed(names[:_MOST_HELD])}{more}")
+        )
+    return Group(*parts)
+
+
+def check_text(words: Words, check: Check) -> str:
+    """How a replay compares with what was recorded."""
+    compared = []
+    if check.roots:
+        is_equal = check.equal_roots == check.roots
+        compared.append(
+            "the recorded loss to the last bit" if is_equal else "another loss than the recorded one"
+        )
+    if check.gradients:
+        by_statistics = check.equal_gradients - check.to_the_bit
+        how = f", {by_statistics} of them by their statistics" if by_statistics else ""
+        compared.append(f"{check.equal_gradients} of {plural(check.gradients, 'recorded gradient')}{how}")
+    if not compared:
+        return "nothing was recorded that the replay could be compared with"
+    told = f"it gives {listed(compared)}"
+    if check.differences:
+        first = check.differences[0]
+        size = "" if np.isnan(first.largest) else f" by up to {number(first.largest, 3)}"
+        told += f"; it differs first in {words.called(first.tensor)} (event {first.event + 1}){size}"
+    return told
+
+
+def _table(found: WhatIf) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=found.is_edited)
+    table.add_column("", no_wrap=True)
+    table.add_column("before", overflow="fold")
+    if found.is_edited:
+        table.add_column("after", overflow="fold")
+        table.add_column("largest change", overflow="fold")
+    for change in found.changes:
+        row = [Text(clean(change.called)), Text(_told(change.before))]
+        if found.is_edited:
+            row += [Text(_told(change.after)), Text(_size(change))]
+        table.add_row(*row)
+    return table
+
+
+def _told(array: np.ndarray | None) -> str:
+    """An array in a few words."""
+    if array is None:
+        return "none"
+    if array.size <= SHOWN:
+        return nested(array)
+    stats = stats_of(array)
+    odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
+    size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
+    return f"({'×'.join(map(str, array.shape))}) {', '.join([*size, *odd])}"
+
+
+def _size(change: Changed) -> str:
+    if change.before is None or change.after is None:
+        return (
+            "" if change.before is change.after else "there is one now" if change.before is None else "gone"
+        )
+    if change.before.shape != change.after.shape:
+        return "another shape"
+    if same_bits(change.before, change.after):
+        return "none"
+    return number(largest_change(change.before, change.after), 4)
+
+
+def _first(words: Words, found: WhatIf) -> str:
+    if found.first is None:
+        return (
+            "every floating-point number is computed anew"
+            if _is_all(found)
+            else "no call gives anything else"
+        )
+    return f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}"
+
+
+def _is_all(found: WhatIf) -> bool:
+    return any(
+        change.before is not None and change.after is not None and change.before.dtype != change.after.dtype
+        for change in found.changes
+    )
+
+
+def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
+    """The same as plain data."""
+    check = found.check
+    return {
+        "pass": found.plan.number,
+        "runner": found.runner,
+        "calls": len(found.plan.calls),
+        "inputs": len(found.plan.inputs),
+        "replay": {
+            "equal": check.is_equal,
+            "roots": {"compared": check.roots, "equal": check.equal_roots},
+            "gradients": {"compared": check.gradients, "equal": check.equal_gradients},
+            "differences": [
+                {"tensor": words.called(one.tensor), "event": one.event + 1, "largest": _finite(one.largest)}
+                for one in check.differences
+            ],
+        },
+        "changes": [_change_json(change, found.is_edited) for change in found.changes],
+        "first": None
+        if found.first is None
+        else {"function": found.first.function, "event": found.first.event + 1},
+        "held": [name for _, name in found.held],
+    }
+
+
+def _change_json(change: Changed, is_edited: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {"of": change.called, "before": _array_json(change.before)}
+    if is_edited:
+        told |= {"after": _array_json(change.after), "change": _size(change)}
+    return told
+
+
+def _array_json(array: np.ndarray | None) -> Any:
+    if array is None:
+        return None
+    if array.size <= SHOWN and array.dtype.kind != "c":
+        return _plain(array.tolist())
+    stats = stats_of(array)
+    return {"shape": list(array.shape), "rms": _finite(stats.rms), "nan": stats.nan, "inf": stats.inf}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(part) for part in value] if isinstance(value, list) else _finite(value)
+
+
+def _finite(value: Any) -> Any:
+    """A number that JSON has; text for one that it has not."""
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value

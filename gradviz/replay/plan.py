@@ -1,0 +1,204 @@
+"""What a pass needs to run again: its inputs and its calls, in the order in which they came.
+
+The calls are found backwards from the roots of the pass: a call that made what is needed needs its own inputs, and a
+value that was kept needs nothing. A value that was kept of a tensor of an earlier pass (`carried`) will do where only
+its elements are needed; where a gradient flows on, the calls that made it are needed too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradviz.errors import GradvizError
+from gradviz.events.field_types import Root
+from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
+from gradviz.query.query import Query
+from gradviz.replay.function_names import DETACHING, base_name
+from gradviz.tracefile import Snapshot
+from gradviz.tracefile.sound import nested
+
+GRADIENT, GENERATOR, LEAF, CUT, CARRIED = "gradient", "generator", "leaf", "cut", "carried"
+HOW = "record it with gradviz trace --values inputs"
+
+
+class ReplayError(GradvizError):
+    """A pass cannot run again. The message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A value that enters the pass. `how` is as in ValueKept; a `leaf` gets a gradient, and so does what was `cut`."""
+
+    event: int
+    how: str
+    tensor: int
+    value: Snapshot
+
+    @property
+    def wants_gradient(self) -> bool:
+        """Whether a gradient of it is asked for."""
+        return self.how in (LEAF, CUT)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call to make. `arguments` is the tree that JSON has of them; `generator` the state of the random numbers, None
+    where it uses none; `dtype` that of its first tensor when it was recorded."""
+
+    event: int
+    site: int
+    function: str
+    arguments: Any
+    context: str
+    generator: np.ndarray | None
+    dtype: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    written: tuple[int, ...]
+
+    @property
+    def op(self) -> str:
+        """The name of the function without where it is: `dropout` of `F.dropout_`."""
+        return base_name(self.function)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pass that can run again. `starts` are the gradients that it was begun with, None where it was given none."""
+
+    number: int
+    began: PassBegan
+    steps: tuple[Input | Call, ...]
+    roots: tuple[int, ...]
+    starts: tuple[np.ndarray | None, ...]
+
+    @property
+    def inputs(self) -> list[Input]:
+        """What enters the pass."""
+        return [step for step in self.steps if isinstance(step, Input)]
+
+    @property
+    def calls(self) -> list[Call]:
+        """What is called."""
+        return [step for step in self.steps if isinstance(step, Call)]
+
+    @property
+    def leaves(self) -> list[int]:
+        """The tensors whose gradients are asked for, each once."""
+        return list(dict.fromkeys(step.tensor for step in self.inputs if step.wants_gradient))
+
+
+def plan_of(query: Query, number: int) -> Plan:
+    """What pass `number` needs to run again. Raises ReplayError where the trace does not have it."""
+    trace = query.trace
+    if "redacted" in trace.meta:
+        raise ReplayError("a redacted trace has no elements: no pass of it can run again")
+    if trace.meta.get("values") != "inputs" or trace.meta.get("engine") != "torch":
+        raise ReplayError(f"this trace has no calls of PyTorch's that can be made again: {HOW}")
+    if trace.find_pass(number) is None:
+        raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")
+    trace.reach_all()
+    began = query.passes.began(number)
+    if not began.roots or not all(root.tensor for root in began.roots):
+        raise ReplayError(f"pass {number} begins at a node, not at a tensor: it cannot run again")
+    events = list(_needed(query, began))
+    steps = tuple(_step(query, event) for event in reversed(events))
+    roots = tuple(root.tensor for root in began.roots)
+    return Plan(number, began, steps, roots, tuple(_start(query, root, began.index) for root in began.roots))
+
+
+def last_pass(query: Query) -> int:
+    """The last pass that was recorded in detail. Raises ReplayError if there is none."""
+    numbers = [run.number for run in query.trace.passes if run.is_in_detail]
+    if not numbers:
+        raise ReplayError("no backward pass was recorded in detail: there is none that could run again")
+    return numbers[-1]
+
+
+def _needed(query: Query, began: PassBegan) -> Iterator[ValueKept | CallMade]:
+    """The events that a pass needs, the newest first."""
+    trace = query.trace
+    told = trace.indices(Kind.KEPT, Kind.CALLED)
+    needed = {root.tensor: True for root in began.roots}  # and whether a gradient flows on from there
+    for index in told[told < began.index][::-1].tolist():
+        event = trace.event(index)
+        if isinstance(event, ValueKept):
+            if event.how in (GRADIENT, GENERATOR) or event.original not in needed:
+                continue
+            if event.how == CARRIED and needed[event.original]:
+                continue
+            del needed[event.original]
+            yield event
+        elif isinstance(event, CallMade) and not needed.keys().isdisjoint((*event.outputs, *event.written)):
+            _go_back(event, needed)
+            yield event
+        if not needed:
+            return
+    missing = next(iter(needed))
+    raise ReplayError(
+        f"pass {began.number} cannot run again: what made tensor t{missing} was not recorded, as with --passes"
+    )
+
+
+def _go_back(call: CallMade, needed: dict[int, bool]) -> None:
+    """What is needed before a call, in place of what was needed after it."""
+    flows = any(needed.get(tensor, False) for tensor in (*call.outputs, *call.written))
+    for tensor in call.outputs:
+        if tensor not in call.inputs and tensor not in call.written:
+            needed.pop(tensor, None)
+    flows_on = flows and call.function not in DETACHING
+    for tensor in call.inputs:
+        needed[tensor] = needed.get(tensor, False) or flows_on
+    for tensor in call.written:
+        needed[tensor] = needed.get(tensor, False) or flows
+
+
+def _step(query: Query, event: ValueKept | CallMade) -> Input | Call:
+    if isinstance(event, CallMade):
+        first = query.trace.shape(event.inputs[0]) if event.inputs else None
+        generator = _elements(query, event.generator, event.index) if event.generator else None
+        return Call(
+            event.index, event.site, event.function, _tree(event), event.context, generator, first[1] if first else "",
+            event.inputs, event.outputs, event.written,
+        )  # fmt: skip
+    value = query.trace.snapshot(event.copy, event.index)
+    if value is None or value.array is None:
+        raise ReplayError(
+            f"the elements of t{event.original} were not kept: it is too large, or has none that can be read"
+        )
+    return Input(event.index, event.how, event.original, value)
+
+
+def _tree(call: CallMade) -> Any:
+    try:
+        tree = nested(call.arguments)
+    except ValueError as error:
+        raise ReplayError(f"the arguments of {call.function} are damaged: {error}") from error
+    if not (
+        isinstance(tree, list) and len(tree) == 2 and isinstance(tree[0], list) and isinstance(tree[1], dict)
+    ):
+        raise ReplayError(f"the arguments of {call.function} are damaged")
+    return tree
+
+
+def _elements(query: Query, copy: int, event: int) -> np.ndarray:
+    value = query.trace.snapshot(copy, event)
+    if value is None or value.array is None:
+        raise ReplayError("the state of the random numbers was not kept")
+    return value.array
+
+
+def _start(query: Query, root: Root, event: int) -> np.ndarray | None:
+    """The gradient that a pass begins with at a root; None where PyTorch makes it, which is 1."""
+    if not root.gradient:
+        return None
+    value = query.memory.value(root.gradient, event)
+    if value is None or value.array is None:
+        shape = query.trace.shape(root.gradient)
+        if shape is not None and shape[0] == ():
+            return None
+        raise ReplayError("the gradient that backward() was given has too many elements: they were not kept")
+    return value.array

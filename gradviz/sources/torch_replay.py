@@ -1,0 +1,314 @@
+"""Runs a plan of `gradviz.replay` on PyTorch.
+
+A trace may come from anybody. It names the functions: only those of the closed table are called. Its arguments are
+numbers, names of dtypes and devices, and tensors, all decoded here by hand. What it makes PyTorch compute is limited in
+memory (where the system can) and in time."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradviz.events.values import SMALL
+from gradviz.replay.function_names import functions_of, is_dropout
+from gradviz.replay.outcome import Edits, Outcome
+from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.system.memory_limit import limited_memory
+
+_SECONDS = 600.0  # between calls: one that has begun is not interrupted
+_WIDENING = {"float16", "bfloat16", "float32", "float64"}
+_TO_FLOAT = ("Tensor.float", "Tensor.half", "Tensor.bfloat16", "Tensor.double")
+# What PyTorch raises of arguments that do not fit together.
+_REFUSALS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+
+
+class TorchRunner:
+    """PyTorch as a `Runner`. `place` turns the site of a call into words for a message, as `, line 12`."""
+
+    def __init__(self, place: Any = lambda site: "") -> None:
+        self.name = f"PyTorch {torch.__version__}"
+        self.functions = functions_of(torch)
+        self.place = place
+
+    def run(self, plan: Plan, edits: Edits) -> Outcome:
+        """Run a plan. Raises ReplayError where a call fails, or is none of the table's."""
+        with _alone():
+            return _Run(self, plan, edits).outcome()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Inside, memory is limited, and neither random numbers nor settings of this process change."""
+    before = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(limited_memory())
+        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(torch.enable_grad())
+        stack.callback(torch.set_default_dtype, before)
+        yield
+
+
+class _Run:
+    """One run of a plan."""
+
+    def __init__(self, runner: TorchRunner, plan: Plan, edits: Edits) -> None:
+        self.runner, self.plan, self.edits = runner, plan, edits
+        self.until = monotonic() + _SECONDS
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.leaves: list[tuple[int, torch.Tensor]] = []
+        self.checksums: dict[int, int] = {}
+        self.small: dict[tuple[int, int], np.ndarray] = {}
+
+    def outcome(self) -> Outcome:
+        """What the plan gives."""
+        with ExitStack() as contexts:
+            context = ""
+            for step in self.plan.steps:
+                if isinstance(step, Input):
+                    self._enter(step)
+                    continue
+                if monotonic() > self.until:
+                    raise ReplayError(f"the replay takes more than {_SECONDS:.0f} seconds: it was given up")
+                if step.context != context:
+                    contexts.close()
+                    self._begin_context(contexts, step.context)
+                    context = step.context
+                self._call(step)
+        gradients = self._gradients()
+        roots = {number: array_of(self._tensor(number)) for number in self.plan.roots}
+        return Outcome(roots, gradients, self.checksums, self.small)
+
+    # --- inputs
+
+    def _enter(self, step: Input) -> None:
+        """Put a value that was kept, or what is to be in its place, among the tensors."""
+        value = step.value
+        array = self.edits.values.get(step.tensor, value.array)
+        assert array is not None
+        dtype = _dtype(value.dtype)
+        if self.edits.dtype and value.dtype in _WIDENING:
+            dtype = _dtype(self.edits.dtype)
+        tensor = torch.from_numpy(np.array(array)).reshape(value.shape).to(_device(value.device), dtype)
+        if step.wants_gradient:
+            tensor.requires_grad_()
+            self.leaves.append((step.tensor, tensor))
+        self.tensors[step.tensor] = tensor
+
+    # --- calls
+
+    def _call(self, call: Call) -> None:
+        """Make a call, and note what it gives."""
+        if call.event in self.edits.without:
+            for number in call.outputs:
+                self.tensors[number] = self._tensor(call.inputs[0])
+            return
+        result = self._result(call)
+        outputs = outputs_of(result)
+        if len(outputs) != len(call.outputs):
+            raise self._refused(call, f"returns {len(outputs)} tensors now, and {len(call.outputs)} then")
+        for number, output in zip(call.outputs, outputs, strict=True):
+            self.tensors[number] = output
+        self._note(call)
+
+    def _result(self, call: Call) -> Any:
+        name = call.function
+        if self.edits.dtype and name in _TO_FLOAT:
+            name = "Tensor.double" if self.edits.dtype == "float64" else "Tensor.float"
+        function: Any = self.runner.functions.get(name)
+        if function is None:
+            raise self._refused(call, "is not among the functions that a replay may call")
+        positional, named = call.arguments
+        try:
+            args = [self._value(part, call) for part in positional]
+            kwargs = {key: self._value(part, call) for key, part in named.items()}
+            if call.generator is None:
+                return function(*args, **kwargs)
+            return self._random_result(call, function, args, kwargs)
+        except _REFUSALS as error:
+            raise self._refused(call, f"cannot be called: {_first_line(error)}") from error
+
+    def _random_result(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """What a call gives with the random numbers that it had."""
+        state = torch.from_numpy(np.array(call.generator, np.uint8))
+        device = self._tensor(call.inputs[0]).device
+        set_state = (
+            torch.set_rng_state if device.type != "cuda" else lambda s: torch.cuda.set_rng_state(s, device)
+        )
+        get_state = torch.get_rng_state if device.type != "cuda" else lambda: torch.cuda.get_rng_state(device)
+        set_state(state)
+        if not self.edits.dtype:
+            return function(*args, **kwargs)
+        if is_dropout(call.function) and "alpha" not in call.function:
+            return self._widened_dropout(call, function, args, kwargs)
+        result = function(*args, **kwargs)
+        if not torch.equal(get_state(), state):
+            raise self._refused(call, f"draws other random numbers in {self.edits.dtype}")
+        return result
+
+    def _widened_dropout(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A dropout in another dtype than it was recorded in, of the same elements."""
+        x = args[0] if args else kwargs["input"]
+        ones = torch.ones_like(x, dtype=_dtype(call.dtype), requires_grad=False)
+        rest = {key: part for key, part in kwargs.items() if key not in ("input", "inplace")}
+        with torch.no_grad():
+            kept = function(ones, *args[1:], **rest)
+        if bool((kept == 1).all()):
+            return x * 1
+        share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        return x * (kept != 0) / (1 - share) if share < 1 else x * 0
+
+    def _note(self, call: Call) -> None:
+        """Note what a call made, so that it can be compared with what was recorded."""
+        found = 0
+        for number in dict.fromkeys((*call.outputs, *call.written)):
+            tensor = self.tensors.get(number)
+            if tensor is None:
+                continue
+            array = array_of(tensor)
+            found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+            if array.size <= SMALL:
+                self.small[call.event, number] = array
+        self.checksums[call.event] = found
+
+    # --- the gradients
+
+    def _gradients(self) -> dict[int, np.ndarray | None]:
+        """The gradients of the leaves. A leaf that entered at several versions gets the sum, as from PyTorch."""
+        roots = [self._tensor(number) for number in self.plan.roots]
+        if not any(root.requires_grad for root in roots):
+            raise ReplayError("nothing requires a gradient any more: no backward pass is possible")
+        starts = [
+            None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype).reshape(root.shape)
+            for start, root in zip(self.plan.starts, roots, strict=True)
+        ]  # fmt: skip
+        try:
+            found = torch.autograd.grad(
+                roots, [leaf for _, leaf in self.leaves], starts, allow_unused=True, materialize_grads=False
+            ) if self.leaves else ()  # fmt: skip
+        except _REFUSALS as error:
+            raise ReplayError(f"the backward pass cannot run: {_first_line(error)}") from error
+        gradients: dict[int, np.ndarray | None] = {}
+        for (number, _), gradient in zip(self.leaves, found, strict=True):
+            before = gradients.get(number)
+            now = None if gradient is None else array_of(gradient)
+            gradients[number] = now if before is None else before if now is None else before + now
+        return gradients
+
+    # --- arguments
+
+    def _tensor(self, number: int) -> torch.Tensor:
+        try:
+            return self.tensors[number]
+        except KeyError:
+            raise ReplayError(f"t{number} is missing: the trace is damaged") from None
+
+    def _value(self, tree: Any, call: Call) -> Any:
+        """What a part of the arguments stands for. Raises ReplayError for what is none of the forms."""
+        if tree is None or isinstance(tree, (bool, int, float, str)):
+            return tree
+        if isinstance(tree, list):
+            return [self._value(part, call) for part in tree]
+        if isinstance(tree, dict) and len(tree) == 1:
+            ((kind, of),) = tree.items()
+            if kind == "tensor" and type(of) is int and 0 <= of < len(call.inputs):
+                return self._tensor(call.inputs[of])
+            if kind in ("tuple", "slice", "complex") and isinstance(of, list):
+                parts = [self._value(part, call) for part in of]
+                return (
+                    tuple(parts) if kind == "tuple" else slice(*parts) if kind == "slice" else complex(*parts)
+                )
+            if kind == "ellipsis":
+                return Ellipsis
+            if kind == "float" and of in ("nan", "inf", "-inf"):
+                return float(of)
+            if isinstance(of, str) and kind in _NAMED:
+                return self._named(kind, of)
+        raise self._refused(call, "has arguments of a form that there is not")
+
+    def _named(self, kind: str, name: str) -> Any:
+        if kind == "device":
+            return _device(name)
+        if kind == "dtype" and self.edits.dtype and name in _WIDENING:
+            name = self.edits.dtype
+        found = getattr(torch, name, None)
+        if not isinstance(found, _NAMED[kind]):
+            raise ReplayError(f"there is no {kind} of that name: the trace is damaged")
+        return found
+
+    def _begin_context(self, contexts: ExitStack, context: str) -> None:
+        """Set what calls depend on besides their arguments: autocast, default dtype."""
+        torch.set_default_dtype(torch.float32)
+        for part in context.split():
+            key, _, name = part.partition("=")
+            dtype = _dtype(name)
+            if key == "default":
+                torch.set_default_dtype(dtype)
+            elif key in ("cpu", "cuda") and not self.edits.dtype:
+                contexts.enter_context(torch.autocast(_device(key).type, dtype))
+
+    def _refused(self, call: Call, why: str) -> ReplayError:
+        return ReplayError(f"{call.function}{self.runner.place(call.site)} {why}")
+
+
+_NAMED: dict[str, type] = {
+    "dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format, "device": torch.device,
+}  # fmt: skip
+
+
+def outputs_of(result: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, as the recorder lists them."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if type(result) is torch.Size or not isinstance(result, (tuple, list)):
+        return []
+    found: list[torch.Tensor] = []
+    _collect(result, found)
+    return found
+
+
+def _collect(parts: Sequence[Any], found: list[torch.Tensor]) -> None:
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            found.append(part)
+        elif type(part) in (list, tuple):
+            _collect(part, found)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """The elements of a tensor; those of dtypes that NumPy has not as float32."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        plain = plain.float()
+    return plain.numpy().copy()
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ReplayError("there is no dtype of that name: the trace is damaged")
+    return found
+
+
+def _device(name: str) -> torch.device:
+    """A device by its name; the CPU in place of one that is not here."""
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ReplayError("there is no device of that name: the trace is damaged") from None
+    is_here = (
+        found.type == "cuda" and torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count()
+    )
+    return found if is_here else torch.device("cpu")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

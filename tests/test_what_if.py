@@ -1,0 +1,437 @@
+"""`what-if`: a recorded pass runs again, equals what was recorded, and tells what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.query.query import Query  # noqa: E402
+from gradviz.replay.changed_pass import WhatIf, what_if  # noqa: E402
+from gradviz.replay.outcome import Check, Edits, checked  # noqa: E402
+from gradviz.replay.plan import Call, Plan, ReplayError, plan_of  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
+from gradviz.tracefile import open_trace  # noqa: E402
+from gradviz.tracefile.redaction import redact  # noqa: E402
+from gradviz.words.subject import UnknownName  # noqa: E402
+from gradviz.words.words import Words  # noqa: E402
+from tests.invoked import invoked  # noqa: E402
+
+pytestmark = pytest.mark.torch
+F = torch.nn.functional
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.gradviz"
+
+
+def recorded(path: Path, program: Callable[[], object]) -> None:
+    with gradviz.record(path, values="inputs"):
+        program()
+
+
+def asked(
+    path: Path, number: int | None = None, *sets: str, dtype: str = "", without: tuple[str, ...] = ()
+) -> WhatIf:
+    with open_trace(path) as trace:
+        return what_if(Words(trace), TorchRunner(), number, sets, dtype, without)
+
+
+def after(found: WhatIf) -> dict[str, Any]:
+    return {
+        change.called: None if change.after is None else change.after.tolist() for change in found.changes
+    }
+
+
+def checks(path: Path) -> list[Check]:
+    with open_trace(path) as trace:
+        query = Query(trace)
+        plans = [plan_of(query, run.number) for run in trace.passes]
+        return [checked(query, plan, TorchRunner().run(plan, Edits())) for plan in plans]
+
+
+def are_equal(path: Path, passes: int) -> bool:
+    """Whether all passes give what was recorded, with something to compare in each."""
+    found = checks(path)
+    assert len(found) == passes
+    assert all(check.gradients or check.roots for check in found)
+    return not [check.differences for check in found if check.differences]
+
+
+# --- what is known by hand
+
+
+def square(path: Path) -> None:
+    def program() -> None:
+        x = torch.tensor(3.0, requires_grad=True)
+        loss = x**2 * 5
+        loss.backward()
+
+    recorded(path, program)
+
+
+def test_another_value_gives_another_loss_and_another_gradient(path: Path) -> None:
+    square(path)
+    found = asked(path, 1, "x=4")
+    assert [change.before for change in found.changes] == [45.0, 30.0]
+    assert after(found) == {"loss": 80.0, "x.grad": 40.0}
+    assert found.first is not None
+    assert found.first.op == "pow"
+
+
+def test_without_an_option_the_pass_is_compared_with_what_was_recorded(path: Path) -> None:
+    square(path)
+    found = asked(path)
+    assert not found.is_edited
+    assert found.check == Check(1, 1, 1, 1, 1, ())
+
+
+def test_one_element_is_set(path: Path) -> None:
+    def program() -> None:
+        w = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+        loss = (w**2).sum()
+        loss.backward()
+
+    recorded(path, program)
+    assert after(asked(path, None, "w[0,2]=10")) == {"loss": 105.0, "w.grad": [[2.0, 4.0, 20.0]]}
+    assert after(asked(path, None, "w[0, :2]=0")) == {"loss": 9.0, "w.grad": [[0.0, 0.0, 6.0]]}
+
+
+def test_a_gradient_that_underflows_is_there_in_float64(path: Path) -> None:
+    def program() -> None:
+        x = torch.tensor(1e-30, requires_grad=True)
+        loss = x**2
+        (loss * 1e-20).backward()
+
+    recorded(path, program)
+    found = asked(path, dtype="float64")
+    gradient = found.changes[-1]
+    assert gradient.before == 0.0
+    assert gradient.after == pytest.approx(2e-50, rel=1e-5)
+
+
+def test_without_a_detach_its_gradient_is_there(path: Path) -> None:
+    def program() -> None:
+        w = torch.tensor(2.0, requires_grad=True)
+        v = torch.tensor(3.0, requires_grad=True)
+        h = (w * 5).detach()
+        loss = h * v
+        loss.backward()
+
+    recorded(path, program)
+    line = program.__code__.co_firstlineno + 3
+    found = asked(path, without=(f"detach@{line}",))
+    gradients = {change.called: (change.before, change.after) for change in found.changes}
+    assert gradients["v.grad"] == (10.0, 10.0)
+    assert gradients["w.grad"] == (None, 15.0)
+
+
+def test_a_clamp_is_left_out(path: Path) -> None:
+    def program() -> None:
+        x = torch.tensor([-2.0, 0.5], requires_grad=True)
+        loss = x.clamp(0, 1).sum()
+        loss.backward()
+
+    recorded(path, program)
+    line = program.__code__.co_firstlineno + 2
+    assert after(asked(path, without=(f"clamp@{line}",))) == {"loss": -1.5, "x.grad": [1.0, 1.0]}
+
+
+def test_what_cannot_be_computed_again_is_said_to_be_held(path: Path) -> None:
+    def program() -> None:
+        x = torch.tensor(3.0, requires_grad=True)
+        with torch.no_grad():
+            target = x * 2
+        loss = (x - target) ** 2
+        loss.backward()
+
+    recorded(path, program)
+    found = asked(path, None, "x=4")
+    assert after(found)["loss"] == 4.0  # (4 − 6)²: the target stays
+    assert [name.partition(",")[0] for _, name in found.held] == ["target"]
+
+
+# --- what is known by autograd
+
+
+def network(path: Path) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(20, 30), torch.nn.BatchNorm1d(30), torch.nn.ReLU(), torch.nn.Dropout(0.4),
+        torch.nn.Linear(30, 3),
+    )  # fmt: skip
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def program() -> None:
+        for _ in range(3):
+            x, y = torch.randn(16, 20), torch.randint(0, 3, (16,))
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+
+    recorded(path, program)
+
+
+def test_every_pass_of_a_training_gives_what_was_recorded(path: Path) -> None:
+    network(path)
+    assert are_equal(path, 3)
+
+
+def test_a_changed_element_of_a_network_gives_the_gradients_of_autograd(path: Path) -> None:
+    torch.manual_seed(1)
+    w, x, y = torch.randn(20, 3, requires_grad=True), torch.randn(8, 20), torch.randint(0, 3, (8,))
+    recorded(path, lambda: F.cross_entropy((x @ w).tanh(), y).backward())
+    with torch.no_grad():
+        w[4, 1] = 2.5
+    w.grad = None
+    loss = F.cross_entropy((x @ w).tanh(), y)
+    loss.backward()
+    with open_trace(path) as trace:
+        plan = plan_of(Query(trace), 1)
+        value = np.array(plan.inputs[1].value.array)
+        value[4, 1] = 2.5
+        found = TorchRunner().run(plan, Edits({plan.inputs[1].tensor: value}))
+    (gradient,) = found.gradients.values()
+    assert gradient is not None
+    assert np.array_equal(gradient, w.grad.numpy())
+    assert next(iter(found.roots.values())) == loss.detach().numpy()
+
+
+def test_a_dropout_in_float64_drops_the_same_elements(path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(50, requires_grad=True)
+    recorded(path, lambda: F.dropout(x * 1, 0.25).sum().backward())
+    found = asked(path, dtype="float64")
+    before, now = found.changes[-1].before, found.changes[-1].after
+    assert before is not None
+    assert now is not None
+    assert np.array_equal(before == 0, now == 0)
+    assert now.max() == 1 / 0.75
+
+
+def test_the_random_numbers_of_this_process_stay(path: Path) -> None:
+    network(path)
+    before = torch.get_rng_state()
+    asked(path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- memory, and passes that hang together
+
+
+def views_and_writes() -> None:
+    w = torch.arange(6.0, requires_grad=True)
+    b = (w * 2).view(2, 3)
+    row = b[0]
+    row.mul_(3)
+    b[1, 2] = 7.0
+    b.t().add_(1)
+    loss = (b * row.sum()).sum()
+    loss.backward()
+
+
+def hidden_state() -> None:
+    torch.manual_seed(0)
+    cell, h = torch.nn.GRUCell(4, 5), torch.zeros(2, 5)
+    for _ in range(3):
+        h = cell(torch.randn(2, 4), h.detach())
+        h.sum().backward()
+
+
+def two_losses_of_one_trunk() -> None:
+    torch.manual_seed(0)
+    trunk = torch.nn.Linear(4, 4)
+    h = trunk(torch.randn(2, 4)).tanh()
+    h.sum().backward(retain_graph=True)
+    (h**2).sum().backward()
+
+
+def hand_written_update() -> None:
+    w = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        (w**2).sum().backward()
+        w.data.sub_(w.grad * 0.1)
+        w.grad = None
+
+
+def in_bfloat16() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = net(torch.randn(3, 8)).relu().sum()
+    loss.backward()
+
+
+def a_part_of_a_data_set() -> None:
+    torch.manual_seed(0)
+    data, w = torch.randn(30, 4), torch.randn(4, requires_grad=True)
+    for _ in range(2):
+        chosen = data[torch.randperm(30)[:5]]
+        (chosen * w).sum().backward()
+
+
+PROGRAMS = {
+    views_and_writes: 1, hidden_state: 3, two_losses_of_one_trunk: 2, hand_written_update: 3, in_bfloat16: 1,
+    a_part_of_a_data_set: 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_pass_gives_what_was_recorded(path: Path, program: Callable[[], object]) -> None:
+    recorded(path, program)
+    assert are_equal(path, PROGRAMS[program])
+
+
+def test_a_pass_does_not_go_back_beyond_a_detached_state(path: Path) -> None:
+    recorded(path, hidden_state)
+    with open_trace(path) as trace:
+        query = Query(trace)
+        assert len({len(plan_of(query, number).calls) for number in (2, 3)}) == 1
+
+
+def test_a_difference_is_told_where_it_first_appears(path: Path) -> None:
+    square(path)
+    with open_trace(path) as trace:
+        query = Query(trace)
+        plan = plan_of(query, 1)
+        found = checked(
+            query, plan, TorchRunner().run(plan, Edits({plan.leaves[0]: np.array(4.0, np.float32)}))
+        )
+    assert not found.is_equal
+    assert found.differences[0].event == plan.calls[0].event
+    assert found.differences[0].largest == 7.0  # 16 − 9
+
+
+# --- refusals
+
+
+def test_what_is_asked_for_in_vain_is_one_line(path: Path, tmp_path: Path) -> None:
+    square(path)
+    for number, sets, told in (
+        (7, (), "there is no pass 7: the trace has 1"),
+        (1, ("loss=2",), "loss is computed, by Tensor.mul"),
+        (1, ("x",), "--set takes NAME=NUMBER"),
+        (1, ("x=red",), "red is no number that x can have"),
+    ):
+        with pytest.raises(ReplayError, match=told):
+            asked(path, number, *sets)
+    with pytest.raises(UnknownName):
+        asked(path, 1, "nobody=2")
+    with pytest.raises(ReplayError, match=r"--without takes OP@LINE"):
+        asked(path, 1, without=("detach",))
+    redact_to = tmp_path / "shared.gradviz"
+    with open_trace(path) as trace:
+        redact(trace, redact_to)
+    with pytest.raises(ReplayError, match="a redacted trace has no elements"):
+        asked(redact_to)
+
+
+def test_a_trace_of_another_grade_says_how_to_record_it(path: Path) -> None:
+    with gradviz.record(path, values="full"):
+        torch.ones(2, requires_grad=True).sum().backward()
+    with pytest.raises(ReplayError, match="--values inputs"):
+        asked(path)
+
+
+def test_a_custom_function_is_a_leaf_of_the_replay(path: Path) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return 2 * gradient
+
+    def program() -> None:
+        w = torch.tensor(3.0, requires_grad=True)
+        doubled = Double.apply(w)
+        loss = doubled**2
+        loss.backward()
+
+    recorded(path, program)
+    assert after(asked(path, None, "doubled=1")) == {"loss": 1.0, "doubled.grad": 2.0}
+
+
+# --- hostile traces
+
+
+def test_a_function_that_is_not_in_the_table_is_never_called(path: Path) -> None:
+    square(path)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE strings SET text = 'torch.load' WHERE text LIKE 'Tensor.%pow%'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(ReplayError, match=r"torch\.load is not among the functions"):
+        asked(path)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [[{"tensor": 7}], {}],
+        [[{"tensor": -1}], {}],
+        [[{"code": "print"}], {}],
+        [[{"dtype": "load"}], {}],
+        [[{"slice": 3}], {}],
+        [[{"tensor": 0, "tuple": []}], {}],
+        [[{"tensor": 0}, {"device": "/etc/passwd"}], {}],
+        [[{"tensor": 0}], {"no_such": 1}],
+        [[{"slice": [1, 2, 3, 4]}], {}],
+    ],
+)
+def test_arguments_of_no_known_form_are_refused(path: Path, tree: Any) -> None:
+    square(path)
+    with open_trace(path) as trace:
+        plan = plan_of(Query(trace), 1)
+    with pytest.raises(ReplayError):
+        TorchRunner().run(with_arguments(plan, tree), Edits())
+
+
+def with_arguments(plan: Plan, tree: Any) -> Plan:
+    steps = tuple(replace(step, arguments=tree) if isinstance(step, Call) else step for step in plan.steps)
+    return replace(plan, steps=steps)
+
+
+def test_more_memory_than_there_is_is_refused(path: Path) -> None:
+    recorded(path, lambda: torch.ones(2, requires_grad=True).repeat(3).sum().backward())
+    with open_trace(path) as trace:
+        plan = plan_of(Query(trace), 1)
+    with pytest.raises(ReplayError, match="cannot be called"):
+        TorchRunner().run(with_arguments(plan, [[{"tensor": 0}, 10**13], {}]), Edits())
+
+
+# --- the command
+
+
+def test_the_command_shows_a_table_or_json(path: Path) -> None:
+    square(path)
+    shown = invoked(["what-if", str(path), "--set", "x=4"])
+    assert shown.exit_code == 0
+    assert "it gives the recorded loss to the last bit and 1 of 1 recorded gradient" in shown.stdout
+    assert [line.split() for line in shown.stdout.splitlines() if line.startswith(("loss", "x.grad"))] == [
+        ["loss", "45", "80", "35"],
+        ["x.grad", "30", "40", "10"],
+    ]
+    told = json.loads(invoked(["what-if", str(path), "--pass", "1", "--set", "x=4", "--json"]).stdout)
+    assert told["replay"]["equal"] is True
+    assert told["changes"][1] == {"of": "x.grad", "before": 30.0, "after": 40.0, "change": "10"}
+
+
+def test_the_command_refuses_in_one_line(path: Path) -> None:
+    square(path)
+    done = invoked(["what-if", str(path), "--set", "y=4"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("gradviz: no tensor is called y")
+    assert done.stderr.count("\n") == 1

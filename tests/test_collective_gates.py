@@ -128,6 +128,66 @@ def test_the_gate_is_in_the_picture_of_the_last_pass_before_it(
     assert [*gates(drawn(accumulated, number)).values()] == shown
 
 
+def two_networks() -> None:
+    """Both networks' passes run before the gradients of the first are averaged."""
+    first, second = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
+    (first * 2).sum().backward()
+    (second * 2).sum().backward()
+    dist.all_reduce(first.grad)
+
+
+@pytest.mark.parametrize(("number", "shown"), [(1, ["all_reduce"]), (2, [])])
+def test_a_gradient_may_be_reduced_after_the_pass_of_another_network(
+    number: int, shown: list[str], drawn: Callable[..., Scene]
+) -> None:
+    assert [*gates(drawn(two_networks, number)).values()] == shown
+
+
+def flat_copy(back: str) -> None:
+    """All gradients are averaged in one flat tensor, and come back one way or another."""
+    net = nn.Linear(2, 1)
+    other = torch.ones(2, requires_grad=True)
+    (net(torch.ones(3, 2)).sum() + (other * 2).sum()).backward()
+    grads = [parameter.grad for parameter in net.parameters()]
+    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    dist.all_reduce(flat)
+    flat /= 1
+    at = 0
+    for parameter in net.parameters():
+        part = flat[at : at + parameter.numel()].view_as(parameter)
+        if back == "copied":
+            parameter.grad.copy_(part)
+        elif back == "into its data":
+            parameter.grad.data.copy_(part)
+        elif back == "assigned":
+            parameter.grad = part.clone()
+        at += parameter.numel()
+
+
+@pytest.mark.parametrize("back", ["copied", "into its data", "assigned"])
+def test_a_flat_copy_is_followed(back: str, drawn: Callable[..., Scene]) -> None:
+    scene = drawn(lambda: flat_copy(back))
+    assert {*gates(scene).values()} == {"all_reduce"}
+    assert owners(scene) == ["net.bias", "net.weight"]
+
+
+def test_a_flat_copy_that_does_not_come_back_is_no_gate(drawn: Callable[..., Scene]) -> None:
+    assert gates(drawn(lambda: flat_copy("not at all"))) == {}
+
+
+def test_the_flat_copy_of_pytorchs_own_functions_is_followed(drawn: Callable[..., Scene]) -> None:
+    def run() -> None:
+        net = nn.Linear(2, 1)
+        net(torch.ones(3, 2)).sum().backward()
+        grads = [parameter.grad for parameter in net.parameters()]
+        flat = torch._utils._flatten_dense_tensors(grads)
+        dist.all_reduce(flat)
+        for grad, part in zip(grads, torch._utils._unflatten_dense_tensors(flat, grads), strict=True):
+            grad.copy_(part)
+
+    assert owners(drawn(run)) == ["net.bias", "net.weight"]
+
+
 def test_a_module_whose_parameters_were_handed_out_shows_their_gradients(drawn: Callable[..., Scene]) -> None:
     def run() -> None:
         net = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))

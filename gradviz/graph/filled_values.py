@@ -13,7 +13,7 @@ from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
 from gradviz.query.changes import added_to
-from gradviz.query.collective_calls import on_gradients
+from gradviz.query.reduced_gradients import on_gradients
 from gradviz.query.silent_writes import used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 

@@ -116,8 +116,8 @@ class _Places:
             self.home[node.id] = group.id
 
     def _place_results(self) -> None:
-        """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible; a leaf that learns is
-        no result of the op that wrote it."""
+        """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible; a leaf that learns
+        is no result of the op that wrote it."""
         nodes = self.graph.nodes
         for edge in self.graph.edges:
             result = nodes[edge.target]

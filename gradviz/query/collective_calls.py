@@ -11,7 +11,6 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
-from gradviz.tracefile import PassInfo
 
 ALL_REDUCE = "all_reduce"
 # Those in which every rank of a group takes part.
@@ -125,52 +124,3 @@ def sums(query: Query) -> list[tuple[int, int]]:
             if "group" not in parts and not {"AVG", "MAX", "MIN", "PRODUCT"} & set(parts):
                 found.append((gradient, event))
     return found
-
-
-def on_gradients(query: Query, run: PassInfo) -> dict[int, list[str]]:
-    """By each leaf that a pass accumulated into: the collectives that its `.grad` went through from then until the next
-    pass began, in order, each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
-    trace = query.trace
-    if COLLECTIVES.isdisjoint(trace.strings.values()):
-        return {}
-    end = _next_begin(query, run)
-    trace.reach_between(run.first, end)
-    filled = trace.table(Kind.ACCUMULATED)
-    own = filled["in_pass"] == run.number
-    since = dict(zip(filled["tensor"][own].tolist(), filled.events[own].tolist(), strict=True))
-    held = {query.tensors.grad(leaf, event): leaf for leaf, event in since.items()}
-    found: dict[int, list[str]] = {}
-    for event, tensor, name in _collective_writes(query, run.first, end):
-        leaf = held.get(tensor, 0)
-        if not leaf or query.tensors.grad(leaf, event) != tensor:
-            leaf = query.at(event).owner(tensor)  # `p.grad.data`, or a gradient that was assigned since
-        if event >= since.get(leaf, end):
-            found.setdefault(leaf, []).append(name)
-    return found
-
-
-def _next_begin(query: Query, run: PassInfo) -> int:
-    """The first event of the pass that began after another had ended; the number of events if there is none."""
-    trace, number = query.trace, run.number + 1
-    while run.last is not None and (following := trace.find_pass(number)) is not None:
-        if following.first > run.last:
-            return following.first
-        number += 1  # a pass within the pass
-    return trace.count
-
-
-def _collective_writes(query: Query, first: int, end: int) -> list[tuple[int, int, str]]:
-    """What collectives wrote from one event to before another, in order: the event, the tensor, and the collective with
-    its arguments."""
-    trace = query.trace
-    written, ops = trace.table(Kind.MUTATED), trace.table(Kind.OP)
-    found = []
-    for row in np.flatnonzero((written.events >= first) & (written.events < end)).tolist():
-        name = trace.text(int(written["how"][row]))
-        if name in COLLECTIVES:
-            found.append((int(written.events[row]), int(written["tensor"][row]), name))
-    of_ranks = trace.named(ops["op"], COLLECTIVES) & (ops.events >= first) & (ops.events < end)
-    for event in ops.events[of_ranks].tolist():
-        op = query.tensors.op(event)
-        found += [(event, tensor, " ".join(filter(None, (op.op, op.args)))) for tensor in op.outputs]
-    return sorted(found)

@@ -1,0 +1,154 @@
+"""The collectives that the gradients of a pass went through: as they are, or in a copy that several share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from gradviz.events.kinds import Event, GradAssigned, Kind, Mutated, OpRan, TensorMade
+from gradviz.query.collective_calls import COLLECTIVES
+from gradviz.query.query import Query
+from gradviz.tracefile import PassInfo
+
+_FOLLOWING = 4  # passes after one that may run before its gradients are reduced
+_Writes = Mapping[
+    tuple[int, int], str
+]  # by event and tensor: the collective that wrote it, with its arguments
+
+
+def on_gradients(query: Query, run: PassInfo) -> dict[int, list[str]]:
+    """By each leaf that a pass accumulated into: the collectives that its `.grad` went through from then until a pass
+    accumulated into it again, in order, each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
+    trace = query.trace
+    if COLLECTIVES.isdisjoint(trace.strings.values()):
+        return {}
+    trace.reach_between(run.first, trace.count if run.last is None else run.last + 1)
+    since = _filled_in(query, run.number)
+    until = _filled_again(query, run, since)
+    writes = _collective_writes(query, run.first, max(until.values(), default=0))
+    held = {query.tensors.grad(leaf, event): leaf for leaf, event in since.items()}
+    found: list[tuple[int, int, str]] = []
+    others: dict[tuple[int, int], str] = {}
+    for (event, tensor), name in writes.items():
+        leaf = held.get(tensor, 0)
+        if not leaf or query.tensors.grad(leaf, event) != tensor:
+            leaf = query.at(event).owner(tensor)  # `p.grad.data`, or a gradient that was assigned since
+        if leaf:
+            found.append((event, leaf, name))
+        else:
+            others[event, tensor] = name
+    if others:
+        found += _Copies(query, held, others).followed(min(since.values()), max(until.values()))
+    told: dict[int, list[str]] = {}
+    for event, leaf, name in sorted(found):
+        if since.get(leaf, trace.count) <= event < until.get(leaf, 0):
+            told.setdefault(leaf, []).append(name)
+    return told
+
+
+def _filled_in(query: Query, number: int) -> dict[int, int]:
+    """For each leaf that a pass accumulated into the last event at which it did."""
+    filled = query.trace.table(Kind.ACCUMULATED)
+    own = filled["in_pass"] == number
+    return dict(zip(filled["tensor"][own].tolist(), filled.events[own].tolist(), strict=True))
+
+
+def _filled_again(query: Query, run: PassInfo, since: Mapping[int, int]) -> dict[int, int]:
+    """For each leaf the event at which a later pass accumulates into it; where none does, the end of what is looked
+    at."""
+    trace = query.trace
+    found: dict[int, int] = {}
+    end = trace.count
+    for number in range(run.number + 1, run.number + 1 + _FOLLOWING):
+        following = trace.find_pass(number)
+        if following is None or len(found) == len(since):
+            break
+        last = trace.count if following.last is None else following.last + 1
+        trace.reach_between(run.first, last)
+        for leaf, event in _filled_in(query, number).items():
+            if event > since.get(leaf, trace.count):
+                found.setdefault(leaf, event)
+    else:
+        end = last
+    trace.reach_between(run.first, max(found.values()) if since and len(found) == len(since) else end)
+    return {leaf: found.get(leaf, end) for leaf in since}
+
+
+def _collective_writes(query: Query, first: int, end: int) -> _Writes:
+    """What collectives wrote from one event to before another, in order."""
+    trace = query.trace
+    written, ops = trace.table(Kind.MUTATED), trace.table(Kind.OP)
+    found = {}
+    for row in np.flatnonzero((written.events >= first) & (written.events < end)).tolist():
+        name = trace.text(int(written["how"][row]))
+        if name in COLLECTIVES:
+            found[int(written.events[row]), int(written["tensor"][row])] = name
+    of_ranks = trace.named(ops["op"], COLLECTIVES) & (ops.events >= first) & (ops.events < end)
+    for event in ops.events[of_ranks].tolist():
+        op = query.tensors.op(event)
+        found |= {(event, tensor): " ".join(filter(None, (op.op, op.args))) for tensor in op.outputs}
+    return dict(sorted(found.items()))
+
+
+class _Copies:
+    """Follows gradients into tensors that are made of them, which a collective writes, and back: all gradients in one
+    flat tensor."""
+
+    def __init__(self, query: Query, held: Mapping[int, int], writes: _Writes) -> None:
+        self.query, self.held, self.writes = query, held, writes
+        self.leaves = {
+            gradient: {leaf} for gradient, leaf in held.items()
+        }  # whose gradients a tensor is made of
+        self.through: dict[int, str] = {}  # the collective that a tensor, or what it is made of, went through
+
+    def followed(self, first: int, end: int) -> Iterator[tuple[int, int, str]]:
+        """The event at which a gradient came back to its leaf, the leaf, and the collective."""
+        for kind, event in _writing(self.query, first, end):
+            if kind == Kind.GRAD_ASSIGNED:
+                assert isinstance(event, GradAssigned)
+                yield from self._came_back(event.index, event.tensor, event.grad)
+            else:
+                sources, targets = _of_write(event)
+                for target in targets:
+                    yield from self._written(event.index, sources, target)
+
+    def _written(self, event: int, sources: tuple[int, ...], target: int) -> Iterator[tuple[int, int, str]]:
+        if name := self.writes.get((event, target)):
+            if target in self.leaves:
+                self.through[target] = name
+            return
+        others = [source for source in sources if source and source != target]
+        for source in others:
+            if source in self.through:
+                leaf = self.held.get(target) or self.query.at(event).owner(target)  # `p.grad.data`
+                yield from self._came_back(event, leaf, source)
+                self.through[target] = self.through[source]
+        made_of: set[int] = set().union(*(self.leaves.get(source, ()) for source in (*others, target)))
+        if made_of:
+            self.leaves[target] = made_of
+
+    def _came_back(self, event: int, leaf: int, source: int) -> Iterator[tuple[int, int, str]]:
+        """A leaf has a gradient from another tensor."""
+        if source in self.through and leaf in self.leaves.get(source, ()):
+            yield event, leaf, self.through[source]
+
+
+def _writing(query: Query, first: int, end: int) -> Iterator[tuple[Kind, Event]]:
+    """The events from one to before another at which a tensor gets a value from others, in order."""
+    trace = query.trace
+    kinds = (Kind.TENSOR, Kind.OP, Kind.MUTATED, Kind.GRAD_ASSIGNED)
+    places = []
+    for kind in kinds:
+        events = trace.table(kind).events
+        places += [(event, kind) for event in events[(events >= first) & (events < end)].tolist()]
+    for event, kind in sorted(places):
+        yield kind, trace.table(kind).object(event)
+
+
+def _of_write(event: Event) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tensors that an event reads, and those that it writes."""
+    if isinstance(event, OpRan):
+        return event.inputs, event.outputs
+    assert isinstance(event, (TensorMade, Mutated))
+    return (event.source,), (event.tensor,)

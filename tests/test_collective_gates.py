@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ if not torch.distributed.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
 import gradviz  # noqa: E402
+from gradviz.cli.page import write_page  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
@@ -197,3 +199,25 @@ def test_a_module_whose_parameters_were_handed_out_shows_their_gradients(drawn: 
     told = [text for thing in scene.things.values() for _, text in thing.lines if ".grad" in text]
     assert told == [".grad norm 5.196"]
     assert [*gates(scene).values()] == ["all_reduce"]
+
+
+@pytest.mark.parametrize(("chosen", "told"), [((0, 1), "all_reduce"), ((1,), "all_reduce, 1 of 2 gradients")])
+def test_the_page_says_it_in_the_box_of_a_module_and_of_a_leaf(
+    chosen: tuple[int, ...], told: str, group: None, tmp_path: Path, browser: Any
+) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        reduced(*chosen)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        write_page(trace, lambda number: build(trace, number), 1, tmp_path / "page.html")
+    tab = browser.new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    shown = "[...document.querySelectorAll('#nodes > g text.gate')].map((text) => text.textContent)"
+    if tab.get_attribute("#roll", "aria-pressed") != "true":
+        tab.keyboard.press("r")  # modules, that can be closed
+    seen = []
+    for key in ("Shift+U", "u"):
+        tab.keyboard.press(key)
+        seen.append(tab.evaluate(shown))
+    tab.close()
+    assert seen == [[told], ["all_reduce"] * len(chosen)]

@@ -31,8 +31,21 @@ const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…
 function linesOf(id, k) {
   const lines = ownLines(id, k);
   const node = app.view.nodeOf.get(id);
+  const gate = gateOf(id);
+  if (gate) lines.push({ role: "gate", text: cut(gate, 60) });
   if (node && node.finding) lines.push({ role: "finding", text: cut(node.finding, 40) });
   return lines;
+}
+
+// What a gradient, or the gradients in a closed module, went through between ranks after the pass; if not all of them
+// did, how many.
+function gateOf(id) {
+  const group = app.view.groupOf.get(id);
+  if (!group) return app.view.nodeOf.get(id).gate;
+  const wanting = wantingIn(group);
+  const through = wanting.filter((node) => node.gate);
+  const few = through.length < wanting.length ? `, ${through.length} of ${wanting.length} gradients` : "";
+  return through.length ? [...new Set(through.map((node) => node.gate))].join("; ") + few : "";
 }
 
 function ownLines(id, k) {

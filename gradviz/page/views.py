@@ -199,6 +199,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "parameter": node.parameter and not node.buffer,
         "error": plain(node.error, 400),
         "finding": plain(node.finding, 80),
+        "gate": plain(node.collectives, 60),
         "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
         "tangent": value_label(node.tangent) if node.tangent is not None else "",
         "until": there[1],

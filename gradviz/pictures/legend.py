@@ -34,6 +34,7 @@ _OPS: tuple[_Row, ...] = (
     ("grad_fn idle", "LogBackward0", "did not run in this pass"),
     ("grad_fn error", "DivBackward0", "an error was raised here"),
     ("op finding", "log", "gradviz check found something here"),
+    ("gate", "all_reduce · 2 ranks", "the gradient went through it, between ranks"),
     ("group", "layers ×12", "folded: a repetition, a chain of ops"),
     ("group module", "cell · GRUCell ×12", "a module, called so many times"),
     ("group place", "tanh ×12", "a place in the program, that ran so many times"),

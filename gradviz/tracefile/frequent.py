@@ -25,6 +25,7 @@ _OP, _NODE, _RECEIVED, _PRODUCED, _ACCUMULATED = map(
 _ENTERED, _LEFT = int(Kind.SCOPE_ENTERED), int(Kind.SCOPE_LEFT)
 _GRAD_ENABLED = _TRAINING = 1 << 8  # the only flags of OP and SCOPE_ENTERED
 _ROW, _TWO_ROWS, _TWO_LINKS = PACK_NUMBERS[7], PACK_NUMBERS[14], PACK_NUMBERS[2]
+_FEW = len(PACK_NUMBERS) - 1
 _float32 = np.dtype(np.float32)
 
 
@@ -131,16 +132,17 @@ class Frequent(Packing):
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
-                packed = packed_numbers(links)
+                packed = PACK_NUMBERS[m](*links) if m < _FEW else packed_numbers(links)
                 strings = self.strings.known
                 rule_number = self.same_rules.get(id(rule)) or self.rule(rule)
-                form = None
-                if not self.keeps_values and type(value) is np.ndarray and value.dtype is _float32:
-                    form = self.float32_forms.get(value.shape)
-                if form is not None:  # as _state does, without a call
-                    self.batch.states += pack_state(output, version, base, form, flags, 0, self.count)
-                else:
+                if self.keeps_values or value is None:
                     self._state(output, value, flags, version, base)
+                else:  # as _state does, without a call
+                    form = 0
+                    if type(value) is np.ndarray and value.dtype is _float32:
+                        form = self.float32_forms.get(value.shape, 0)
+                    state = pack_state(output, version, base, form or self._form(value), flags, 0, self.count)
+                    self.batch.states += state
                 thread = self.last_thread if get_ident() == self.last_ident else self._thread()
                 self.last_op[thread] = self.count
                 rows = _TWO_ROWS(
@@ -270,7 +272,8 @@ class Frequent(Packing):
             self._give_way()
         with self.lock:
             try:  # as `whole` does, without its calls
-                packed = packed_numbers((gradient, *flows))
+                links = gradient, *flows
+                packed = PACK_NUMBERS[n + 1](*links) if n < _FEW else packed_numbers(links)
                 if self.keeps_values:
                     if value is not None:
                         self._state(gradient, value, 0, 0, 0)

@@ -191,8 +191,8 @@ class Packing(Listener):
                 known = self.forms.number(READERS[np.ndarray].form(value))
                 self.float32_forms[value.shape] = known
             return known
-        reader = READERS.get(type(value)) or reader_of(value)
-        return self.forms.number(reader.form(value))
+        form = (READERS.get(type(value)) or reader_of(value)).form(value)
+        return self.forms.known.get(form) or self.forms.number(form)
 
     def _keep(self, value: Any) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns its grade and its length."""

@@ -40,11 +40,7 @@ class Gradients:
     def received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
         which was sent there has been changed by a hook."""
-        numbers, values = [], []
-        for gradient in received:
-            number, value = (0, None) if gradient is None else self.number(gradient)
-            numbers.append(number)
-            values.append(value)
+        numbers, values = self.numbers(received)
         summed = self.summed.pop(record.number, None)
         sent = self.sent.get(record.number) if summed is None else [summed]
         if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
@@ -64,14 +60,39 @@ class Gradients:
     def flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The gradients that go to each target, and the values of those that are new."""
         flows: list[int] = []
-        values: list[Any] = []
-        for target, gradient in zip(targets, produced, strict=False):
-            number, value = (0, None) if gradient is None else self.number(gradient)
+        numbers, values = self.numbers(produced[: len(targets)])
+        sent = self.sent
+        for target, number in zip(targets, numbers):  # noqa: B905
             if number and target:
-                self.sent.setdefault(target, []).append(number)
+                if target in sent:
+                    sent[target].append(number)
+                else:
+                    sent[target] = [number]
             flows += (target, number)
-            values.append(value)
         return flows, values
+
+    def numbers(self, gradients: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        """As `number`, of several; 0 where there is none."""
+        known_of, fresh = self.identity.known.get, self.identity.fresh
+        numbers: list[int] = []
+        values: list[Any] = []
+        for gradient in gradients:
+            if gradient is None:
+                numbers.append(0)
+                values.append(None)
+                continue
+            known = known_of(id(gradient))
+            try:
+                version = gradient._version
+            except RuntimeError:  # of inference mode
+                version = 0
+            if known is not None and known.version == version:
+                numbers.append(known.number)
+                values.append(None)
+            else:
+                numbers.append(fresh(gradient).number)
+                values.append(gradient)
+        return numbers, values
 
     def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
         """Tell of tensors that keep the gradient which has just come."""

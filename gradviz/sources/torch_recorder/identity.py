@@ -10,6 +10,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -18,13 +19,18 @@ import torch
 from gradviz.events.counters import next_node_number, next_tensor_number
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
-from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
+from gradviz.events.listener import LEAF_NODE, NO_RULE, Listener, State, Where, edges_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
 FILLED = "filled"  # how a tensor came to be that was empty until PyTorch filled it, as `torch.load` does
+
+
+_state_of: Callable[[tuple[Any, ...]], State] = partial(
+    tuple.__new__, State
+)  # as State, without a call of Python
 
 
 class Known(weakref.ref):  # type: ignore[type-arg]
@@ -110,7 +116,10 @@ class Identity:
         known = Known(tensor, self._dead)
         known.key = key
         known.number = next_tensor_number()
-        known.version = version_of(tensor)
+        try:  # as `version_of`, without a call
+            known.version = tensor._version
+        except RuntimeError:
+            known.version = 0
         known.base = known.alias = 0
         known.views = None
         self.known[key] = known
@@ -120,10 +129,13 @@ class Identity:
 
     def _dead(self, known: Known) -> None:
         try:
-            if self.known.get(known.key) is known:
-                self._forget(known.key, None)
-                self.nameless.pop(known.number, None)
-                self.hooked.pop(known.key, None)
+            key = known.key
+            if self.known.get(key) is known:
+                self._forget(key, None)
+                if self.nameless:
+                    self.nameless.pop(known.number, None)
+                if self.hooked:
+                    self.hooked.pop(key, None)
         except Exception as error:
             self.gave_up(error)
 
@@ -156,20 +168,19 @@ class Identity:
             if len(views) >= 16 and not len(views) & (len(views) - 1):  # at 16, 32, 64 ...: forget the dead
                 root.views = [view for view in views if view() is not None]
 
-    def flags(self, tensor: torch.Tensor, known: Known) -> int:
-        """LEAF, REQUIRES_GRAD, VIEW and WHOLE, as events carry them."""
-        if not tensor.requires_grad:
-            return LEAF | known.alias
-        return (REQUIRES_GRAD | LEAF if is_leaf(tensor) else REQUIRES_GRAD) | known.alias
-
     def state(self, tensor: torch.Tensor, known: Known) -> State:
-        """What a tensor is now."""
-        return State(known.number, tensor, self.flags(tensor, known), known.version, known.base)
+        """What a tensor is now; its flags are LEAF, REQUIRES_GRAD, VIEW and WHOLE."""
+        flags = LEAF | known.alias
+        if tensor.requires_grad:
+            flags = (REQUIRES_GRAD | LEAF if is_leaf(tensor) else REQUIRES_GRAD) | known.alias
+        return _state_of((known.number, tensor, flags, known.version, known.base))
 
     def state_of(self, tensor: torch.Tensor) -> State:
         """The same; a tensor that is met for the first time is told of."""
-        self.number_of(tensor)
-        known = self.known[id(tensor)]
+        known = self.known.get(id(tensor))
+        if known is None:
+            self.number_of(tensor)
+            known = self.known[id(tensor)]
         known.version = version_of(tensor)
         return self.state(tensor, known)
 
@@ -214,7 +225,7 @@ class Identity:
         """What is known of a node, which is numbered but not told of: nobody wants to hear of it."""
         record = fn.metadata.get(self.key)
         if record is None:
-            record = self.number_leaf(fn) if hasattr(fn, "variable") else self._number(fn, False)
+            record = self.number_leaf(fn) if hasattr(fn, "variable") else self._number(fn)
         return record
 
     def new_nodes(self, roots: Iterable[Any]) -> list[Numbered]:
@@ -241,18 +252,21 @@ class Identity:
 
     def number_made(self, found: Sequence[tuple[Any, Any]]) -> list[Numbered]:
         """Number nodes that are new, and no leaves; each is given with its `next_functions`."""
-        return [(fn, self._number(fn, False), edges) for fn, edges in found]
+        return [(fn, self._number(fn), edges) for fn, edges in found]
 
     def number_leaf(self, fn: Any) -> NodeRecord:
         """Number the AccumulateGrad of a leaf."""
-        record = self._number(fn, True)
-        record.tensors[0] = self.number_of(fn.variable)
+        record = fn.metadata[self.key] = NodeRecord(
+            next_node_number(), LEAF_NODE, True, False, fn._sequence_nr()
+        )
+        known = self.known.get(id(fn.variable))
+        record.tensors[0] = self.number_of(fn.variable) if known is None else known.number
         return record
 
-    def _number(self, fn: Any, is_leaf: bool) -> NodeRecord:
+    def _number(self, fn: Any) -> NodeRecord:
         name = fn.name().removeprefix(_PREFIX)
-        of_function = not is_leaf and isinstance(fn, torch._C._FunctionBase)
-        record = NodeRecord(next_node_number(), name, is_leaf, of_function, fn._sequence_nr())
+        of_function = isinstance(fn, torch._C._FunctionBase)
+        record = NodeRecord(next_node_number(), name, False, of_function, fn._sequence_nr())
         fn.metadata[self.key] = record
         return record
 
@@ -337,12 +351,14 @@ class Identity:
 
     def _twin(self, tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> Known | None:
         """The candidate that shows the same memory in the same way."""
-        place = _memory_of(tensor)
-        if not place:
+        if not _is_strided(tensor):
             return None
-        form = tensor.shape, tensor.stride()
+        shape, place = tensor.shape, 0
         for one in candidates:
-            if _memory_of(one) == place and (one.shape, one.stride()) == form:
+            if not _is_strided(one) or one.shape != shape:
+                continue
+            place = place or _memory_of(tensor)
+            if place and _memory_of(one) == place and one.stride() == tensor.stride():
                 return self.known.get(id(one))
         return None
 
@@ -417,10 +433,13 @@ def version_of(tensor: torch.Tensor) -> int:
         return 0
 
 
+def _is_strided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape, strides, and memory of its own."""
+    return type(tensor) in _WITH_MEMORY and tensor.layout is torch.strided and not tensor.is_nested
+
+
 def _memory_of(tensor: torch.Tensor) -> int:
-    """Where the elements of a tensor begin; 0 of one that has no memory of its own."""
-    if type(tensor) not in _WITH_MEMORY or tensor.layout is not torch.strided:
-        return 0
+    """Where the elements of a strided tensor begin; 0 of one that has none."""
     try:
         return tensor.data_ptr()
     except RuntimeError:

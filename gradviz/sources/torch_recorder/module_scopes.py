@@ -14,7 +14,7 @@ import torch
 from gradviz.events.counters import next_scope_number
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
 from gradviz.sources.torch_recorder.binning import Binning
-from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
+from gradviz.sources.torch_recorder.shared import Source, users_frame
 
 
 class Scopes:
@@ -35,10 +35,16 @@ class Scopes:
         def run(
             self: Any, *args: Any, **kwargs: Any
         ) -> Any:  # PyTorch's profiler looks for the module by this name
-            if scopes.source.is_off:
+            source = scopes.source
+            if source.is_off:
                 return call(self, *args, **kwargs)
-            scopes.source.recover()
-            is_compiled = scopes._enter(self, sys._getframe())
+            if source.thread.stepping is not None:
+                source.recover()
+            is_compiled = None
+            try:
+                is_compiled = scopes._enter(self, sys._getframe())
+            except Exception as error:
+                source.gave_up(error)
             try:
                 if is_compiled:
                     called = functools.partial(call, self)
@@ -48,18 +54,21 @@ class Scopes:
                     scopes.binning.called(self, scopes._name_of(self), result)
                 return result
             finally:
-                scopes._leave(self)
+                try:
+                    scopes._leave(self)
+                except Exception as error:
+                    source.gave_up(error)
 
         run.__name__, run.__qualname__ = call.__name__, call.__qualname__
         return run
 
-    @safely
     def _enter(self, module: torch.nn.Module, frame: FrameType) -> bool:
         """A module is called; returns whether it runs as `torch.compile` made it."""
         source = self.source
         listener: Any = source.listener
         self.note(module, frame)
-        name = self._name_of(module)
+        known = self.names.get(id(module))
+        name = known[1] if known is not None and known[0]() is module else ""
         if not name or source.identity.pending:
             with torch._C.DisableTorchFunction():
                 source.identity.tell_pending()
@@ -70,11 +79,10 @@ class Scopes:
         own = module.__dict__
         return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own
 
-    @safely
     def _leave(self, module: torch.nn.Module) -> None:
         source = self.source
         scopes = source.thread.scopes
-        if source.listener is None or not any(owner == id(module) for _, owner in reversed(scopes)):
+        if source.listener is None or id(module) not in [owner for _, owner in scopes]:
             return
         while scopes:
             number, owner = scopes.pop()

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch.compiler import is_compiling
 
 from gradviz.events.listener import Listener, Where
 from gradviz.events.living import LivingGraphs
@@ -98,7 +99,7 @@ class Source:
     def is_off(self) -> bool:
         """Whether nothing is to be told of this thread. `torch.compile` looks into what takes the place of PyTorch's
         functions, and sees from the first question that it is only they."""
-        return torch.compiler.is_compiling() or self.is_silent
+        return is_compiling() or self.listener is None or self.thread.muted or _is_traced()
 
     @property
     def is_silent(self) -> bool:

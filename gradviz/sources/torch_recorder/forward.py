@@ -20,6 +20,7 @@ from gradviz.sources.torch_recorder.attributes import Attributes
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
+from gradviz.sources.torch_recorder.inline_cache import InlineCache
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of
@@ -35,6 +36,7 @@ class Forward(TorchFunctionMode):
         self.source = source
         self.identity = source.identity
         self.sorts: dict[Any, tuple[str, str]] = {}
+        self.cache = InlineCache(source, self._note_view)
         self.ways: dict[str, Way] = {
             calls.OP: self._op,
             calls.LINEAR: self._linear,
@@ -44,12 +46,13 @@ class Forward(TorchFunctionMode):
             calls.MAKE_DUAL: self._make_dual,
             **Attributes(source).ways(),
         }
+        self.op_way = self.ways[calls.OP]  # somebody may put another there, who is to see all calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiling():  # a function that was compiled before the recording
             return func(*args, **(kwargs or {}))
+        steps = call = None
         try:
-            steps = None
             try:
                 known = self.sorts.get(func)
             except TypeError:  # a wrapper that cannot be hashed
@@ -58,15 +61,24 @@ class Forward(TorchFunctionMode):
                 func = original_of(func, sys._getframe(1))
                 known = self.sorts.get(func) or self._sort(func)
             sort, name = known
-            if sort is not calls.PASS and not self.source.is_silent:
-                plain = not types or PLAIN.issuperset(types)
+            plain = not types or PLAIN.issuperset(types)
+            if plain and sort is calls.OP and self.ways[sort] is self.op_way:
+                call = self.cache.begin(func, args, kwargs or {}, sys._getframe(1))
+            if call is None and sort is not calls.PASS and not self.source.is_silent:
                 way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
                 steps = way(func, name, args, kwargs or {}, sys._getframe(1))
                 next(steps)
         except Exception as error:
             self.source.gave_up(error)
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if steps is not None:
+        if call is not None:
+            try:
+                if not self.cache.end(call, result, sys._getframe(1)):
+                    _, inputs, _, before = call
+                    self._ran(func, name, args, kwargs or {}, inputs, before, result, sys._getframe(1))
+            except Exception as error:
+                self.source.gave_up(error)
+        elif steps is not None:
             try:
                 steps.send(result)
             except StopIteration:
@@ -95,6 +107,14 @@ class Forward(TorchFunctionMode):
                 identity.number_of(tensor, frame)
         before = [version_of(tensor) for tensor in inputs]
         result = yield
+        self._ran(func, name, args, kwargs, inputs, before, result, frame)
+
+    def _ran(
+        self, func: Any, name: str, args: Any, kwargs: Any, inputs: list[torch.Tensor], before: list[int],
+        result: Any, frame: FrameType,
+    ) -> None:  # fmt: skip
+        """Tell of a call that has been made the long way; `before` are the versions of the inputs before it."""
+        identity = self.identity
         outputs = [result] if isinstance(result, torch.Tensor) else outputs_of(result)
         if name == "setitem":
             outputs = inputs[:1]
@@ -108,6 +128,7 @@ class Forward(TorchFunctionMode):
             self._made(name, outputs, frame)
             return
         self._tell(name, args, kwargs, inputs, before, outputs, frame)
+        self.cache.learn(func, name, args, kwargs, inputs, result, frame)
         if func in calls.RUNNING:
             self._tell_running(name, calls.running_statistics(func, args, kwargs), frame)
 
@@ -120,8 +141,9 @@ class Forward(TorchFunctionMode):
         if self.identity.pending:
             self.identity.tell_pending()
         for tensor in args:
-            self.identity.number_of(tensor, frame)
-        if not tell_linear(self.source, args, result, frame):
+            if id(tensor) not in self.identity.known:
+                self.identity.number_of(tensor, frame)
+        if not tell_linear(self.source, self.cache.saved, args, result, frame):
             self._tell(name, args, kwargs, args, [version_of(tensor) for tensor in args], [result], frame)
 
     def _tell(

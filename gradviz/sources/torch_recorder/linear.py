@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 
 from gradviz.events.counters import next_tensor_number
-from gradviz.events.field_types import Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.identity import Identity, Numbered
@@ -18,10 +18,13 @@ from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
 
+_Saved = Callable[[Any, Sequence[str], Sequence[torch.Tensor]], Sequence[int]]
 
-def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
-    """Tell of `out = linear(x, weight, bias)`. The transposed weight is nowhere to be seen but in the graph. False,
-    and nothing told, where it was computed in another way."""
+
+def tell_linear(source: Source, saved_of: _Saved, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
+    """Tell of `out = linear(x, weight, bias)`, whose tensors are known. The transposed weight is nowhere to be seen but
+    in the graph. False, and nothing told, where it was computed in another way. `saved_of` says what a node saved
+    under some names, of some tensors."""
     x, weight, bias = args
     identity = source.identity
     listener: Any = source.listener
@@ -29,7 +32,8 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     if made is None:
         return False
     turned, main = made
-    w, given, b = (identity.number_of(tensor, frame) for tensor in (weight, x, bias))
+    tensors = identity.known
+    w, given, b = tensors[id(weight)].number, tensors[id(x)].number, tensors[id(bias)].number
     enabled, in_pass = torch.is_grad_enabled(), source.in_pass
     t = next_tensor_number()
     known = identity.fresh(out)
@@ -57,13 +61,12 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     else:
         fn, record, edges = main
         record.tensors[0] = state.tensor
-        saved = identity.saved_as(saved_as_is(fn, "_raw_saved_mat1", True), (x,))
+        saved = saved_of(fn, ("_raw_saved_mat1",), (x,))
         if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
-            saved.append(Saved(t, 0))
+            saved = (*saved, t, 0)
         listener.differentiated(
             frame, "addmm", "", of_addmm, in_pass, (b, given, t), state.tensor, out, state.flags, state.version, 0,
-            record.number, record.name, identity.edges_of(edges, (b, given, t)),
-            [part for pair in saved for part in pair],
+            record.number, record.name, identity.edges_of(edges, (b, given, t)), saved,
         )  # fmt: skip
     return True
 
@@ -82,9 +85,12 @@ def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | N
             return None
         new.insert(0, (turned, turned.next_functions))
         before.insert(0, new[0][1][0][0])
-    leaves = [node for node in before if node is not None and identity.key not in node.metadata]
-    if not all(hasattr(node, "variable") for node in leaves):
-        return None
+    leaves = []
+    for node in before:
+        if node is not None and identity.key not in node.metadata:
+            if not hasattr(node, "variable"):
+                return None
+            leaves.append(node)
     for leaf in leaves:
         identity.number_leaf(leaf)
     *of_t, of_addmm = identity.number_made(new)

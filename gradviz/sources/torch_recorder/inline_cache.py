@@ -1,0 +1,340 @@
+"""What followed the call at a place the last time: an inline cache, as interpreters have one.
+
+A training loop makes the same calls at the same places. The first call of a place goes the long way (`forward.py`) and
+leaves an entry here. The next one only compares: are the arguments of the same sort, is the result of the same dtype,
+is its node of the same type, were all nodes that it leads to told before? Then what the long way would find out is in
+the entry. Where one answer is no, the call goes the long way, and nothing has been told. More: `docs/recording.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import is_grad_enabled
+from torch.autograd import forward_ad
+
+from gradviz.events.counters import next_node_number
+from gradviz.events.field_types import Rule
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD
+from gradviz.sources.torch_recorder import calls
+from gradviz.sources.torch_recorder.arguments import OPERANDS
+from gradviz.sources.torch_recorder.described import described
+from gradviz.sources.torch_recorder.identity import Known, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.saved import HAVE_DATA, saved_as_is
+from gradviz.sources.torch_recorder.shared import Source, in_transform
+from gradviz.sources.torch_recorder.tensor_values import PLAIN
+
+_MOST = 10_000  # places of which entries are kept
+_MOST_AT_A_PLACE = 4
+_PATIENCE = 16  # calls of a place that differ from one another, until nothing more is learned there
+_HANDS_ON = torch.overrides.handle_torch_function.__code__
+_Place = tuple[int, int, Any]  # the address of a code, the instruction in it, and the function that it calls
+_is_traced = torch._C._is_tracing
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_SavedTensor: Any = torch._C._autograd.SavedTensor
+_TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
+# Arguments whose text is the same where they are of the same type and equal, but for zeros, which have a sign.
+_CONSTANTS = {
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+}
+# Ops of which the long way asks more than an entry knows: a target's dtype, memory that is shared unseen.
+_LEFT_OUT = {"setitem", "cross_entropy", *calls.ALIASES, *calls.UNCOUNTED}
+
+
+class Entry(NamedTuple):
+    """What followed the call at a place. `given` are its arguments, with `_TENSOR` in the place of tensors, `labels`
+    the names of the last of them. `absent` is where an operand that is no tensor stands among the inputs; `node` is
+    the type of the node that the call made, `edges` how many edges that has. `code` is kept alive: places are known
+    by its address."""
+
+    code: CodeType
+    given: tuple[Any, ...]
+    labels: tuple[str, ...]
+    op: str
+    text: str
+    rule: Rule
+    absent: int | None
+    dtypes: tuple[torch.dtype, torch.dtype]  # of the first input and of the result
+    dimensions: tuple[int, ...] | None  # of the inputs of a product, which has its name from them
+    node: type
+    node_name: str
+    edges: int
+    saved: tuple[str, ...]  # the attributes of the node that hold what it saved
+
+
+# A call that is like the last one so far: its entry, its inputs, their numbers, and their versions before it.
+Call = tuple[Entry, list[torch.Tensor], list[int], list[int]]
+
+
+class InlineCache:
+    """Tells a source's listener of calls that are like the last one at their place. `note_view` is given a new view,
+    what is known of it, and the inputs that it may show."""
+
+    def __init__(
+        self, source: Source, note_view: Callable[[torch.Tensor, Known, Sequence[torch.Tensor]], None]
+    ) -> None:
+        self.source, self.identity = source, source.identity
+        self.note_view = note_view
+        self.entries: dict[_Place, list[Entry]] = {}
+        self.learned: dict[_Place, int] = {}  # how often an entry was made for a place
+
+    # --- before the call
+
+    def begin(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Call | None:
+        """The call of `func` that is about to be made in `frame`; None where it is like none before, or where nobody
+        is to be told."""
+        source = self.source
+        listener = source.listener
+        if listener is None or source.thread.muted or _is_traced() or not listener.detailed or in_transform():
+            return None
+        code = frame.f_code
+        if (
+            code is _HANDS_ON and frame.f_back is not None
+        ):  # all functions of PyTorch's written in Python come by there
+            frame = frame.f_back
+            code = frame.f_code
+        entries = self.entries.get((id(code), frame.f_lasti, func))
+        if entries is None or self.identity.pending:
+            return None
+        values, labels = (*args, *kwargs.values()) if kwargs else args, tuple(kwargs)
+        for entry in entries:
+            if len(values) == len(entry.given) and labels == entry.labels:
+                call = self._compared(entry, values)
+                if call is not None:
+                    return call
+        return None
+
+    def _compared(self, entry: Entry, values: Sequence[Any]) -> Call | None:
+        """The call with these arguments, if they are like those of an entry."""
+        known = self.identity.known
+        inputs: list[torch.Tensor] = []
+        numbers: list[int] = []
+        versions: list[int] = []
+        try:
+            for value, before in zip(values, entry.given):  # noqa: B905
+                if before is _TENSOR:
+                    one = known.get(id(value))
+                    if one is None or type(value) not in PLAIN:
+                        return None
+                    inputs.append(value)
+                    numbers.append(one.number)
+                    versions.append(value._version)
+                elif value is not before and not _is_equal(value, before):
+                    return None
+        except RuntimeError:  # a tensor of inference mode counts no versions
+            return None
+        if entry.dimensions is not None and tuple([tensor.ndim for tensor in inputs]) != entry.dimensions:
+            return None
+        return entry, inputs, numbers, versions
+
+    # --- after it
+
+    def end(self, call: Call, result: Any, frame: FrameType) -> bool:
+        """Tell of a call that has been made. False, and nothing is told, where it is not like the last one after
+        all."""
+        entry, inputs, numbers, versions = call
+        if type(result) is not torch.Tensor or (inputs[0].dtype, result.dtype) != entry.dtypes:
+            return False
+        identity = self.identity
+        if id(result) in identity.known or identity.pending or forward_ad._current_level >= 0:
+            return False
+        for tensor, version in zip(inputs, versions):  # noqa: B905
+            if tensor._version != version:
+                return False
+        fn = grad_fn_of(result)
+        if type(fn) is not entry.node:
+            return False
+        if entry.absent is not None:
+            numbers = numbers.copy()
+            numbers.insert(entry.absent, 0)
+        if fn is None:
+            return self._tell_op(entry, inputs, numbers, result, frame)
+        return self._tell_op_and_node(entry, inputs, numbers, result, fn, frame)
+
+    def _tell_op(
+        self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], result: torch.Tensor,
+        frame: FrameType,
+    ) -> bool:  # fmt: skip
+        """An op made no node."""
+        if result.requires_grad:
+            return False
+        known = self.identity.fresh(result)
+        if result._is_view():
+            self.note_view(result, known, inputs)
+        listener: Any = self.source.listener
+        listener.op(
+            frame, entry.op, entry.text, entry.rule, self.source.in_pass, is_grad_enabled(), numbers, (known.number,),
+            (result,), (LEAF | known.alias,), (known.version,), (known.base,),
+        )  # fmt: skip
+        return True
+
+    def _tell_op_and_node(
+        self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], result: torch.Tensor, fn: Any,
+        frame: FrameType,
+    ) -> bool:  # fmt: skip
+        """An op made one node, and all that it leads to has been told of, but for leaves."""
+        identity, key = self.identity, self.identity.key
+        metadata, nexts = fn.metadata, fn.next_functions
+        if key in metadata or len(nexts) != entry.edges or result.output_nr or not is_grad_enabled():
+            return False
+        leaves: list[Any] = []
+        for target, _ in nexts:
+            if target is not None and key not in target.metadata:
+                if not hasattr(target, "variable"):
+                    return False
+                leaves.append(target)
+        known = identity.fresh(result)
+        if result._is_view():
+            self.note_view(result, known, inputs)
+        for leaf in reversed(leaves):  # in the order of the long way, so that they get the same numbers
+            if key not in leaf.metadata:
+                identity.number_leaf(leaf)
+        node = next_node_number()
+        record = metadata[key] = NodeRecord(node, entry.node_name, False, False, fn._sequence_nr())
+        record.tensors[0] = known.number
+        listener: Any = self.source.listener
+        listener.differentiated(
+            frame, entry.op, entry.text, entry.rule, self.source.in_pass, numbers, known.number, result,
+            REQUIRES_GRAD | known.alias, known.version, known.base, node, entry.node_name,
+            identity.edges_of(nexts, numbers),
+            self.saved(fn, entry.saved, (*inputs, result)) if entry.saved else (),
+        )  # fmt: skip
+        return True
+
+    def saved(self, fn: Any, names: Sequence[str], candidates: Sequence[torch.Tensor]) -> Sequence[int]:
+        """What a node saved under these names, flat: as `Identity.saved_by`, with a call only for another tensor on the
+        memory of one that is known."""
+        identity = self.identity
+        known = identity.known
+        is_plain = HAVE_DATA and not _dispatch_modes()
+        found: list[tuple[int, int]] = []
+        for name in names:
+            try:
+                raw = getattr(fn, name) if is_plain else saved_as_is(fn, name, True)
+            except (RuntimeError, AttributeError):  # none was saved
+                continue
+            if not is_plain:
+                found += identity.saved_as(raw, candidates)
+                continue
+            data: Any = raw.data if type(raw) is _SavedTensor else raw
+            if data is None:
+                continue
+            one = known.get(id(data))
+            if one is None:
+                found += identity.saved_as(raw, candidates)
+                continue
+            try:
+                found.append((one.number, data._version))
+            except RuntimeError:  # of inference mode
+                found.append((one.number, 0))
+        if len(found) < 2:
+            return found[0] if found else ()
+        order = {known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
+        placed = sorted([(order.get(pair[0], -1), at, *pair) for at, pair in enumerate(found)])
+        return [part for _, _, *pair in placed for part in pair]
+
+    # --- an entry
+
+    def learn(
+        self, func: Any, name: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any,
+        frame: FrameType,
+    ) -> None:  # fmt: skip
+        """Keep what followed a call that has been told of the long way."""
+        if name in _LEFT_OUT or func in calls.RUNNING or in_transform():
+            return
+        if frame.f_code is _HANDS_ON and frame.f_back is not None:
+            frame = frame.f_back
+        place = id(frame.f_code), frame.f_lasti, func
+        times = self.learned.get(place, 0)
+        entry = self._entry(name, args, kwargs, inputs, result, frame.f_code) if times < _PATIENCE else None
+        if entry is None:
+            return
+        if len(self.entries) >= _MOST:
+            self.entries.clear()
+            self.learned.clear()
+        others = [one for one in self.entries.get(place, ()) if one.given != entry.given]
+        self.entries[place] = [entry, *others[: _MOST_AT_A_PLACE - 1]]
+        self.learned[place] = times + 1
+
+    def _entry(
+        self, op: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any, code: CodeType
+    ) -> Entry | None:
+        """What followed a call; None where the next one of its place has to go the long way in any case."""
+        given = _given(args, kwargs)
+        is_new = type(result) is torch.Tensor and all(result is not one for one in inputs)
+        if given is None or not is_new or not inputs or len(inputs) != given.count(_TENSOR):
+            return None
+        dimensions = None
+        if op == "matmul" and len(inputs) == 2:
+            dimensions = inputs[0].ndim, inputs[1].ndim
+            op = calls.PRODUCTS.get(dimensions, op)
+        absent = None
+        if op in OPERANDS and len(inputs) == 1 and len(args) == 2:
+            absent = 0 if args[0] is not inputs[0] else 1
+        floating = result.is_floating_point() or inputs[0].is_floating_point()
+        text, rule = described(op, args, kwargs, floating, len(inputs) + (absent is not None))
+        fn = grad_fn_of(result)
+        name, edges = "", 0
+        saved: tuple[str, ...] = ()
+        if fn is not None:
+            record = fn.metadata.get(self.identity.key)
+            if record is None or record.name != type(fn).__name__:  # a type that nodes of several names have
+                return None
+            name, edges, saved = record.name, len(fn.next_functions), self.identity.saved_names(fn)
+            rule = rule if rule.inputs else rule_of_node(name, edges)
+        dtypes = inputs[0].dtype, result.dtype
+        return Entry(
+            code,
+            given,
+            tuple(kwargs),
+            op,
+            text,
+            rule,
+            absent,
+            dtypes,
+            dimensions,
+            type(fn),
+            name,
+            edges,
+            saved,
+        )
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The arguments of a call with `_TENSOR` for each tensor; None where one cannot be compared by its identity."""
+    given = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            given.append(_TENSOR)
+        elif type(value) in _CONSTANTS or _is_shape(value):
+            given.append(value)
+        else:
+            return None
+    return tuple(given)
+
+
+def _is_equal(value: Any, before: Any) -> bool:
+    """Whether an argument that is not the object of an entry has the same text all the same."""
+    if type(value) is not type(before) or value != before:
+        return False
+    if type(value) in (float, complex):
+        return bool(value)
+    return type(value) in (int, str, bool) or _is_shape(value)
+
+
+def _is_shape(value: Any) -> bool:
+    """Whether it is a tuple of ints, which nobody can change."""
+    return type(value) in (tuple, torch.Size) and all(type(part) is int for part in value)

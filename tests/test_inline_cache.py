@@ -1,0 +1,179 @@
+"""Calls that are like the last one at their place are told as all others are.
+
+A program makes each call three times at one place, and changes what it computes with. It is recorded with the cache and
+without it; both files hold the same events."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import gradviz
+
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import sys, torch
+from torch import nn
+from torch.nn import functional as F
+import gradviz
+from gradviz.sources.torch_recorder.inline_cache import InlineCache
+
+hits = 0
+end = InlineCache.end
+
+def counted(*arguments):
+    global hits
+    is_hit = end(*arguments)
+    hits += is_hit
+    return is_hit
+
+InlineCache.end = counted
+if sys.argv[2] == "without":
+    InlineCache.begin = lambda *arguments: None
+
+def twice(x):
+    return x * 2
+
+def each(things, call):
+    for thing in things:
+        call(thing)
+
+torch.manual_seed(0)
+w = torch.randn(3, 3, requires_grad=True)
+x = torch.randn(3, 3)
+layers = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.GELU(), nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3))
+deep = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+def numbers(scale):
+    (w * scale).sum().backward()
+
+def products(other):
+    y = w @ other
+    (y.tanh() * y).sum().backward()
+
+def views(shape):
+    y = (w * 1).view(shape)
+    (y.transpose(0, 1) + y.reshape(-1)[0]).sum().backward()
+
+def dtypes(other):
+    (w * other > 0.5).float().add(w).sum().backward()
+
+def graded(mode):
+    with mode():
+        y = w * x
+        z = y.exp() - w
+    return z
+
+def written(at):
+    y = w * 1.5
+    if at == 1:
+        y.add_(1)
+    y.sigmoid().sum().backward()
+
+def packed(at):
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: (t, at), lambda pair: pair[0])
+    if at == 1:
+        with hooks:
+            y = w.exp() * w
+    else:
+        y = w.exp() * w
+    y.sum().backward()
+
+def transformed(at):
+    f = lambda t: (t * w).sin().sum()
+    y = torch.func.grad(f)(x) if at == 1 else f(x)
+    y.sum().backward()
+
+def dual(at):
+    level = torch.autograd.forward_ad
+    with level.dual_level():
+        t = level.make_dual(x, x) if at == 1 else x
+        (t * w).cos()
+
+def joined(parts):
+    (torch.cat(parts) if type(parts) is list else torch.softmax(parts, dim=0)).sum().backward()
+
+def differentiated(create):
+    y = (w ** 3 * 2.0).sum()
+    (g,) = torch.autograd.grad(y, w, create_graph=create)
+    if create:
+        (g * g).sum().backward()
+
+def hooked(at):
+    y = w * 3
+    if at == 1:
+        y.register_hook(twice)
+        y.retain_grad()
+    (y + y).sum().backward()
+
+def trained(at):
+    layers.train(at != 1)
+    layers(x).square().mean().backward()
+    deep(x.reshape(1, 3, 3)[..., [0, 1, 2, 0]]).sum().backward()
+
+with gradviz.record(sys.argv[1], values="full"):
+    each([2, 2, -0.0, 0.0, 0.0, 2.0, True, 1], numbers)
+    each([w, x, x[0], x, x.clone().requires_grad_()], products)
+    each([(3, 3), (9, 1), (3, 3), torch.Size([9, 1])], views)
+    each([x, x.double(), 3, x], dtypes)
+    each([torch.enable_grad, torch.no_grad, torch.no_grad, torch.inference_mode, torch.enable_grad], graded)
+    for call in (written, packed, transformed, dual, hooked, trained):
+        each(range(4), call)
+    each([w * 1, [w, x], w * 1, w * 2], joined)
+    each([False, True, False, True, True], differentiated)
+print(hits)
+"""
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    """The events of a trace, with what tensors were at them, but for times."""
+    with gradviz.open(path) as trace:
+        found = []
+        for event in trace:
+            fields = dataclasses.asdict(event) | {"kind": type(event).__name__, "time": None}
+            made = getattr(event, "outputs", ())
+            fields["states"] = [repr(trace.snapshot(tensor, event.index)) for tensor in made]
+            found.append(fields)
+        return found
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """How many calls the cache told of, and the events, with and without it."""
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "program.py").write_text(PROGRAM)
+    found = {}
+    for way in ("with", "without"):
+        path = folder / f"{way}.gradviz"
+        done = subprocess.run(
+            [sys.executable, str(folder / "program.py"), str(path), way],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr == ""
+        found[way] = json.loads(done.stdout), events_of(path)
+    return found
+
+
+def test_what_the_cache_tells_is_what_the_long_way_tells(recorded: dict[str, Any]) -> None:
+    (_, cached), (_, plain) = recorded["with"], recorded["without"]
+    assert len(cached) == len(plain) > 1000
+    for mine, theirs in zip(cached, plain, strict=True):
+        assert mine == theirs
+
+
+def test_the_cache_is_used(recorded: dict[str, Any]) -> None:
+    hits, events = recorded["with"]
+    ops = sum(event["kind"] == "OpRan" for event in events)
+    assert hits > ops / 4
+    assert recorded["without"][0] == 0

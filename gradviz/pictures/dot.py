@@ -55,7 +55,7 @@ class _Writer:
         for link in self.scene.links:
             self._add_link(link)
         for above, below in self._guides():
-            self.dot.edge(above, below, **style.GUIDE)
+            self.dot.edge(_name(above), _name(below), **style.GUIDE)
         return self.dot.source
 
     def _guides(self) -> Iterator[tuple[str, str]]:
@@ -130,13 +130,13 @@ class _Writer:
             _roomy(text) if role in style.BOLD or len(text) > _LONG else text for role, text in thing.lines
         ]
         names = {"id": thing.id, "class": " ".join(thing.classes), "tooltip": quoted([thing.tooltip])}
-        dot.node(thing.id, label=quoted(lines), **names, **style.look(style.NODES, thing.classes))
+        dot.node(_name(thing.id), label=quoted(lines), **names, **style.look(style.NODES, thing.classes))
 
     def _add_tie(self, dot: Any, thing: Thing) -> None:
         """Connect an op with its grad_fn, or a leaf with the AccumulateGrad that sets its .grad."""
         fills = "filled" in self.scene.things[thing.pair].classes
         look = _reversed_arrow(style.FILLS) if fills else style.TIE
-        dot.edge(thing.id, thing.pair, **{"class": "tie", "weight": "5"}, **look)
+        dot.edge(_name(thing.id), _name(thing.pair), **{"class": "tie", "weight": "5"}, **look)
 
     # --- links
 
@@ -147,9 +147,14 @@ class _Writer:
             room = _LOOP_ROOM if link.source == link.target else ""
             names["label"] = quoted([f" {text} {room}" for text in link.label])
         if link.backward:
-            self.dot.edge(link.target, link.source, **names, **_reversed_arrow(look))
+            self.dot.edge(_name(link.target), _name(link.source), **names, **_reversed_arrow(look))
         else:
-            self.dot.edge(link.source, link.target, **names, **look)
+            self.dot.edge(_name(link.source), _name(link.target), **names, **look)
+
+
+def _name(node: str) -> str:
+    """The name of a node in DOT, where what follows a colon would be the port of another node."""
+    return node.replace(":", "_")
 
 
 def _roomy(text: str) -> str:

@@ -12,7 +12,7 @@ from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.graph import slices
-from gradviz.graph.beside import beside
+from gradviz.graph.beside import beside, passes_beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
@@ -55,6 +55,7 @@ class Choice:
     findings: bool = True
     style: str = "graph"
     names: tuple[str, ...] = ()
+    beside: tuple[int, ...] = ()  # the other passes that are drawn with it
 
 
 def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
@@ -63,6 +64,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
 
     Raises GradvizError if that is impossible."""
     check_path(path)
+    if choice.beside:
+        _check_passes(traces, path, choice)
     with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
         found = [
             faults(trace, settings_at(Path.cwd()))
@@ -101,6 +104,10 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 for trace, known in zip(others, found[1:], strict=True)
             ]
             graph = beside([graph, *graphs], [label_of(trace) for trace in traces])
+        elif choice.beside:
+            query = Query(first)
+            graphs = [graph, *(_sliced(query, n, choice, not is_json, found[0]) for n in choice.beside)]
+            graph = passes_beside(graphs)
         _rename(graph, choice.names)
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
@@ -109,6 +116,18 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
         note = save(graph, path, choice.theme, choice.rankdir)
     return _told(graph, path) + (note and f"; {note}")
+
+
+def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
+    """Raise GradvizError where several passes cannot be drawn side by side."""
+    if len(traces) > 1:
+        raise GradvizError(
+            "several --pass are for one trace: give one --pass, which is drawn of each of these"
+        )
+    if path.suffix.lower() == PAGE:
+        raise GradvizError("a page has the other passes, too ([ and ] go to them): give one --pass")
+    if choice.style == "textbook":
+        raise GradvizError("--style textbook draws one pass: give one --pass")
 
 
 def _rename(graph: Graph, names: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ Examples:
   gradviz graph                            the newest trace here, as STEM.svg
   gradviz graph net.gradviz -o net.png
   gradviz graph --pass 17 --show backward -o pass17.svg
+  gradviz graph --pass 1 --pass 2          two steps of a loop, side by side
   gradviz graph --depth 1                  outer scopes only
   gradviz graph --unfold layers/3          also open this scope
   gradviz graph --unrolled                 each step of a loop
@@ -30,11 +31,12 @@ Examples:
 )
 @click.option(
     "--pass",
-    "number",
+    "numbers",
     type=int,
+    multiple=True,
     metavar="N",
-    help="Draw backward pass N [default: that of the first finding, NaN or error; else of a small program the last, "
-    "of a larger one the first with a cut, else the first].",
+    help="Draw backward pass N; given twice, two passes side by side [default: that of the first finding, NaN or "
+    "error; else of a small program the last, of a larger one the first with a cut, else the first].",
 )
 @click.option(
     "--show",
@@ -90,7 +92,7 @@ Examples:
 def graph(
     traces: tuple[Path, ...],
     output: Path | None,
-    number: int | None,
+    numbers: tuple[int, ...],
     show: str,
     whole: bool,
     depth: int | None,
@@ -125,7 +127,7 @@ def graph(
     if (start is None) != (end is None):
         fail("--from and --to go together: give the start and the end of the paths")
     choice = Choice(
-        number,
+        numbers[0] if numbers else None,
         show,
         whole,
         depth,
@@ -141,6 +143,7 @@ def graph(
         findings,
         style,
         tuple(names.split(",")) if names else (),
+        numbers[1:],
     )
     with all_opened(traces) as recorded:
         told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)

@@ -1,11 +1,11 @@
-"""Several graphs as one, side by side: those of the ranks of one training."""
+"""Several graphs as one, side by side: those of the ranks of one training, those of passes of one run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradviz.graph.model import Graph
+from gradviz.graph.model import OP, Graph
 
 
 def beside(graphs: Sequence[Graph], labels: Sequence[str]) -> Graph:
@@ -26,4 +26,15 @@ def beside(graphs: Sequence[Graph], labels: Sequence[str]) -> Graph:
         joined.edges += [
             replace(edge, source=of(edge.source), target=of(edge.target)) for edge in graph.edges
         ]
+    return joined
+
+
+def passes_beside(graphs: Sequence[Graph]) -> Graph:
+    """The graphs of several passes of one run, side by side."""
+    first = graphs[0]
+    joined = beside(graphs, [f"pass {graph.pass_number}" for graph in graphs])
+    joined.side_by_side = tuple(graph.pass_number or 0 for graph in graphs)
+    joined.title = first.title if all(graph.title == first.title for graph in graphs) else ""
+    ops = [{node.id for node in graph.nodes.values() if node.kind == OP} for graph in graphs]
+    joined.left_out = first.left_out + len(ops[0]) - len(set().union(*ops))
     return joined

@@ -149,11 +149,15 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
+    side_by_side: tuple[int, ...] = ()  # the passes, where there are several
 
     def run(self) -> str:
         """Which part of the run it is: `pass 2 of 20, with the first NaN`."""
         if self.pass_number is None:
             return f"what leads to {self.of}" if self.of else "the whole run"
+        if self.side_by_side:
+            *head, last = map(str, self.side_by_side)
+            return f"passes {', '.join(head)} and {last} of {self.passes}"
         return f"pass {self.pass_number} of {self.passes}" + (f", {self.why}" if self.why else "")
 
     def counts(self) -> dict[str, int]:

@@ -149,6 +149,12 @@ CLAIMS = [
         "cut.grad is None: cut does not require grad",
     ),
     Claim(
+        "... and the three side by side",
+        "freezing",
+        'step freezing.gradviz --commands "last; variables"',
+        "unrecorded [3, 8] False True None None cut [2, 4] False True None None",
+    ),
+    Claim(
         "create_graph=True makes the gradient differentiable",
         "double_backward",
         "step double_backward.gradviz --commands \"until kind == 'pass_began' and pass == 2\"",
@@ -207,6 +213,18 @@ CLAIMS = [
         "control_flow",
         "info control_flow.gradviz",
         "passes 2, of 2 shapes",
+    ),
+    Claim(
+        "... side by side in one picture",
+        "control_flow",
+        "graph control_flow.gradviz --pass 1 --pass 2 -o control_flow.dot",
+        "control_flow.py · passes 1 and 2 of 2",
+    ),
+    Claim(
+        "... and what differs in words",
+        "control_flow",
+        "diff control_flow.gradviz --pass 1 --pass 2",
+        "− control_flow.py:9 add in x + 1",
     ),
 ]
 

@@ -20,6 +20,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.learn.exercise import _expected
 from gradviz.learn.lesson import is_right, is_word, lesson_called, lessons
 from gradviz.learn.lesson_file import Lesson
+from gradviz.page.page_texts import LITERAL, static_texts
 from gradviz.step import pages, screen
 from gradviz.step.command_error import CommandError
 from gradviz.step.plain_stop import describe
@@ -334,6 +335,21 @@ def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_pa
         assert texts.missing <= {*TERMS, ".grad norm", " ({events})"}
 
 
+def test_an_export_in_a_lesson_is_drawn_as_in_a_textbook_and_shows_no_open_answer(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.dot"
+    with _opened(lessons()["accumulation"], "en") as session:
+        obey(session, "last")
+        obey(session, f"export {picture}")
+        before = picture.read_text(encoding="utf-8")
+        assert "∂(x**3)/∂x" in before  # the local derivative, which no box of the other drawing has
+        assert "grad_fn" not in before
+        assert ".grad" not in before
+        for answer in ("0.6", "1.2"):
+            obey(session, f"answer {answer}")
+        obey(session, f"export {picture}")
+        assert "(before)" in picture.read_text(encoding="utf-8")
+
+
 # What Korean courses say in English: words of the field, and names of PyTorch.
 IN_ENGLISH = {
     "leaf", "non-leaf", "upstream", "downstream", "local", "node", "edge", "root", "tangent", "backward", "forward",
@@ -400,13 +416,22 @@ def test_no_korean_sentence_says_gradient_in_english() -> None:
 
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
     gradviz = Path(words.__file__).parent.parent
-    files = [file for room in ("words", "step", "learn") for file in (gradviz / room).glob("*.py")]
-    files += [*(gradviz / "query").glob("predicate*.py"), gradviz / "cli" / "learn.py"]
+    files = [file for room in ("words", "step", "learn", "page") for file in (gradviz / room).glob("*.py")]
+    files += [
+        *(gradviz / "query").glob("predicate*.py"),
+        gradviz / "cli" / "learn.py",
+        gradviz / "pictures" / "textbook.py",
+    ]
     texts = {
         node.value
         for file in files
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    page = gradviz / "page"
+    texts |= static_texts((page / "page.html").read_text(encoding="utf-8"))
+    texts |= {
+        text for file in page.glob("*.js") for text in LITERAL.findall(file.read_text(encoding="utf-8"))
     }
     assert set(texts_of("ko")) <= texts
     for english, korean in texts_of("ko").items():

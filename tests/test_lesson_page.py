@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import CHROMIUM
 from invoked import invoked
+from test_learn import ENGLISH, IN_ENGLISH
 
 from gradviz.cli.learn import _opened
+from gradviz.events.kinds import OpRan
 from gradviz.learn.lesson import lessons
 from gradviz.learn.lesson_file import Lesson
 from gradviz.learn.lesson_page import lesson_page
-from gradviz.words.languages import LANGUAGES
+from gradviz.page import SCRIPTS
+from gradviz.page.page_texts import static_texts
+from gradviz.words.languages import LANGUAGES, texts
 
 
 def asked(lesson: Lesson, language: str) -> dict[str, Any]:
@@ -37,6 +45,54 @@ def test_each_question_of_a_lesson_is_on_its_page_at_events_that_the_page_has(
     assert all(one["answer"] and one["because"] for one in data["questions"])
     assert min(place[0] for one in data["questions"] for place in (one["stop"], one["shown"])) >= 0
     assert all(one["at"] < one["until"] for one in data["questions"])
+
+
+PAGE = files("gradviz.page")
+# What the page names as PyTorch does, and what is a name of its own.
+NAMES = {
+    ".grad", "shape", "dtype", "is_leaf", "requires_grad", "grad_fn", "grad_fns", "id", "next_functions", "tangent",
+    "leaf", "gradviz check", "event",
+}  # fmt: skip
+
+
+def test_each_text_of_the_page_itself_is_there_in_korean() -> None:
+    scripts = [PAGE.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    asked_for = {
+        text for script in scripts for text in re.findall(r"""\bsaid\("((?:[^"\\]|\\.)+)\"""", script)
+    }
+    asked_for |= {text for script in scripts for text in re.findall(r"""\bfact\("([^"]+)\"""", script)}
+    listed = [
+        line for script in scripts for line in re.findall(r"""^  \[("[^\n]*")\],$""", script, re.MULTILINE)
+    ]
+    asked_for |= {json.loads(f"[{line}]")[-1] for line in listed}
+    assert len(asked_for) > 100
+    asked_for |= static_texts(PAGE.joinpath("page.html").read_text(encoding="utf-8"))
+    assert asked_for - texts("ko").keys() - NAMES == set()
+
+
+def shown(page: str) -> Iterator[str]:
+    """The texts that a page shows of a run: those of events, reasons, notes, edges and pictures."""
+    for packed in re.findall(r'id="view-[0-9]+">([^<]*)<', page):
+        view = json.loads(zlib.decompress(base64.b64decode(packed)))
+        for step in view["steps"]:
+            yield from (step["text"], step["phase"], step["why"])
+            yield from (text for row in step.get("rows", ()) for text in row)
+            yield from step.get("told", ())
+        yield from view["why"].values()
+        yield from view["notes"]
+        yield from (text for *_, label, cut in view["edges"] for text in (label, cut))
+        yield from re.findall(r">([^<>]+)</text>", view["book"])
+
+
+@pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.name)
+def test_no_word_of_a_korean_lesson_page_is_english_but_those_of_the_field(lesson: Lesson) -> None:
+    with _opened(lesson, "ko") as session:
+        own = set(re.findall(r"\w+", lesson.program)) | {lesson.name}
+        own |= {op.op for event in session.trace if isinstance(op := event, OpRan)}
+        own |= {word for error in session.trace.errors for word in re.findall(r"\w+", error.message)}
+        told = [*shown(lesson_page(session.exercise, session))]
+    words = {word for text in told for word in ENGLISH.findall(text) if not re.search("[a-z][A-Z]", word)}
+    assert words - own - IN_ENGLISH == set()
 
 
 def test_the_answers_of_a_page_are_those_of_the_lesson() -> None:
@@ -106,4 +162,50 @@ def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(
     assert seen == ["0.6", "1.2", "0.6", "no"]
     assert tab.locator("#book:not([hidden])").count() == 1
     assert wrong == []
+    tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
+def test_a_korean_page_shows_no_english_in_the_browser(browser: Any, tmp_path: Path) -> None:
+    file, lesson = tmp_path / "lesson.html", lessons()["accumulation"]
+    invoked(["learn", lesson.name, "--page", str(file), "--lang", "ko"])
+    with _opened(lesson, "ko") as session:
+        messages = " ".join(error.message for error in session.trace.errors)  # PyTorch's own words
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("body[data-ready]", timeout=30_000)
+    assert tab.get_attribute("html", "lang") == "ko"
+    told = []
+
+    def look() -> None:
+        told.append(tab.inner_text("body"))
+
+    look()
+    while tab.locator("#lesson-next").count():
+        asked = tab.inner_text("#lesson")
+        tab.click("#lesson-next")
+        tab.wait_for_function("asked => document.getElementById('lesson').innerText !== asked", arg=asked)
+        look()
+    tab.keyboard.press("k")
+    for at in range(tab.locator("#graph [data-id]").count()):
+        tab.locator("#graph [data-id]").nth(at).dispatch_event("click")
+        look()
+    for key, box in (("?", "#help-box"), ("m", "#signs-box")):
+        tab.keyboard.press(key)
+        told.append(tab.inner_text(box))
+        tab.keyboard.press("Escape")
+    own = set(re.findall(r"\w+", lesson.program)) | {
+        lesson.name,
+        "gradviz",
+        "check",
+        "Esc",
+        "Shift",
+        "Home",
+        "End",
+    }
+    own |= {"Space", "Enter", "dtype", "shape", "float", "non", "pow", *re.findall(r"\w+", messages)}
+    source = re.compile(r"^[0-9]+\n.*$", re.MULTILINE)
+    words = {word for text in told for word in ENGLISH.findall(source.sub("", text))}
+    assert {word for word in words if not re.search("[a-z][A-Z]", word)} - own - IN_ENGLISH == set()
     tab.close()

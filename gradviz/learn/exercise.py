@@ -13,7 +13,7 @@ from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean, shortened
-from gradviz.words.languages import LANGUAGES, said, texts
+from gradviz.words.languages import LANGUAGES, said
 from gradviz.words.numbers import value
 from gradviz.words.subject import subject
 
@@ -45,8 +45,7 @@ class Exercise:
         self.right = 0
         self.tried = False  # the open question was answered once, and not rightly
         session.exercise = self
-        session.words.language, session.words.texts = language, texts(language)
-        session.words.called.cache_clear()  # names of gradients are in a language
+        session.words.speak(language)
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
         session.page_keys = {"space": "question"}
 

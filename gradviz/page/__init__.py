@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from gradviz.page.books import MOST_BOOKS, book, is_small
 from gradviz.page.firsts import firsts, places
 from gradviz.page.leaf_norms import norms
 from gradviz.page.lesson_data import PageLesson, lesson_data
+from gradviz.page.page_texts import in_language, texts_of_scripts, with_line
 from gradviz.page.pass_summary import PassSummaries
 from gradviz.page.views import Shared, view
 from gradviz.pictures.render import DrawError
@@ -112,15 +113,18 @@ def html(
             f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
             "(--around, --from and --to, --only-grad), or save it as .svg, which is folded"
         )
+    language = "en" if lesson is None else lesson.language
+    words.speak(language)
+    first = _titled(first, words)
     found = firsts(words)
     shared = Shared(words, set(found.values()))
-    summaries = PassSummaries(words.query)
+    summaries = PassSummaries(words)
 
     def shown(graph: Graph, drawn: str) -> dict[str, Any]:
         run = _run(trace, graph.pass_number)
         return {**view(graph, run, shared), "book": drawn, "summary": summaries.of(run)}
 
-    views = [shown(first, book(trace, first))]
+    views = [shown(first, book(trace, first, language))]
     room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
     sizes = {_structure(trace, first.pass_number): len(first.nodes)}
     for other in _order(trace, first.pass_number):
@@ -128,19 +132,19 @@ def html(
         if room <= sizes.get(structure, 0) or len(views) >= MOST_PASSES:
             break  # there is no room for it: its graph need not be built to know that
         try:
-            graph = build(other)
+            graph = _titled(build(other), words)
         except (GraphError, SliceError):
             continue  # that pass has nothing of the requested slice
         sizes[structure] = len(graph.nodes)
         room -= len(graph.nodes)
         if room > 0:
-            views.append(shown(graph, book(trace, graph) if len(views) < MOST_BOOKS else ""))
+            views.append(shown(graph, book(trace, graph, language) if len(views) < MOST_BOOKS else ""))
             room -= len(views[-1]["steps"])
     data = {
         "script": plain(Path(trace.meta.get("script", "")).name, 80),
         "trace": plain(trace.path.name, 80),
         "events": trace.count,
-        "passes": [_pass(run, trace) for run in trace.passes],
+        "passes": [_pass(run, words) for run in trace.passes],
         "held": [one["pass"] for one in views],
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
@@ -152,7 +156,7 @@ def html(
         "sites": shared.sources.sites,
         "files": shared.sources.data(),
     }
-    return _written(data, views)
+    return _written(data, views, language)
 
 
 def _listed(finding: ListedFinding) -> dict[str, Any]:
@@ -193,18 +197,24 @@ def _order(trace: Trace, shown: int | None) -> list[int]:
     return [number for number in numbers if number != shown]
 
 
-def _pass(run: PassInfo, trace: Trace) -> list[Any]:
+def _titled(graph: Graph, words: Words) -> Graph:
+    """A graph whose title, `line 12: z.backward()`, is in the language of the page."""
+    return replace(graph, title=with_line(graph.title, r"^line ([0-9]+)", words))
+
+
+def _pass(run: PassInfo, words: Words) -> list[Any]:
     """A pass: its number, and the line where it began."""
+    trace = words.trace
     site = trace.sites.get(run.site)
     if site is None:
         return [run.number, ""]
     lines = trace.source(site.place.file)
     text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
-    line = f"line {site.place.line}"
+    line = words.say("line {line}", line=site.place.line)
     return [run.number, plain(f"{line}: {text}" if text else line, 60)]
 
 
-def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
+def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -> str:
     here = files(__name__)
     style = here.joinpath("page.css").read_text(encoding="utf-8")
     parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
@@ -222,13 +232,13 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]]) -> str:
         "TITLE": escape(f"{data['script'] or data['trace']} · gradviz"),
         "STYLE": style,
         "SCRIPT": script,
-        "DATA": _json(data),
+        "DATA": _json({**data, "texts": texts_of_scripts(parts, language)}),
         "VIEWS": "\n".join(
             f'<script type="application/octet-stream" id="view-{position}">{_compressed(one)}</script>'
             for position, one in enumerate(views)
         ),
     }
-    parts = here.joinpath("page.html").read_text(encoding="utf-8").split("@@")
+    parts = in_language(here.joinpath("page.html").read_text(encoding="utf-8"), language).split("@@")
     return "".join(part if position % 2 == 0 else filled[part] for position, part in enumerate(parts))
 
 

@@ -12,12 +12,12 @@ function showBook() {
   $("notes").classList.toggle("behind", isOpen);
   if (!isOpen) return;
   $("book-image").src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
-  $("book-image").alt = `${app.view.title}, as gates and wires`;
+  $("book-image").alt = `${app.view.title}, ${said("as gates and wires")}`;
 }
 
 function toggleBook() {
   if ($("book-toggle").hidden && data.lesson) return say(data.lesson.say.later);
-  if (!app.view.book) return say("a textbook's picture is for small graphs: this one has too many operations");
+  if (!app.view.book) return say(said("a textbook's picture is for small graphs: this one has too many operations"));
   book.isShown = !book.isShown;
   return showBook();
 }

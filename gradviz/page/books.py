@@ -15,12 +15,18 @@ MOST_BOOKS = 6  # of one page: each is laid out by Graphviz
 _DOZEN = 12  # operations of a picture that a lesson opens with
 
 
-def book(trace: Trace, graph: Graph) -> str:
-    """The picture of a graph as an SVG document; empty if it is too large for one, or cannot be laid out here."""
+def book(trace: Trace, graph: Graph, language: str) -> str:
+    """The picture of a graph as an SVG document, in a language; empty if it is too large for one, or cannot be laid out
+    here."""
     if not 0 < graph.counts().get(GRAD_FN, 0) <= 2 * MOST:
         return ""
+    words = Words(trace)
+    words.speak(language)
     try:
-        return svg(replace(textbook(Words(trace), graph), rankdir="TB"))  # the stage is no wide strip
+        scene = textbook(words, graph)
+        run = words.say("pass {number} of {count}", number=graph.pass_number, count=graph.passes)
+        caption = [line.replace(f"pass {graph.pass_number} of {graph.passes}", run) for line in scene.caption]
+        return svg(replace(scene, caption=caption, rankdir="TB"))  # the stage is no wide strip
     except GradvizError:
         return ""
 

@@ -9,7 +9,7 @@ function startPasses() {
   const order = data.held.map((pass, position) => [pass, position]).sort((a, b) => (a[0] || 0) - (b[0] || 0));
   const title = new Map(data.passes);
   choice.replaceChildren(...order.map(([pass, position]) =>
-    element("option", { value: position }, pass === null ? "the whole run" : `pass ${pass} of ${data.passes.length}${title.get(pass) ? ` · ${title.get(pass)}` : ""}`)));
+    element("option", { value: position }, pass === null ? said("the whole run") : `${said("pass {number} of {count}", { number: pass, count: data.passes.length })}${title.get(pass) ? ` · ${title.get(pass)}` : ""}`)));
   on("held", () => {
     choice.value = app.view.position;
     say(data.lesson.say.later);
@@ -43,7 +43,7 @@ async function openPass(position) {
 function goToPass(number) {
   if (heldPasses.has(number)) {
     if (data.held[app.asked] !== number) openPass(heldPasses.get(number));
-  } else say(`pass ${number} is not in this page; make a page with it: gradviz graph ${data.trace} --pass ${number} -o pass${number}.html`);
+  } else say(`${said("pass {number} is not in this page; make a page with it:", { number })} gradviz graph ${data.trace} --pass ${number} -o pass${number}.html`);
 }
 
 // The next or previous pass that the page contains.
@@ -52,7 +52,7 @@ function nextPass(direction) {
   const at = numbers.indexOf(data.held[app.asked]);
   const wanted = at < 0 ? (direction > 0 ? 0 : numbers.length - 1) : at + direction;
   if (numbers[wanted] !== undefined) goToPass(numbers[wanted]);
-  else say(direction > 0 ? "this is the last pass" : "this is the first pass");
+  else say(direction > 0 ? said("this is the last pass") : said("this is the first pass"));
 }
 
 // --- the chart
@@ -139,7 +139,7 @@ function legendRow(leaf, number) {
 function selectLeaf(name) {
   const node = app.view.nodes.find((one) => one.leaf && one.name === name && one.until === undefined);
   if (node) select(node.id, true);
-  else say(`${name} is not in this graph`);
+  else say(said("{name} is not in this graph", { name }));
 }
 
 function emphasize(number) {
@@ -168,7 +168,7 @@ function hover(at) {
 }
 
 function showNorms(at) {
-  $("chart-title").textContent = at < 0 ? "norm of each gradient, by pass" : `norm of each gradient after pass ${data.norms.passes[at]}`;
+  $("chart-title").textContent = at < 0 ? said("norm of each gradient, by pass") : said("norm of each gradient after pass {number}", { number: data.norms.passes[at] });
   [...$("legend").children].forEach((row, number) => {
     const norm = at < 0 ? null : data.norms.leaves[number].norms[at];
     row.lastChild.textContent = norm === null || norm === undefined ? "–" : norm === "odd" ? "NaN/inf" : Number(norm.toPrecision(4)).toString();

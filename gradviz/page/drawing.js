@@ -55,7 +55,7 @@ function ownLines(id, k) {
   if (node.kind === "op") return [{ role: "label", text: cut(nameOf(id), 26) }];
   if (node.kind === "grad_fn") {
     const lines = [{ role: "label", text: cut(nameOf(id), 30) }];
-    if (node.base && !app.view.ownerOf.has(id)) lines.push({ role: "fact", text: cut(`of ${node.base}`, 30) });
+    if (node.base && !app.view.ownerOf.has(id)) lines.push({ role: "fact", text: cut(said("of {expression}", { expression: node.base }), 30) });
     if (node.error) lines.push({ role: "odd", text: cut(node.error, 44) });
     return lines;
   }
@@ -87,8 +87,8 @@ function groupLines(group, k) {
   }
   const held = heldBy(group);
   const parts = [];
-  if (held.op) parts.push(`${held.op.toLocaleString("en")} op${held.op > 1 ? "s" : ""}`);
-  if (held.leaf) parts.push(`${held.leaf.toLocaleString("en")} ${held.leaf > 1 ? "leaves" : "leaf"}`);
+  if (held.op) parts.push(said(held.op > 1 ? "{count} ops" : "{count} op", { count: counted(held.op) }));
+  if (held.leaf) parts.push(said(held.leaf > 1 ? "{count} leaves" : "{count} leaf", { count: counted(held.leaf) }));
   if (!parts.length) parts.push(`${held.grad_fn || 0} grad_fns`);
   return [
     { role: "name", text: titleOf(group) },
@@ -103,10 +103,10 @@ function gradLine(group, k) {
   if (!wanting.length) return null;
   const grads = wanting.map((node) => gradOf(node, k)).filter((grad) => grad);
   if (!grads.length) return { role: "none", text: ".grad = None" };
-  if (grads.some((grad) => grad.odd)) return { role: "odd", text: ".grad with NaN or inf" };
+  if (grads.some((grad) => grad.odd)) return { role: "odd", text: said(".grad with NaN or inf") };
   const norm = Math.hypot(...grads.map((grad) => grad.norm || 0));
   const without = wanting.length - grads.length;
-  return { role: "grad", text: `.grad norm ${Number(norm.toPrecision(4))}${without ? `, ${without} of ${wanting.length} without` : ""}` };
+  return { role: "grad", text: `.grad norm ${Number(norm.toPrecision(4))}${without ? said(", {without} of {count} without", { without, count: wanting.length }) : ""}` };
 }
 
 // The parameters in a group that require grad, in their last version.

@@ -4,7 +4,7 @@ function startFindings() {
   const found = data.findings;
   const button = $("findings");
   button.hidden = !found.length;
-  button.textContent = `${found.length} finding${found.length === 1 ? "" : "s"}`;
+  button.textContent = said(found.length === 1 ? "{count} finding" : "{count} findings", { count: found.length });
   button.addEventListener("click", () => showFindings());
   $("findings-list").replaceChildren(...found.map(findingRow));
   document.addEventListener("click", (event) => {
@@ -14,7 +14,7 @@ function startFindings() {
 
 function showFindings(show = $("findings-list").hidden) {
   if (!data.findings.length && !show) return undefined;
-  if (!data.findings.length) return say("gradviz check has found nothing in this run, or was not asked");
+  if (!data.findings.length) return say(said("gradviz check has found nothing in this run, or was not asked"));
   $("findings-list").hidden = !show;
   $("findings").setAttribute("aria-expanded", String(show));
   if (show) $("findings-list").querySelector("button").focus();
@@ -39,6 +39,6 @@ async function goToFinding(finding) {
   const at = finding.event === null ? -1 : view.steps.findIndex((step) => step.k >= finding.event);
   if (at >= 0 && !id) goTo(at);
   select(id || null, true);
-  if (!id && at < 0) say(`finding ${finding.number} has no place in this picture: ${finding.place}`);
+  if (!id && at < 0) say(said("finding {number} has no place in this picture: {place}", finding));
   return undefined;
 }

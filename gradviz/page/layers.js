@@ -3,13 +3,13 @@
 function passPanel() {
   const { summary } = app.view;
   if (!summary || held.until() < Infinity) return null; // a lesson asks for what it says
-  const parts = [element("h3", {}, app.view.pass === null ? "The run" : `Pass ${app.view.pass}`)];
+  const parts = [element("h3", {}, app.view.pass === null ? said("The run") : said("Pass {number}", { number: app.view.pass }))];
   if (summary.loss) parts.push(element("p", {}, `${summary.loss[0]} = `, shownNumber(summary.loss[1])));
   if (summary.layers.length) parts.push(layerTable(summary.layers));
   return element("div", { class: "pass" }, parts);
 }
 
-const shownNumber = (value) => (value === "odd" ? element("span", { class: "odd" }, "not finite") : String(value));
+const shownNumber = (value) => (value === "odd" ? element("span", { class: "odd" }, said("not finite")) : String(value));
 
 function layerTable(layers) {
   const norms = layers.map(([, norm]) => norm).filter(isNumber);
@@ -20,13 +20,13 @@ function layerTable(layers) {
   const width = (norm) => 100 - (85 * (most - Math.log10(norm))) / decades;
   const changes = layers.some(([, , change]) => change !== null);
   return element("table", { class: "layers" },
-    element("thead", {}, element("tr", {}, element("th", {}, "layer"), element("th", { colspan: 2 }, "norm of its gradient"), changes ? element("th", { title: "of the norm of its parameters" }, "step changes") : null)),
+    element("thead", {}, element("tr", {}, element("th", {}, said("layer")), element("th", { colspan: 2 }, said("norm of its gradient")), changes ? element("th", { title: said("of the norm of its parameters") }, said("step changes")) : null)),
     element("tbody", {}, layers.map(([name, norm, change]) =>
       element("tr", {},
         element("th", { scope: "row" }, layerLink(name)),
         element("td", { class: "strip" }, isNumber(norm) ? barOf(width(norm)) : null),
-        element("td", { class: norm === "odd" ? "odd" : "grad" }, norm === "odd" ? "not finite" : String(norm)),
-        changes ? element("td", {}, change === null ? "" : change === "odd" ? element("span", { class: "odd" }, "not finite") : percent(change)) : null))));
+        element("td", { class: norm === "odd" ? "odd" : "grad" }, norm === "odd" ? said("not finite") : String(norm)),
+        changes ? element("td", {}, change === null ? "" : change === "odd" ? element("span", { class: "odd" }, said("not finite")) : percent(change)) : null))));
 }
 
 const LONGEST_PATH = 20;

@@ -28,6 +28,7 @@ class PageLesson:
     """A lesson: its questions in their order, and what the page itself says in its language: `show` and `next` on
     buttons, `later` of what is held back, `done` at the end."""
 
+    language: str
     title: str
     about: str
     questions: Sequence[Asked]

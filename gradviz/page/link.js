@@ -5,16 +5,16 @@
 function startFirsts() {
   const { nan, inf, error } = data.firsts;
   $("first-nan").hidden = !nan && !inf;
-  if (!nan && inf) $("first-nan").textContent = "First inf";
+  if (!nan && inf) $("first-nan").textContent = said("First inf");
   $("first-error").hidden = !error;
 }
 
 async function goToFirst(what) {
   const place = data.firsts[what] || (what === "nan" ? data.firsts.inf : null);
   const none = what === "error" ? "no error in this run" : data.values ? "no NaN and no infinity in this run" : "not known: no values were recorded (--values none)";
-  if (!place) return say(none);
+  if (!place) return say(said(none));
   const [position, at] = place;
-  if (position < 0) return say(`it is at event ${at + 1}, in a pass that this page does not hold`);
+  if (position < 0) return say(said("it is at event {event}, in a pass that this page does not hold", { event: at + 1 }));
   if (app.view.position !== position) await openPass(position);
   select(null);
   goTo(at);
@@ -84,8 +84,8 @@ function keepAddress() {
 
 function copyLink() {
   const link = location.href.replace(/#.*/, "") + written();
-  const shown = () => say(`the address of this view: ${link}`);
-  if (navigator.clipboard) navigator.clipboard.writeText(link).then(() => say("copied the link to this view"), shown);
+  const shown = () => say(`${said("the address of this view:")} ${link}`);
+  if (navigator.clipboard) navigator.clipboard.writeText(link).then(() => say(said("copied the link to this view")), shown);
   else shown();
 }
 

@@ -75,7 +75,7 @@ function foldAll(close) {
     for (const group of groups) {
       if (!app.closed.has(group.id) || group.kind === "place") continue;
       if (shown + group.members.length > MOST_SHOWN) {
-        say(`more than ${MOST_SHOWN.toLocaleString("en")} nodes would show: the rest stays folded`);
+        say(said("more than {count} nodes would show: the rest stays folded", { count: counted(MOST_SHOWN) }));
         break;
       }
       shown += group.members.length;
@@ -181,26 +181,24 @@ function startKeys() {
 
 // --- the start
 
-const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
-
 // Which passes the page holds, if there are more.
 function heldTold() {
   const held = data.held.filter((pass) => pass !== null).sort((a, b) => a - b);
   if (!held.length || held.length >= data.passes.length) return "";
   const some = held.length > 6 ? [...held.slice(0, 4), "…", held.at(-1)] : held;
-  return `${held.length} of ${data.passes.length.toLocaleString("en")} passes are in this page: ${some.join(", ")}`;
+  return said("{held} of {count} passes are in this page: {some}", { held: held.length, count: counted(data.passes.length), some: some.join(", ") });
 }
 
 function showNotes() {
   const view = app.view;
   const parts = [];
   if (view.error && held.until() === Infinity) parts.push(element("span", { class: "odd" }, view.error));
-  if (view.leftOut) parts.push(element("span", {}, `${counted(view.leftOut, "operation")} of the run outside this pass`));
+  if (view.leftOut) parts.push(element("span", {}, said(view.leftOut === 1 ? "{count} operation of the run outside this pass" : "{count} operations of the run outside this pass", { count: counted(view.leftOut) })));
   if (heldTold()) parts.push(element("span", {}, heldTold()));
   for (const note of view.notes) parts.push(element("span", {}, note));
   $("notes").replaceChildren(...parts);
   $("notes").hidden = !parts.length;
-  $("graph").setAttribute("aria-label", `The graph${view.pass === null ? "" : ` of pass ${view.pass}`}: ${view.nodes.length} nodes, ${view.edges.length} edges`);
+  $("graph").setAttribute("aria-label", said(view.pass === null ? "The graph: {nodes} nodes, {edges} edges" : "The graph of pass {pass}: {nodes} nodes, {edges} edges", { pass: view.pass, nodes: view.nodes.length, edges: view.edges.length }));
   $("roll").setAttribute("aria-pressed", view.rolled);
   const foldable = view.groups.some(isFramed);
   $("fold-all").hidden = $("unfold-all").hidden = !foldable;
@@ -210,7 +208,7 @@ function showSelected(reveal) {
   const shown = app.selected ? shownAs(app.selected) : null;
   if (shown) $("stage").setAttribute("aria-activedescendant", `box-${shown}`);
   else $("stage").removeAttribute("aria-activedescendant");
-  $("spoken").textContent = app.selected ? `${nameOf(app.selected)} selected` : "";
+  $("spoken").textContent = app.selected ? said("{name} selected", { name: nameOf(app.selected) }) : "";
   if (shown) bringIntoView(shown, reveal);
 }
 
@@ -219,7 +217,7 @@ on("select", showSelected);
 
 async function start() {
   $("script").textContent = data.script || data.trace;
-  $("keys").replaceChildren(...KEYS.flatMap(([keys, what]) => fact(keys, what)));
+  $("keys").replaceChildren(...KEYS.flatMap(([keys, what]) => fact(keys, said(what))));
   startSigns();
   startZoom();
   startPasses();

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape, unescape
 
 from gradviz.words.languages import texts
+from gradviz.words.words import Words
 
 _STATIC = re.compile(
     r"""(?P<before>\b(?:title|aria-label|placeholder)=")(?P<words>[^"]+)|(?P<end>>)(?P<text>[^<>@]+)"""
 )
-_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
+LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 
 
 def in_language(page: str, language: str) -> str:
@@ -30,8 +31,13 @@ def in_language(page: str, language: str) -> str:
 def texts_of_scripts(scripts: Sequence[str], language: str) -> dict[str, str]:
     """The texts in a language that the scripts of the page ask for, by the English ones."""
     known = texts(language)
-    literals = {literal for script in scripts for literal in _LITERAL.findall(script)}
+    literals = {literal for script in scripts for literal in LITERAL.findall(script)}
     return {english: known[english] for english in sorted(literals & known.keys())}
+
+
+def with_line(text: str, pattern: str, words: Words) -> str:
+    """A text in which the number of a line, which `pattern` finds, is told in the language of the page."""
+    return re.sub(pattern, lambda found: words.say("line {line}", line=found[1]), text)
 
 
 def static_texts(page: str) -> set[str]:

@@ -7,7 +7,7 @@ function nodeLink(id) {
   return element("button", { class: "link", type: "button", onclick: () => select(id, true) }, nameOf(id));
 }
 
-const fact = (label, ...said) => [element("dt", {}, label), element("dd", {}, ...said)];
+const fact = (label, ...told) => [element("dt", {}, said(label)), element("dd", {}, ...told)];
 
 function showPanel() {
   const id = app.selected;
@@ -23,14 +23,14 @@ const FEW_LEAVES = 6;
 
 function stepFacts() {
   const step = now();
-  if (!step) return [element("p", { class: "hint" }, "Nothing was recorded.")];
-  const found = [element("h2", {}, "At this event"), element("p", { class: "sentence" }, step.text)];
-  if (step.told && step.told.length) found.push(whyText("Why", step.told));
+  if (!step) return [element("p", { class: "hint" }, said("Nothing was recorded."))];
+  const found = [element("h2", {}, said("At this event")), element("p", { class: "sentence" }, step.text)];
+  if (step.told && step.told.length) found.push(whyText(said("Why"), step.told));
   if (step.rows) found.push(numberRows(step.rows));
   // Few leaves come first; of many the layers tell more.
   const few = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined).length <= FEW_LEAVES;
   found.push(...(few ? [leafTable(), passPanel()] : [passPanel(), leafTable()]).filter(Boolean));
-  found.push(element("p", { class: "hint" }, "Click a node to see its details. Press ? for the keys."));
+  found.push(element("p", { class: "hint" }, said("Click a node to see its details. Press ? for the keys.")));
   return found;
 }
 
@@ -48,14 +48,14 @@ function leafTable() {
   if (!leaves.length) return null;
   const k = moment();
   return element("table", { class: "leaves" },
-    element("caption", {}, "Leaves"),
+    element("caption", {}, said("Leaves")),
     leaves.slice(0, 40).map((node) => {
       const grad = gradOf(node, k);
       return element("tr", { "data-leaf": node.id },
         element("th", { scope: "row" }, nodeLink(node.id)),
         element("td", { class: grad && grad.odd ? "odd" : grad ? "grad" : "none" }, grad ? grad.text : "None"));
     }),
-    leaves.length > 40 ? element("tr", {}, element("td", { colspan: 2 }, `and ${leaves.length - 40} more`)) : null);
+    leaves.length > 40 ? element("tr", {}, element("td", { colspan: 2 }, said("and {count} more", { count: leaves.length - 40 }))) : null);
 }
 
 // --- a node
@@ -63,13 +63,13 @@ function leafTable() {
 function nodeFacts(node) {
   const k = moment();
   const found = [
-    element("p", { class: "kind" }, PLAIN_KINDS[node.kind], element("button", { class: "close", type: "button", title: "Deselect (Esc)", onclick: () => select(null) }, "×")),
+    element("p", { class: "kind" }, said(PLAIN_KINDS[node.kind]), element("button", { class: "close", type: "button", title: said("Deselect (Esc)"), onclick: () => select(null) }, "×")),
     element("h2", {}, nameOf(node.id)),
     element("dl", {}, [...(node.tensor !== undefined ? tensorFacts(node, k) : []), ...computed(node), ...placed(node)]),
     ...lists(node, k),
   ];
   const reason = held.until() < Infinity ? null : app.view.why[node.id];
-  if (reason) found.splice(2, 0, whyText("At the end of this pass", [reason]));
+  if (reason) found.splice(2, 0, whyText(said("At the end of this pass"), [reason]));
   const step = now();
   if (step && step.rows && step.ids.includes(node.id)) found.splice(2, 0, numberRows(step.rows));
   return found;
@@ -80,7 +80,7 @@ function tensorFacts(node, k) {
   const value = valueOf(node, k);
   const grad = gradOf(node, k);
   const facts = [
-    ...fact("value", element("output", { id: "value" }, there ? (value ? value.text : "not kept") : "not made yet")),
+    ...fact("value", element("output", { id: "value" }, there ? (value ? value.text : said("not kept")) : said("not made yet"))),
   ];
   if (showsGrad(node)) {
     facts.push(...fact(".grad", element("output", { id: "grad", class: grad && grad.odd ? "odd" : "grad" }, grad ? grad.text : "None")));
@@ -91,7 +91,7 @@ function tensorFacts(node, k) {
   facts.push(...fact("is_leaf", node.leaf ? "True" : "False"), ...fact("requires_grad", node.wants ? "True" : "False"));
   if (node.gradFn) facts.push(...fact("grad_fn", node.gradFn));
   if (node.retained) facts.push(...fact("retains grad", "True"));
-  if (node.version) facts.push(...fact("version", `${node.version}, after ${node.writtenBy}`));
+  if (node.version) facts.push(...fact("version", said("{version}, after {op}", { version: node.version, op: node.writtenBy })));
   if (node.base) facts.push(...fact("shares memory with", node.base));
   return facts;
 }
@@ -105,7 +105,7 @@ function computed(node) {
     if (node.base) facts.push(...fact("of", node.base));
     if (node.finding) facts.push(...fact("gradviz check", element("span", { class: "finding" }, node.finding)));
     if (node.error) facts.push(...fact("error", element("span", { class: "odd" }, node.error)));
-    facts.push(...fact("ran", hasRun(node, moment()) ? "yes" : app.view.ran.has(node.id) ? "not yet" : "not in this pass"));
+    facts.push(...fact("ran", hasRun(node, moment()) ? said("yes") : app.view.ran.has(node.id) ? said("not yet") : said("not in this pass")));
   }
   if (node.pair && app.view.nodeOf.has(node.pair)) facts.push(...fact(node.kind === "op" ? "its grad_fn" : "accumulates in", nodeLink(node.pair)));
   const owner = app.view.ownerOf.get(node.id);
@@ -142,7 +142,7 @@ function lists(node, k) {
   for (const [kind, own, other, label] of LISTS) {
     const found = edges.filter((edge) => edge.kind === kind && edge[own] === node.id);
     if (found.length) rows.push(...fact(label, element("ul", {}, found.slice(0, 30).map((edge) => listed(edge, edge[other], k)))));
-    if (found.length > 30) rows.push(...fact("", `and ${found.length - 30} more`));
+    if (found.length > 30) rows.push(...fact("", said("and {count} more", { count: found.length - 30 })));
   }
   return rows.length ? [element("dl", { class: "ways" }, rows)] : [];
 }
@@ -151,24 +151,24 @@ function listed(edge, other, k) {
   const flow = edge.kind === "grad" ? flowOf(edge, k) : null;
   return element("li", {}, nodeLink(other),
     flow ? element("span", { class: flow.odd ? "odd" : "grad" }, ` ${flow.text}`) : null,
-    edge.cut ? element("span", { class: "odd" }, ` cut: ${edge.cut}`) : null);
+    edge.cut ? element("span", { class: "odd" }, ` ${said("cut: {why}", { why: edge.cut })}`) : null);
 }
 
 // --- a group
 
-const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "chain of operations" };
+const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "chain of operations", place: "place of the program" };
 
 function groupFacts(group) {
   const held = heldBy(group);
   const open = !app.closed.has(group.id);
   const counts = [["operations", held.op], ["leaves", held.leaf], ["tensors", held.tensor], ["grad_fns", held.grad_fn]];
   return [
-    element("p", { class: "kind" }, GROUP_KINDS[group.kind], element("button", { class: "close", type: "button", title: "Deselect (Esc)", onclick: () => select(null) }, "×")),
+    element("p", { class: "kind" }, said(GROUP_KINDS[group.kind]), element("button", { class: "close", type: "button", title: said("Deselect (Esc)"), onclick: () => select(null) }, "×")),
     element("h2", {}, group.label),
-    element("p", {}, element("button", { type: "button", onclick: () => fold(group.id) }, open ? "Fold (Enter)" : "Unfold (Enter)")),
+    element("p", {}, element("button", { type: "button", onclick: () => fold(group.id) }, open ? said("Fold (Enter)") : said("Unfold (Enter)"))),
     element("dl", {},
       group.scope ? fact("scope", group.scope) : [],
-      group.count > 1 ? fact("repeats", `${group.count} times`) : [],
+      group.count > 1 ? fact("repeats", said("{count} times", { count: group.count })) : [],
       counts.filter(([, count]) => count).map(([label, count]) => fact(label, count.toLocaleString("en")))),
     element("ul", { class: "inside" }, group.children.slice(0, 60).map((child) => element("li", {}, nodeLink(child)))),
   ];

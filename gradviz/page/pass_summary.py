@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.page.page_texts import with_line
 from gradviz.query.module_curves import (
     NamedCurve,
     changes_of_modules,
@@ -16,8 +17,8 @@ from gradviz.query.module_curves import (
     losses,
     modules_of,
 )
-from gradviz.query.query import Query
 from gradviz.tracefile import PassInfo
+from gradviz.words import Words
 from gradviz.words.escape import plain
 
 _MOST_LAYERS = 32  # bars; of a network with more layers the modules around them
@@ -26,7 +27,8 @@ _MOST_LAYERS = 32  # bars; of a network with more layers the modules around them
 class PassSummaries:
     """The summaries of the passes of one run."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, words: Words) -> None:
+        query, self.words = words.query, words
         self.query = query
         innermost = innermost_module(query)
         layers = {innermost(tensor) for tensor in query.trace.parameters if tensor not in query.trace.buffers}
@@ -42,12 +44,17 @@ class PassSummaries:
         if run is None:
             return None
         gradients, changes = self.gradients.get(run.number, {}), self.changes.get(self._step_after(run), {})
-        loss = [[plain(name, 40), _told(value)] for name, value in self.losses.get(run.number, {}).items()]
+        losses_here = self.losses.get(run.number, {})
+        loss = [[self._named(name), _told(value)] for name, value in losses_here.items()]
         layers = [
             [plain(name, 80), _told(norm), _told(changes[name]) if name in changes else None]
             for name, norm in gradients.items()
         ]
         return {"loss": loss[0] if loss else None, "layers": layers} if loss or layers else None
+
+    def _named(self, loss: str) -> str:
+        """The name of a loss, with its line in the language of the page: `z (line 19)`."""
+        return plain(with_line(loss, r"(?<=\()line ([0-9]+)(?=\)$)", self.words), 40)
 
     def _step_after(self, run: PassInfo) -> int:
         """The number of the step of an optimizer between the end of a pass and the next pass; 0 if there is none."""

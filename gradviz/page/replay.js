@@ -8,8 +8,8 @@ function showStep() {
   const slider = $("slider");
   slider.max = Math.max(0, count - 1);
   slider.value = app.step;
-  $("sentence").textContent = step ? step.text : "nothing was recorded";
-  const where = step ? `event ${(step.k + 1).toLocaleString("en")} of ${data.events.toLocaleString("en")} · ${step.phase}` : "";
+  $("sentence").textContent = step ? step.text : said("nothing was recorded");
+  const where = step ? `${said("event {event} of {count}", { event: counted(step.k + 1), count: counted(data.events) })} · ${step.phase}` : "";
   $("position").textContent = where;
   slider.setAttribute("aria-valuetext", step ? `${where}: ${step.text}` : "");
   $("replay").classList.toggle("backward", Boolean(step) && step.phase.startsWith("backward"));
@@ -49,7 +49,7 @@ function play(start = !player.timer) {
     }, pause);
   }
   $("play").classList.toggle("playing", Boolean(player.timer));
-  $("play").setAttribute("aria-label", player.timer ? "Pause" : "Play");
+  $("play").setAttribute("aria-label", player.timer ? said("Pause") : said("Play"));
 }
 
 // The next step in a direction at which a condition becomes true.

@@ -43,8 +43,8 @@ function showFound() {
   list.replaceChildren(...search.found.slice(0, MOST_FOUND).map((id, at) => result(id, at)));
   list.hidden = !text.trim();
   $("search").setAttribute("aria-expanded", String(!list.hidden));
-  if (text.trim() && !search.found.length) list.append(element("li", { class: "hint" }, "nothing found"));
-  if (search.found.length > MOST_FOUND) list.append(element("li", { class: "hint" }, `and ${search.found.length - MOST_FOUND} more`));
+  if (text.trim() && !search.found.length) list.append(element("li", { class: "hint" }, said("nothing found")));
+  if (search.found.length > MOST_FOUND) list.append(element("li", { class: "hint" }, said("and {count} more", { count: search.found.length - MOST_FOUND })));
   const hits = new Set(search.found.map(shownAs));
   for (const [id, drawn] of picture.nodes) drawn.g.classList.toggle("hit", hits.has(id));
   $("stage").classList.toggle("searching", Boolean(text.trim()));
@@ -53,8 +53,8 @@ function showFound() {
 function result(id, at) {
   const node = app.view.nodeOf.get(id);
   const about = node
-    ? [PLAIN_KINDS[node.kind], node.shape === undefined ? "" : shapeText(node), placeOf(node)].filter(Boolean).join(" · ")
-    : GROUP_KINDS[app.view.groupOf.get(id).kind];
+    ? [said(PLAIN_KINDS[node.kind]), node.shape === undefined ? "" : shapeText(node), placeOf(node)].filter(Boolean).join(" · ")
+    : said(GROUP_KINDS[app.view.groupOf.get(id).kind]);
   return element("li", { role: "option", id: `found-${at}`, "aria-selected": "false", onmousedown: (event) => event.preventDefault(), onclick: () => take(at) },
     element("b", {}, nameOf(id)), element("span", {}, about));
 }

@@ -30,7 +30,7 @@ const sample = (...parts) => svg("svg", { width: 46, height: 22, viewBox: "0 0 4
 function startSigns() {
   const boxes = BOXES.map(([kind, meaning]) => [sample(svg("g", { class: `node ${kind}` }, svg("rect", { x: 4, y: 3, width: 38, height: 16, rx: 5, class: "box" }))), meaning]);
   const lines = LINES.map(([kind, tip, meaning]) => [sample(svg("path", { class: `edge ${kind}`, d: "M3 11H42", "marker-end": `url(#tip-${tip})` })), meaning]);
-  $("signs-list").replaceChildren(...[...boxes, ...lines].map(([drawn, meaning]) => element("li", {}, drawn, element("span", {}, meaning))));
+  $("signs-list").replaceChildren(...[...boxes, ...lines].map(([drawn, meaning]) => element("li", {}, drawn, element("span", {}, said(meaning)))));
 }
 
 function showSigns(show = !$("signs-box").open) {

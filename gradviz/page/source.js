@@ -23,13 +23,13 @@ function showPlace(place, why) {
     const to = number === endLine ? endCol : text.length;
     if (to > from) row.lastChild.replaceChildren(text.slice(0, from), element("mark", {}, text.slice(from, to)), text.slice(to));
   }
-  $("source-title").textContent = `${about.name}:${line}` + (inside && inside !== "<module>" ? ` in ${inside}` : "") + (why ? ` · ${why}` : "");
+  $("source-title").textContent = `${about.name}:${line}` + (inside && inside !== "<module>" ? said(" in {function}", { function: inside }) : "") + (why ? ` · ${why}` : "");
   const first = shownSource.marked[0];
   if (first) {
     const pane = $("source");
     const [top, bottom] = [first.offsetTop, first.offsetTop + first.offsetHeight];
     if (top < pane.scrollTop + 30 || bottom > pane.scrollTop + pane.clientHeight - 30) pane.scrollTop = top - pane.clientHeight / 2;
-  } else if (!about.lines.length) $("source").replaceChildren(element("p", { class: "hint" }, "The source was not kept."));
+  } else if (!about.lines.length) $("source").replaceChildren(element("p", { class: "hint" }, said("The source was not kept.")));
 }
 
 function openFile(file, line) {
@@ -59,7 +59,7 @@ on("step", () => {
   if (!step) return;
   const place = data.sites[step.site];
   if (place) showPlace(place, step.why);
-  else showNoPlace("this event has no source location");
+  else showNoPlace(said("this event has no source location"));
 });
 
 on("select", () => {

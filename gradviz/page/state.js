@@ -16,6 +16,13 @@ const tell = (what, ...about) => (heard.get(what) || []).forEach((act) => act(..
 
 const $ = (id) => document.getElementById(id);
 
+// A text in the language of the page, with its {parts} filled in.
+function said(text, parts = {}) {
+  return (data.texts[text] || text).replace(/{(\w+)}/g, (whole, name) => (name in parts ? parts[name] : whole));
+}
+
+const counted = (count) => count.toLocaleString("en");
+
 // An element with attributes and children; strings become text nodes.
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

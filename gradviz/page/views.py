@@ -86,7 +86,7 @@ class Shared:
             "why": place,
             "lit": list(_lit(stop.event)),
         }
-        if told := [(row.label, row.text) for row in rows(stop, MOST_WAITING)]:
+        if told := [(stop.say(row.label), row.text) for row in rows(stop, MOST_WAITING)]:
             step["rows"] = told
         if k in self.explained:
             step["told"] = [plain(line, 400) for line in why(stop)[1:]]

@@ -157,7 +157,7 @@ class _Book:
         lines.append(("fact", "leaf" if node else "requires_grad=False"))
         lines += self._gradient(node, 0, tensor)
         if told := added_told(self._added.get(tensor)):
-            lines.append(("grad", f".grad {told}"))
+            lines.append(("grad", f".grad {told.replace('(before)', self.words.say('(before)'))}"))
         return Thing(f"v{tensor}", ["variable"], lines, "", "")
 
     def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
@@ -171,7 +171,11 @@ class _Book:
         value = self.moment.value(tensor) if write is None else write.before
         if value is None or value.stats is None:
             return name
-        changed = "" if write is None else f" → {plain(compact(write.after), _LONGEST)} in backward"
+        changed = (
+            ""
+            if write is None
+            else self.words.say(" → {value} in backward", value=plain(compact(write.after), _LONGEST))
+        )
         return f"{name} = {plain(compact(value), _LONGEST)}{changed}"
 
     def _gradient(self, node: int, nr: int, tensor: int) -> list[Line]:
@@ -183,7 +187,10 @@ class _Book:
         if not addition or len(told) <= _LONGEST_SUM:
             return [("grad", plain(f"{name} = {told}", _LONGEST))]
         parts = len(self.moment.meeting(node, nr).arrivals)
-        return [("grad", plain(f"{name} = {total}", _LONGEST)), ("grad", f"the sum of {parts}")]
+        return [
+            ("grad", plain(f"{name} = {total}", _LONGEST)),
+            ("grad", self.words.say("the sum of {count}", count=parts)),
+        ]
 
     def _contribution(self, step: ChainStep) -> list[str]:
         """What one of several wires gives to the gradient of a tensor."""

@@ -13,6 +13,7 @@ from gradviz.query.trend import Trend, trend
 from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
+from gradviz.words.languages import texts
 
 NOT_RECORDED = "a node outside"
 MOST_LISTED = 24  # things of one kind that are named together; of more only the count is told
@@ -53,6 +54,11 @@ class Words:
         return self.query if trace is self.trace else Query(trace)
 
     # --- languages
+
+    def speak(self, language: str) -> None:
+        """Say everything in this language from now on."""
+        self.language, self.texts = language, texts(language)
+        self.called.cache_clear()  # names of gradients are in a language
 
     def say(self, text: str, /, **parts: object) -> str:
         """An English text in the language of this session, with its `{parts}` filled in. One that has no translation

@@ -11,14 +11,29 @@ from gradviz.tracefile import Trace
 def export_moment(trace: Trace, position: int, file: Path) -> None:
     """Draw the graph up to an event (counted from 0), in the format of the file's ending. Raises GradvizError
     if that is impossible."""
+    _export(trace, position, file, False)
+
+
+def export_in_lesson(trace: Trace, position: int, file: Path) -> None:
+    """As `export_moment`, but a small graph is drawn as in a textbook."""
+    _export(trace, position, file, True)
+
+
+def _export(trace: Trace, position: int, file: Path, in_lesson: bool) -> None:
     from gradviz.graph.build import build
     from gradviz.graph.fold import folded
     from gradviz.graph.many import no_collection
-    from gradviz.pictures.render import PAGE, check_path, save
+    from gradviz.page.books import is_small
+    from gradviz.pictures.render import PAGE, SCENES, check_path, save
+    from gradviz.pictures.textbook import textbook
     from gradviz.tracefile.prefix import Prefix
+    from gradviz.words.words import Words
 
     if file.suffix.lower() == PAGE:
         raise CommandError("a page replays the whole run: gradviz graph TRACE -o FILE.html writes it")
     check_path(file)
     with no_collection():
-        save(folded(build(Prefix(trace, position))), file)
+        so_far = Prefix(trace, position)
+        graph = build(so_far)
+        as_textbook = in_lesson and is_small(graph) and file.suffix.lower() in SCENES
+        save(textbook(Words(so_far), graph) if as_textbook else folded(graph), file)

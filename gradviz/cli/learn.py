@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradviz.cli.common import fail, show_all_on_stdout
-from gradviz.cli.export_moment import export_moment
+from gradviz.cli.export_moment import export_in_lesson
 from gradviz.learn.exercise import Exercise
 from gradviz.learn.lesson import lesson_called, lessons
 from gradviz.learn.lesson_file import Lesson
@@ -144,7 +144,7 @@ def _opened(lesson: Lesson, lang: str) -> Iterator[Session]:
         with redirect_stdout(io.StringIO()):
             run(Target(str(program), False, ()), trace, values="full", engine="numpy")
         with open_trace(trace) as recorded:
-            session = Session(recorded, exporter=export_moment)
+            session = Session(recorded, exporter=export_in_lesson)
             Exercise(lesson, lang, session)
             yield session
 

@@ -32,5 +32,5 @@ def book(trace: Trace, graph: Graph, language: str) -> str:
 
 
 def is_small(graph: Graph) -> bool:
-    """Whether a lesson shows the picture of a textbook first."""
-    return graph.counts().get(OP, 0) <= _DOZEN
+    """Whether a lesson draws a graph as in a textbook: it has some operations, and a dozen at most."""
+    return graph.counts().get(GRAD_FN, 0) > 0 and graph.counts().get(OP, 0) <= _DOZEN

@@ -149,6 +149,7 @@ _PAINTERS: dict[str, Callable[[Scene, str], _Drawing]] = {
     ".pdf": lambda scene, theme: _Drawing(to_pdf(_svg(scene, theme))),
     ".dot": lambda scene, _: _Drawing(dot_of(scene).encode()),
 }
+SCENES = (*_PAINTERS,)  # the endings of what a scene is written as
 _WRITERS: dict[str, Callable[[Graph], str]] = {
     ".mmd": to_mermaid,
     ".json": lambda graph: json_text(to_json(graph), 1),

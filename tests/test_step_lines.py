@@ -15,6 +15,7 @@ from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import Trace, open_trace
+from tests.invoked import invoked
 
 PROGRAM = """\
 import torch
@@ -110,3 +111,11 @@ def test_the_table_fits_the_screen(tmp_path: Path, size: tuple[int, int]) -> Non
         lines = Screen(session).lines(width, height)
         assert len(lines) == height
         assert all(line.cell_len == width for line in lines)
+
+
+def test_a_trace_is_stepped_in_another_language(trace: Trace) -> None:
+    done = invoked(["step", str(trace.path), "--lang", "ko", "--commands", "last; goto 99"])
+    assert "> last\n이벤트 " in done.stdout
+    assert "event" not in done.stdout
+    assert done.exit_code == 2
+    assert "이벤트 99" in done.stderr

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, fail, traces_argument
 from gradviz.cli.export_moment import export_moment
+from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.step.group import Group
 from gradviz.step.plain import commands, said_by_each, script
@@ -21,6 +22,7 @@ from gradviz.step.state import Session
 from gradviz.tracefile import Trace, for_moments
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean
+from gradviz.words.languages import LANGUAGES
 
 if TYPE_CHECKING:
     from gradviz.diagnose import Finding
@@ -45,7 +47,14 @@ Examples:
 @click.option(
     "--commands", "text", metavar="COMMANDS", help='Run "next; back; goto 5", or @FILE, and print plain text.'
 )
-def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None) -> None:
+@click.option(
+    "--lang",
+    type=click.Choice(LANGUAGES),
+    default="en",
+    show_default=True,
+    help="The language of the screen.",
+)
+def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None, lang: str) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
     Several traces, and the ranks of a folder or a pattern, are stepped side by side: what is typed moves all of them,
     `collective` to the same collective, and `rank 1` looks into one.
@@ -56,7 +65,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         fail('step needs a terminal; without one, use --commands: gradviz step --commands "next; next; back"')
     with all_opened(traces) as recorded:
         lines = None if text is None else commands(text)
-        group = Group([Session(for_moments(trace), at - 1, exporter=export_moment) for trace in recorded])
+        group = Group([_session(trace, at - 1, lang) for trace in recorded])
         if number is not None:
             _go_to_finding(group, recorded, number)
         if lines is None:
@@ -68,6 +77,12 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
             _side_by_side(group, lines)
         else:
             _one_by_one(group.first, lines)
+
+
+def _session(trace: Trace, at: int, language: str) -> Session:
+    session = Session(for_moments(trace), at, exporter=export_moment)
+    session.words.speak(language)
+    return session
 
 
 def _go_to_finding(group: Group, traces: list[Trace], number: int) -> None:
@@ -104,8 +119,11 @@ def _one_by_one(session: Session, lines: list[str]) -> None:
     if session.message:
         click.echo(session.message)
         session.message = ""
-    for piece in script(session, lines):
-        click.echo(piece)
+    try:
+        for piece in script(session, lines):
+            click.echo(piece)
+    except GradvizError as error:
+        fail(session.say(error.text, **error.parts))
 
 
 def _side_by_side(group: Group, lines: list[str]) -> None:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from gradviz.compare.parting import diff
     from gradviz.diagnose.run_rules import check
     from gradviz.explain.origin import why
-    from gradviz.notebook import draw, show
+    from gradviz.notebook import draw, show, widget
     from gradviz.recorded_run import open
     from gradviz.sources.record import record
 
-__all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why"]
+__all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why", "widget"]
 
 _FOUND_IN = {
     "check": ("gradviz.diagnose", "check"),
@@ -38,6 +38,7 @@ _FOUND_IN = {
     "record": ("gradviz.sources.record", "record"),
     "show": ("gradviz.notebook", "show"),
     "why": ("gradviz.explain", "why"),
+    "widget": ("gradviz.notebook", "widget"),
 }
 
 

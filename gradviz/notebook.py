@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
@@ -23,6 +23,9 @@ from gradviz.sources import pytorch
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 from gradviz.words.words import Words
+
+if TYPE_CHECKING:
+    from gradviz.trace_widget import TraceWidget
 
 
 class Part(TypedDict, total=False):
@@ -192,6 +195,22 @@ def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
     with _opened(trace) as recorded:
         query = Query(recorded)
         return Page(html(recorded, lambda number: build(query, number), passes))
+
+
+def widget(trace: Trace | Path | str, passes: int | None = None, height: int = 640) -> TraceWidget:
+    """The page of a trace as a widget of Jupyter, VS Code, Colab or marimo: `show` with a place that Python knows and
+    sets. `w.pass_number`, `w.event` (from 1) and `w.selected` follow the page's slider, and the page goes where they
+    are set; `w.sentence` says what happened there. `height` is in pixels. Raises ImportError where anywidget is not
+    installed."""
+    try:
+        from gradviz.trace_widget import TraceWidget
+    except ModuleNotFoundError as error:
+        if error.name not in ("anywidget", "traitlets"):
+            raise
+        raise ImportError(
+            "gradviz.widget needs anywidget: pip install 'gradviz-recorder[widget]' (gradviz.show needs nothing)"
+        ) from None
+    return TraceWidget(str(show(trace, passes)), height=height)
 
 
 def _textbook(trace: Trace | Path | str, graph: Graph) -> Scene:

@@ -65,6 +65,7 @@ SCRIPTS = (
     "signs",
     "book",
     "lesson",
+    "frame",
     "main",
 )
 

@@ -233,6 +233,7 @@ async function start() {
   fit(false);
   await startLink();
   await startLesson();
+  startFrame();
   document.body.dataset.ready = "yes";
 }
 

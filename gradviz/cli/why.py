@@ -8,10 +8,14 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, opened
+from gradviz.cli.replaying import filled_in
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
-from gradviz.explain.origin import PATHS
+from gradviz.explain.origin import PATHS, NoAnswer
 from gradviz.explain.origin import why as reason_of
 from gradviz.explain.origin_text import reason_json, reason_text
+from gradviz.explain.reason import Reason
+from gradviz.query.query import Query
+from gradviz.tracefile import Trace
 from gradviz.words.escape import json_text
 
 
@@ -40,10 +44,25 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     if len(words) > 2:
         fail(f"why reads one TRACE and one TENSOR; {words[2]} is one argument too many")
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
-        reason = reason_of(trace, words[-1], number, paths)
+        reason = _with_a_replay(trace, words[-1], number, paths)
     if form == "json":
         told = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
         click.echo(json_text(told))
         return
     text = norm_text(reason) if isinstance(reason, NormReason) else reason_text(reason)
     Console(highlight=False).print(text)
+
+
+def _with_a_replay(trace: Trace, tensor: str, number: int | None, paths: int) -> Reason | NormReason:
+    """The reason; where elements are missing that a replay of the pass knows, by these."""
+    try:
+        found = reason_of(trace, tensor, number, paths)
+    except NoAnswer:
+        query = Query(trace)
+        numbers = [run.number for run in trace.passes if run.is_in_detail] if number is None else [number]
+        if not numbers or not filled_in(query, numbers[-1]):
+            raise
+    else:
+        if isinstance(found, Reason) or not filled_in(Query(trace), found.number):
+            return found
+    return reason_of(trace, tensor, number, paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,12 +29,31 @@ class Edits:
 @dataclass(frozen=True)
 class Outcome:
     """What a pass gave: the values of its roots, the gradients of its leaves (None: it received none). `checksums` are
-    those of what each call made, `small` the elements of what has few, by event and tensor."""
+    those of what each call made, `small` the elements of what has few, by event and tensor. With a graph, `made` are
+    the elements of all that calls made, and `nodes` the gradients at its nodes."""
 
     roots: dict[int, np.ndarray]
     gradients: dict[int, np.ndarray | None]
     checksums: dict[int, int]
     small: dict[tuple[int, int], np.ndarray]
+    made: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    nodes: dict[int, Flowed] = field(default_factory=dict)
+
+
+class Flowed(NamedTuple):
+    """The gradients that a node received, one for each output, and those that it produced, one for each edge."""
+
+    received: tuple[np.ndarray | None, ...]
+    produced: tuple[np.ndarray | None, ...]
+
+
+class Graph(NamedTuple):
+    """The nodes of a pass by number, as they were recorded: the name of each, and where its edges lead (0: nowhere).
+    `roots` are the nodes that it begins at."""
+
+    roots: tuple[int, ...]
+    names: dict[int, str]
+    edges: dict[int, tuple[int, ...]]
 
 
 class Runner(Protocol):
@@ -42,8 +61,8 @@ class Runner(Protocol):
 
     name: str
 
-    def run(self, plan: Plan, edits: Edits) -> Outcome:
-        """Run it. Raises ReplayError where that is impossible."""
+    def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
+        """Run it; with a graph keep all that is made. Raises ReplayError where that is impossible."""
 
 
 @dataclass(frozen=True)

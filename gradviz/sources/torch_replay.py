@@ -6,9 +6,11 @@ memory (where the system can) and in time."""
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -17,7 +19,7 @@ import torch
 
 from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
-from gradviz.replay.outcome import Edits, Outcome
+from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
 from gradviz.system.memory_limit import limited_memory
 
@@ -39,10 +41,10 @@ class TorchRunner:
         self.functions = functions_of(torch)
         self.place = place
 
-    def run(self, plan: Plan, edits: Edits) -> Outcome:
+    def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan. Raises ReplayError where a call fails, or is none of the table's."""
         with _alone():
-            return _Run(self, plan, edits).outcome()
+            return _Run(self, plan, edits, graph).outcome()
 
 
 @contextmanager
@@ -53,6 +55,8 @@ def _alone() -> Iterator[None]:
         stack.enter_context(limited_memory())
         stack.enter_context(torch.random.fork_rng())
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # the program has had them
         stack.callback(torch.set_default_dtype, before)
         yield
 
@@ -60,13 +64,15 @@ def _alone() -> Iterator[None]:
 class _Run:
     """One run of a plan."""
 
-    def __init__(self, runner: TorchRunner, plan: Plan, edits: Edits) -> None:
-        self.runner, self.plan, self.edits = runner, plan, edits
+    def __init__(self, runner: TorchRunner, plan: Plan, edits: Edits, graph: Graph | None) -> None:
+        self.runner, self.plan, self.edits, self.graph = runner, plan, edits, graph
         self.until = monotonic() + _SECONDS
         self.tensors: dict[int, torch.Tensor] = {}
         self.leaves: list[tuple[int, torch.Tensor]] = []
         self.checksums: dict[int, int] = {}
         self.small: dict[tuple[int, int], np.ndarray] = {}
+        self.made: dict[tuple[int, int], np.ndarray] = {}
+        self.nodes: dict[int, Flowed] = {}
 
     def outcome(self) -> Outcome:
         """What the plan gives."""
@@ -85,7 +91,7 @@ class _Run:
                 self._call(step)
         gradients = self._gradients()
         roots = {number: array_of(self._tensor(number)) for number in self.plan.roots}
-        return Outcome(roots, gradients, self.checksums, self.small)
+        return Outcome(roots, gradients, self.checksums, self.small, self.made, self.nodes)
 
     # --- inputs
 
@@ -177,6 +183,8 @@ class _Run:
             found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
             if array.size <= SMALL:
                 self.small[call.event, number] = array
+            if self.graph is not None:
+                self.made[call.event, number] = array
         self.checksums[call.event] = found
 
     # --- the gradients
@@ -190,6 +198,8 @@ class _Run:
             None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype).reshape(root.shape)
             for start, root in zip(self.plan.starts, roots, strict=True)
         ]  # fmt: skip
+        if self.graph is not None:
+            self._watch(self.graph, roots)
         try:
             found = torch.autograd.grad(
                 roots, [leaf for _, leaf in self.leaves], starts, allow_unused=True, materialize_grads=False
@@ -202,6 +212,27 @@ class _Run:
             now = None if gradient is None else array_of(gradient)
             gradients[number] = now if before is None else before if now is None else before + now
         return gradients
+
+    def _watch(self, graph: Graph, roots: Sequence[torch.Tensor]) -> None:
+        """Keep the gradients at the nodes that are those of the recording: both graphs are walked side by side."""
+        waiting = list(zip(graph.roots, [root.grad_fn for root in roots], strict=True))
+        seen = set()
+        while waiting:
+            number, fn = waiting.pop()
+            if fn is None or number in seen or fn.name().rpartition("::")[2] != graph.names.get(number):
+                continue
+            seen.add(number)
+            fn.register_hook(partial(self._flowed, number))
+            targets = [target for target, _ in fn.next_functions]
+            edges = graph.edges.get(number, ())
+            if len(edges) == len(targets):
+                waiting += zip(edges, targets, strict=True)
+
+    def _flowed(self, number: int, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        arrays = (
+            tuple(None if part is None else array_of(part) for part in side) for side in (received, produced)
+        )
+        self.nodes[number] = Flowed(*arrays)
 
     # --- arguments
 
@@ -285,7 +316,10 @@ def _collect(parts: Sequence[Any], found: list[torch.Tensor]) -> None:
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """The elements of a tensor; those of dtypes that NumPy has not as float32."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    plain = tensor.detach().cpu()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    plain = plain.resolve_conj().resolve_neg()
     if plain.dtype is torch.bfloat16:
         plain = plain.float()
     return plain.numpy().copy()

@@ -33,6 +33,8 @@ def print_(session: Session, argument: str) -> None:
     moment = session.stop.moment
     tensor = moment.grad(about.tensor) if about.part == "grad" else about.tensor
     snapshot = moment.value(tensor) if tensor else None
+    if snapshot is not None and snapshot.array is None and session.fill(session.query, session.position):
+        snapshot = moment.value(tensor)
     if snapshot is None:
         session.page = [
             session.say(

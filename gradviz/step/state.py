@@ -14,6 +14,7 @@ import numpy as np
 from gradviz.query.bad_numbers import bad_numbers
 from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_fields import TraceFields
+from gradviz.query.query import Query
 from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.command_error import CommandError
@@ -53,8 +54,9 @@ class Session:
     `position` counts from 0, as `trace.event` does; texts for the user count from 1. `over` is true once the
     session has ended. `message` is what the last command says, and `page` is what it shows instead of the
     stop. `live` means that the script is paused at the last event of the trace. To continue it, a command
-    sets `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file; the
-    caller provides it. Raises CommandError if the trace has no events.
+    sets `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file; `fill`
+    gives the events around one the elements that a replay computes, and says whether it could. The caller provides
+    both. Raises CommandError if the trace has no events.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Session:
         settings: Settings | None = None,
         live: bool = False,
         exporter: Callable[[Trace, int, Path], None] | None = None,
+        fill: Callable[[Query, int], bool] = lambda query, event: False,
     ) -> None:
         if not trace.count:
             raise CommandError(f"{trace.path} has no events: there is nothing to step through")
@@ -73,7 +76,7 @@ class Session:
         self.settings = settings or Settings()
         self.live = live
         self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
-        self.exporter = exporter
+        self.exporter, self.fill = exporter, fill
         self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
         self.group: Any = None  # the sessions that are moved together (`gradviz.step.group.Group`)
         self.resume: Resume | None = None

@@ -90,6 +90,7 @@ class States:
         self._lengths = table["length"].astype(np.int64)
         self._known_forms, self._payload, self._read = forms, payload, read
         self.firsts_of_chunks = np.cumsum([0, *map(len, chunks)])
+        self._filled: dict[int, np.ndarray] = {}  # elements that were not kept, and are known by other means
         self._offsets = self._checked_offsets(sizes)
         check_values(table["what"] >> 8, self._lengths, self.forms, forms)
         self.snapshot = lru_cache(maxsize=1 << 15)(self._snapshot)
@@ -121,6 +122,7 @@ class States:
         kept = np.zeros(len(self), bool)
         kept[rows] = True
         part.firsts_of_chunks = np.concatenate([[0], np.cumsum(kept)])[self.firsts_of_chunks]
+        part._filled = {}
         part.snapshot = lru_cache(maxsize=1 << 15)(part._snapshot)
         return part
 
@@ -225,7 +227,21 @@ class States:
             stats,
         )
 
+    def fill(self, tensor: int, at: int, array: np.ndarray) -> None:
+        """Give the state of a tensor at an event elements, if it was told there and they were not kept: a replay knows
+        them."""
+        row = self.valued(tensor, at)
+        if (
+            row >= 0
+            and int(self._grades[row]) != ELEMENTS
+            and self._known_forms[int(self.forms[row])].shape == array.shape
+        ):
+            self._filled[row] = array
+            self.snapshot.cache_clear()
+
     def _value(self, row: int, form: Form) -> tuple[np.ndarray | None, Stats | None]:
+        if row in self._filled:
+            return self._filled[row], None
         grade, length = int(self._grades[row]), int(self._lengths[row])
         if grade not in (ELEMENTS, STATS):
             return None, None

@@ -226,11 +226,11 @@ class Replayable:
 
 def _context() -> str:
     """What a call depends on besides its arguments, where it is not as usual: `cpu=bfloat16 default=float64`."""
-    found = []
-    if torch._C._is_any_autocast_enabled():
-        for device in _AUTOCASTING:
-            if torch.is_autocast_enabled(device):
-                found.append(f"{device}={_name(torch.get_autocast_dtype(device))}")
+    found = [
+        f"{device}={_name(torch.get_autocast_dtype(device))}"
+        for device in _AUTOCASTING
+        if torch.is_autocast_enabled(device)
+    ]
     if (default := torch.get_default_dtype()) is not torch.float32:
         found.append(f"default={_name(default)}")
     return " ".join(found)

@@ -1,0 +1,73 @@
+"""The elements of everything in a pass, in a trace that kept those of its inputs only: by a replay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Produced, Received
+from gradviz.query.query import Query
+from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, checked
+from gradviz.replay.plan import Plan, ReplayError, plan_of
+from gradviz.tracefile import Trace
+
+
+def can_fill(trace: Trace) -> bool:
+    """Whether a replay may know elements that a trace has not."""
+    return trace.meta.get("values") == "inputs" and "redacted" not in trace.meta
+
+
+def fill_in(query: Query, runner: Runner, number: int) -> None:
+    """Give the states of pass `number` the elements that a replay computes, so that views show them. Raises ReplayError
+    where it cannot run again, or does not give what was recorded: then nothing is filled in."""
+    plan = plan_of(query, number)
+    outcome = runner.run(plan, Edits(), _graph(query, plan))
+    if not checked(query, plan, outcome).is_equal:
+        raise ReplayError(
+            f"pass {number} runs again with another result than the recorded one: its elements are not known"
+        )
+    states = query.trace.states
+    for step in plan.inputs:
+        if step.value.array is not None:
+            states.fill(step.tensor, step.event, step.value.array)
+    for (event, tensor), array in outcome.made.items():
+        states.fill(tensor, event, array)
+    _fill_gradients(query, plan, outcome)
+
+
+def _graph(query: Query, plan: Plan) -> Graph:
+    """The nodes that the pass went through."""
+    roots = tuple(root.node for root in plan.began.roots)
+    nodes = [*query.nodes.walk(list(roots))]
+    return Graph(
+        roots,
+        {node: query.nodes.name(node) or "" for node in nodes},
+        {node: tuple(edge.node for edge in query.nodes.edges(node)) for node in nodes},
+    )
+
+
+def _fill_gradients(query: Query, plan: Plan, outcome: Outcome) -> None:
+    """Give elements to the gradients that flowed in the pass."""
+    trace = query.trace
+    for kind in (Kind.RECEIVED, Kind.PRODUCED):
+        table = trace.table(kind)
+        for event in table.events[table["in_pass"] == plan.number].tolist():
+            told = trace.event(event)
+            assert isinstance(told, (Received, Produced))
+            if isinstance(told, Received):
+                numbers, arrays = told.gradients, _received(query, told.node, outcome)
+            else:
+                flowed = outcome.nodes.get(told.node)
+                numbers = tuple(flow.gradient for flow in told.flows)
+                arrays = () if flowed is None else flowed.produced
+            for number, array in zip(numbers, arrays, strict=False):
+                if number and array is not None:
+                    trace.states.fill(number, event, array)
+
+
+def _received(query: Query, node: int, outcome: Outcome) -> tuple[np.ndarray | None, ...]:
+    """What a node received in the replay; a leaf, its gradient."""
+    leaf = query.nodes.leaf(node)
+    if leaf:
+        return (outcome.gradients.get(leaf),)
+    flowed = outcome.nodes.get(node)
+    return () if flowed is None else flowed.received

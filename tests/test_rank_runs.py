@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -28,6 +29,17 @@ for step in range(3):
     optimizer.zero_grad()
     loss.backward()
     {step}
+"""
+
+# Rank 1 makes one pass fewer.
+SHORTER = """\
+import os
+import gradviz.engine as torch
+rank = int(os.environ["RANK"])
+w = torch.tensor([1.0 + rank], requires_grad=True)
+for step in range(1 if rank == 1 else 2):
+    w.grad = None
+    (w * 2).sum().backward()
 """
 
 
@@ -102,12 +114,43 @@ def test_two_ranks_of_a_run_are_compared(run: Path) -> None:
 
 
 def test_graph_and_step_take_a_pattern(run: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "both.json"
-    assert gradviz(run, "graph", "train.rank*.gradviz", "-o", str(picture)).returncode == 0
-    scopes = {node["scope"].split("/")[0] for node in json.loads(picture.read_text())["nodes"]}
-    assert scopes == {"rank 0", "rank 1"}
+    picture = tmp_path / "both.svg"
+    assert "values of rank 0" in gradviz(run, "graph", "train.rank*.gradviz", "-o", str(picture)).stdout
     stepped = gradviz(run, "step", ".", "--commands", "next").stdout
     assert stepped.splitlines()[0].split() == ["rank", "0", "rank", "1"]
+
+
+def test_the_graph_of_ranks_is_one_with_what_differs_at_the_box(run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "ranks.json"
+    gradviz(run, "graph", ".", "--pass", "1", "-o", str(picture))
+    nodes = json.loads(picture.read_text())["nodes"]
+    assert [node["ranks"] for node in nodes if node["name"] == "w"] == [[".grad"]]
+    apart = {node["op"] for node in nodes if node.get("ranks") == ["node"] and node["kind"] == "op"}
+    assert apart == {"log", "sub", "sum", "add"}  # `loss = loss + torch.log(w - 5).sum()`
+    ops = [node["op"] for node in nodes if node["kind"] == "op"]
+    assert ops.count("mul") == 1
+
+
+def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "ranks.svg"
+    gradviz(run, "graph", ".", "--pass", "1", "-o", str(picture))
+    text = html.unescape(picture.read_text())
+    assert ".grad on rank 0: [2, 2]" in text
+    assert ".grad on rank 1: [1.75, 1.667]" in text
+    assert "only on rank 1" in text
+
+
+def test_a_rank_without_the_pass_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHORTER)
+    for rank in range(3):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+        command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    done = gradviz(tmp_path, "graph", ".", "--pass", "2", "-o", "ranks.svg")
+    assert "no pass 2 on rank 1" in done.stdout
+    text = html.unescape((tmp_path / "ranks.svg").read_text())
+    assert "value on rank 0: [1]" in text
+    assert "value on rank 2: [3]" in text
 
 
 @pytest.mark.parametrize("command", ["info", "check", "graph"])

@@ -17,12 +17,15 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import LEAF, TENSOR, Graph
+from gradviz.graph.over_ranks import over_ranks
 from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
-from gradviz.query.ranks import label_of
+from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.tracefile import Trace, if_long
+from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural
+from gradviz.words.rank_names import called_ranks
 from gradviz.words.words import Words
 
 _PLAIN = (".json", ".mmd")  # formats without marks
@@ -95,17 +98,19 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             note = save(textbook(Words(traces[0]), graph, choice.names), path, choice.theme)
             return f"wrote {path}: {graph.run()}, as in a textbook" + (note and f"; {note}")
         is_json = path.suffix.lower() == ".json"
-        first, *others = (_read(trace, choice) for trace in traces)
-        graph = _sliced(Query(first), choice.number, choice, not is_json, found[0])
-        if len(traces) > 1:  # the same pass of all
+        parts = [_read(trace, choice) for trace in traces]
+        graph = _sliced(Query(parts[0]), choice.number, choice, not is_json, found[0])
+        if are_of_one_run(traces):
+            graph = _of_ranks(graph, parts, choice, found)
+        elif len(traces) > 1:  # the same pass of all
             number = graph.pass_number
             graphs = [
                 _sliced(Query(trace), number, choice, not is_json, known)
-                for trace, known in zip(others, found[1:], strict=True)
+                for trace, known in zip(parts[1:], found[1:], strict=True)
             ]
             graph = beside([graph, *graphs], [label_of(trace) for trace in traces])
         elif choice.beside:
-            query = Query(first)
+            query = Query(parts[0])
             graphs = [graph, *(_sliced(query, n, choice, not is_json, found[0]) for n in choice.beside)]
             graph = passes_beside(graphs)
         _rename(graph, choice.names)
@@ -128,6 +133,25 @@ def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
         raise GradvizError("a page has the other passes, too ([ and ] go to them): give one --pass")
     if choice.style == "textbook":
         raise GradvizError("--style textbook draws one pass: give one --pass")
+
+
+def _of_ranks(
+    first: Graph, traces: list[Trace], choice: Choice, found: list[list[tuple[int, Finding]]]
+) -> Graph:
+    """The graph of the ranks of one run, of the same pass on all that have it."""
+    graphs, queries, without = {}, {}, []
+    for rank, trace, known in zip(ranked_traces(traces), traces, found, strict=True):
+        query = Query(trace)
+        if first.pass_number is not None and trace.find_pass(first.pass_number) is None:
+            without.append(rank)
+            continue
+        graphs[rank] = _sliced(query, first.pass_number, choice, True, known)
+        queries[rank] = query
+    graph = over_ranks(graphs, queries)
+    graph.why = first.why
+    if without:
+        graph.notes.append(f"no pass {first.pass_number} on {called_ranks(without)}")
+    return graph
 
 
 def _rename(graph: Graph, names: tuple[str, ...]) -> None:

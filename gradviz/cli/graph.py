@@ -114,8 +114,8 @@ def graph(
     .json.
 
     Shows one backward pass and what led to it. A large graph opens as its modules, and a loop as one box for
-    each place. Default: the newest *.gradviz here. Several traces, and the ranks of a
-    folder or a pattern, are drawn side by side.
+    each place. Default: the newest *.gradviz here. Several traces are drawn side by side; the ranks of one run, as a
+    folder or a pattern names them, as one graph, with what is not the same on all ranks at each box.
     """
     from gradviz.cli.drawing import Choice, draw
     from gradviz.pictures.render import save_legend

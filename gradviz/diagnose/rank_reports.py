@@ -8,7 +8,6 @@ from dataclasses import replace
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
-from gradviz.diagnose.rank_rule import called_ranks
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check, rule_called
 from gradviz.events.kinds import Kind
@@ -16,6 +15,7 @@ from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Trace
+from gradviz.words.rank_names import called_ranks
 
 _BAD_NUMBERS = ("nonfinite-forward", "nonfinite-gradient", "singular-derivative", "masked-nan")
 

@@ -13,11 +13,11 @@ from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas, are_apart
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.escape import clean
-from gradviz.words.numbers import brief, listed, plural
+from gradviz.words.numbers import listed, plural
+from gradviz.words.rank_names import called_ranks, told_apart
 
 AVERAGE = "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()  # for each parameter, on each rank"
 _SHOWN = 3  # parameters
-_MOST_SPANS = 8  # ranks in a row, that are named
 _MOST_TEXTS = 4  # what ranks have, that is told
 
 
@@ -73,29 +73,6 @@ def named(names: Sequence[str]) -> str:
     return listed([*shown, plural(more, "other parameter")] if more else shown)
 
 
-def called_ranks(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 2 and 3`, `ranks 0 to 16 and 18 to 63`."""
-    spans = [f"{first} to {last}" if last > first else str(first) for first, last in _spans(ranks)]
-    if len(spans) > _MOST_SPANS:
-        return f"{len(ranks)} ranks ({', '.join(spans[:_MOST_SPANS])} and so on)"
-    return f"rank{'s' * (len(ranks) > 1)} {listed(spans)}"
-
-
-def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of each three or more ranks in a row; others by themselves."""
-    rows: list[list[int]] = []
-    for rank in sorted(ranks):
-        if rows and rank == rows[-1][-1] + 1:
-            rows[-1].append(rank)
-        else:
-            rows.append([rank])
-    return [
-        span
-        for row in rows
-        for span in ([(row[0], row[-1])] if len(row) > 2 else [(rank, rank) for rank in row])
-    ]
-
-
 def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
     """What each rank has; ranks with the same are told together. Of many different texts the first are told."""
     by_text: dict[str, list[int]] = {}
@@ -110,7 +87,7 @@ def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
 
 def values_of_each(ranks: Replicas, values: Sequence[Snapshot | None]) -> str:
     """The value that each rank has; None where it has none."""
-    return each_rank(ranks, [brief(value) if value is not None else "None" for value in values])
+    return each_rank(ranks, told_apart(values))
 
 
 def odd_ranks(ranks: Replicas, values: Sequence[Snapshot | None]) -> tuple[int, ...]:

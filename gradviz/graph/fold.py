@@ -132,6 +132,7 @@ def _add_to_group(group: Node, node: Node) -> None:
     group.ran = group.ran or node.ran
     group.root = group.root or node.root
     group.error = group.error or node.error
+    group.held_apart += bool(node.apart)
     group.finding = group.finding or node.finding
     group.requires_grad = bool(group.requires_grad or node.requires_grad)
     group.has_grad = group.has_grad or node.has_grad

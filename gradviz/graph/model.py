@@ -28,6 +28,14 @@ class Box:
     cuts: bool = False
 
 
+class Apart(NamedTuple):
+    """What of a node is not the same on all ranks (`value`, `.grad`, `shape`, `collectives`, or `node` if some ranks
+    have none): what ranks have, None for nothing, each with these ranks."""
+
+    what: str
+    held: tuple[tuple[Snapshot | str | None, tuple[int, ...]], ...]
+
+
 @dataclass(slots=True)
 class Node:
     """A leaf or other tensor (at one version), an op, a grad_fn, or a group that is drawn as one node.
@@ -78,6 +86,7 @@ class Node:
     accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass
     error: str = ""  # the error that was raised at this grad_fn
     finding: str = ""  # what `gradviz check` found here
+    apart: tuple[Apart, ...] = ()  # what is not the same on all ranks, in a graph of several
     value: Snapshot | None = None
     used: Snapshot | None = None  # what backward computed with, where that is another value
     grad: Snapshot | None = None
@@ -88,6 +97,7 @@ class Node:
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
     reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate
+    held_apart: int = 0  # of a group: the number of nodes in it that are not the same on all ranks
     # of a group: the number of nodes of each kind
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     box: Box | None = None  # of a module or a place: what it shows of its inside
@@ -186,6 +196,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
                 "end_col": node.end_col,
                 "scope": node.scope,
                 "count": node.count,
+                **({"ranks": [one.what for one in node.apart]} if node.apart else {}),
             }
             for node in graph.nodes.values()
         ],

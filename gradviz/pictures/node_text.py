@@ -5,14 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from gradviz.graph.model import LEAF, TENSOR, Node
+from gradviz.graph.model import LEAF, TENSOR, Apart, Node
 from gradviz.pictures.boxes import box_lines
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
 from gradviz.words.numbers import has_odd, plural, value_label
+from gradviz.words.rank_names import called_ranks, told_apart
 
 Line = tuple[str, str]
+_MOST_APART = 3  # values of ranks at a node
 
 
 FULL, OVERVIEW, BRIEF = "full", "overview", "brief"  # how much is said of a node
@@ -30,7 +32,22 @@ def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[L
         lines.append(("fact", f"used {uses:,}×"))
     if node.finding:
         lines.append(("finding", plain(node.finding, 60)))
-    return lines
+    if node.held_apart:
+        lines.append(("apart", f"{node.held_apart:,} inside not the same on all ranks"))
+    return [*lines, *(("apart", plain(told, 90)) for one in node.apart for told in apart_told(one))]
+
+
+def apart_told(one: Apart) -> list[str]:
+    """What is not the same on all ranks: `.grad on rank 0: rms 0.3`, and so on for each rank."""
+    if one.what == "node":
+        return [f"only on {called_ranks(ranks)}" for told, ranks in one.held if told is not None]
+    texts = told_apart([told if isinstance(told, Snapshot) else None for told, _ in one.held])
+    shown = [
+        f"{one.what} on {called_ranks(ranks)}: {plain(told, 60) if isinstance(told, str) else text}"
+        for text, (told, ranks) in zip(texts[:_MOST_APART], one.held, strict=False)
+    ]
+    more = [rank for _, ranks in one.held[_MOST_APART:] for rank in ranks]
+    return [*shown, *([f"something else on {called_ranks(more)}"] if more else [])]
 
 
 def _briefly(node: Node, show: str) -> list[Line]:

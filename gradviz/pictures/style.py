@@ -209,6 +209,7 @@ LINES: dict[str, dict[str, str]] = {
     "odd": {"fill": RED, "font-weight": "bold"},
     "error": {"fill": RED},
     "finding": {"fill": AMBER, "font-weight": "bold"},
+    "apart": {"fill": AMBER},
     "args": {"fill-opacity": "0.75"},
     "reference": {},
 }
@@ -292,7 +293,7 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "data": node.op == DATA_BOX and node.box is not None,
         "place": is_place,
         "error": bool(node.error),
-        "finding": bool(node.finding),
+        "finding": bool(node.finding or node.apart or node.held_apart),
     }
     return [node.kind, *(name for name, holds in flags.items() if holds), *marks]
 

@@ -9,7 +9,7 @@ import numpy as np
 from gradviz.events.kinds import Event, GradAssigned, Kind, Mutated, OpRan, TensorMade
 from gradviz.query.collective_calls import COLLECTIVES
 from gradviz.query.query import Query
-from gradviz.tracefile import PassInfo
+from gradviz.tracefile import PassInfo, Snapshot
 
 _FOLLOWING = 4  # passes after one that may run before its gradients are reduced
 _Writes = Mapping[
@@ -20,9 +20,28 @@ _Writes = Mapping[
 def on_gradients(query: Query, run: PassInfo) -> dict[int, list[str]]:
     """By each leaf that a pass accumulated into: the collectives that its `.grad` went through from then until a pass
     accumulated into it again, in order, each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
+    told: dict[int, list[str]] = {}
+    for _, leaf, name in _reductions(query, run):
+        told.setdefault(leaf, []).append(name)
+    return told
+
+
+def reduced_gradients(query: Query, run: PassInfo) -> dict[int, Snapshot | None]:
+    """By each leaf that a pass accumulated into, if its `.grad` went through collectives: what it was after the last of
+    these."""
+    found = {}
+    for event, leaf, _ in _reductions(query, run):
+        gradient = query.tensors.grads.last(leaf, event) or 0
+        found[leaf] = query.trace.snapshot(gradient, event) if gradient else None
+    return found
+
+
+def _reductions(query: Query, run: PassInfo) -> list[tuple[int, int, str]]:
+    """The collectives that gradients of a pass went through, in order: the event at which a leaf had the result, the
+    leaf, and the collective."""
     trace = query.trace
     if COLLECTIVES.isdisjoint(trace.strings.values()):
-        return {}
+        return []
     trace.reach_between(run.first, trace.count if run.last is None else run.last + 1)
     since = _filled_in(query, run.number)
     until = _filled_again(query, run, since)
@@ -40,11 +59,11 @@ def on_gradients(query: Query, run: PassInfo) -> dict[int, list[str]]:
             others[event, tensor] = name
     if others:
         found += _Copies(query, held, others).followed(min(since.values()), max(until.values()))
-    told: dict[int, list[str]] = {}
-    for event, leaf, name in sorted(found):
-        if since.get(leaf, trace.count) <= event < until.get(leaf, 0):
-            told.setdefault(leaf, []).append(name)
-    return told
+    return [
+        (event, leaf, name)
+        for event, leaf, name in sorted(found)
+        if since.get(leaf, trace.count) <= event < until.get(leaf, 0)
+    ]
 
 
 def _filled_in(query: Query, number: int) -> dict[int, int]:

@@ -29,12 +29,12 @@ from gradviz.diagnose.rank_rule import (
     AVERAGE,
     RankFound,
     RankRule,
-    called_ranks,
     named,
     site_of_step,
     values_of_each,
 )
 from gradviz.query.replicas import Difference, Replicas
+from gradviz.words.rank_names import called_ranks
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:

@@ -30,9 +30,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, called_ranks, site_of_event
+from gradviz.diagnose.rank_rule import RankFound, RankRule, site_of_event
 from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
+from gradviz.words.rank_names import called_ranks
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:

@@ -33,7 +33,6 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import (
     RankFound,
     RankRule,
-    called_ranks,
     named,
     odd_ranks,
     site_of_event,
@@ -42,6 +41,7 @@ from gradviz.diagnose.rank_rule import (
 )
 from gradviz.query.replicas import Replicas
 from gradviz.query.writes import Writes
+from gradviz.words.rank_names import called_ranks
 
 _SEED = "torch.manual_seed(0)  # before the model is made; or dist.broadcast(p.data, 0) for each parameter"
 

@@ -1,0 +1,132 @@
+"""The graphs of the ranks of one run as one, with what is not the same on all ranks at each node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gradviz.graph.model import LEAF, OP, TENSOR, Apart, Graph, Node
+from gradviz.query.query import Query
+from gradviz.query.reduced_gradients import reduced_gradients
+from gradviz.query.replicas import are_apart
+from gradviz.tracefile import Snapshot
+
+_Held = Snapshot | str | None
+_Key = tuple[object, ...]
+
+
+def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Graph:
+    """One graph of those of several ranks, of the same pass: the first one's, and the nodes that only others have. A
+    node has the values of the first rank that has it. Compared are the parameters, their gradients (after what ranks do
+    together with them), the shapes, the collectives, errors and findings; not what each rank computes of its own
+    data."""
+    (first, joined), *_ = graphs.items()
+    keys = {rank: _keys(graph) for rank, graph in graphs.items()}
+    ids: dict[_Key, str] = {}  # in the joined graph
+    for rank, graph in graphs.items():
+        for key, own in keys[rank].items():
+            ids.setdefault(key, own if rank == first else f"r{rank}:{own}")
+        if rank != first:
+            _add(joined, graph, {own: ids[key] for key, own in keys[rank].items()})
+    reduced = {rank: _reduced(graph, queries[rank]) for rank, graph in graphs.items()}
+    for key, joined_id in ids.items():
+        own_ids = {rank: keys[rank].get(key, "") for rank in graphs}
+        nodes = {rank: graphs[rank].nodes.get(own) for rank, own in own_ids.items()}
+        joined.nodes[joined_id].apart = tuple(_differences(nodes, reduced))
+        joined.nodes[joined_id].finding = _finding(nodes)
+    joined.notes.append(f"values of rank {first}")
+    return joined
+
+
+def _keys(graph: Graph) -> dict[_Key, str]:
+    """The ids of the nodes by what is the same on all ranks: the kind, the name, the place, and the how-many-th of
+    these it is."""
+    seen: Counter[_Key] = Counter()
+    found: dict[_Key, str] = {}
+    for node in graph.nodes.values():
+        key: _Key = (node.kind, node.op, node.grad_fn, node.name, node.scope, node.file, node.line, node.col)
+        found[*key, seen[key]] = node.id
+        seen[key] += 1
+    return found
+
+
+def _add(joined: Graph, graph: Graph, ids: Mapping[str, str]) -> None:
+    """Add the nodes of a graph that the joined one lacks, and their edges."""
+    for node in graph.nodes.values():
+        if ids[node.id] not in joined.nodes:
+            pair, maker = ids.get(node.pair, ""), ids.get(node.maker, "")
+            joined.nodes[ids[node.id]] = replace(node, id=ids[node.id], pair=pair, maker=maker)
+    joined.scopes = {**graph.scopes, **joined.scopes}
+    known = {(edge.source, edge.target, edge.kind) for edge in joined.edges}
+    for edge in graph.edges:
+        source, target = ids.get(edge.source, ""), ids.get(edge.target, "")
+        if source and target and (source, target, edge.kind) not in known:
+            joined.edges.append(replace(edge, source=source, target=target))
+    joined.error = joined.error or graph.error
+
+
+def _reduced(graph: Graph, query: Query) -> dict[int, Snapshot | None]:
+    """What collectives made of the gradients of a graph's pass, by leaf."""
+    run = query.trace.find_pass(graph.pass_number) if graph.pass_number is not None else None
+    return reduced_gradients(query, run) if run is not None else {}
+
+
+def _differences(
+    nodes: Mapping[int, Node | None], reduced: Mapping[int, Mapping[int, Snapshot | None]]
+) -> Iterable[Apart]:
+    """What is not the same in a node of several ranks."""
+    there = {rank: node for rank, node in nodes.items() if node is not None}
+    if len(there) < len(nodes):
+        yield _held("node", {rank: "" if node is not None else None for rank, node in nodes.items()})
+    first = next(iter(there.values()))
+    if first.kind in (LEAF, TENSOR, OP):
+        yield from _unlike("shape", {rank: _shape(node) for rank, node in there.items()})
+    yield from _unlike("error", {rank: node.error or None for rank, node in there.items()})
+    if not (first.is_leaf and first.requires_grad) or first.overwritten:
+        return
+    yield from _unlike("value", {rank: node.value for rank, node in there.items()})
+    yield from _unlike("collectives", {rank: node.collectives or None for rank, node in there.items()})
+    gradients = {
+        rank: reduced[rank].get(node.number, node.grad) if node.has_grad else None
+        for rank, node in there.items()
+    }
+    yield from _unlike(".grad", gradients)
+
+
+def _shape(node: Node) -> str | None:
+    return None if node.shape is None else str(node.shape)
+
+
+def _unlike(what: str, values: Mapping[int, _Held]) -> Iterable[Apart]:
+    """What ranks have, if it is not the same on all."""
+    found = _held(what, values)
+    if len(found.held) > 1:
+        yield found
+
+
+def _held(what: str, values: Mapping[int, _Held]) -> Apart:
+    """What ranks have, each thing with the ranks that have it."""
+    kinds: list[tuple[_Held, list[int]]] = []
+    for rank, value in values.items():
+        own = next((ranks for known, ranks in kinds if not _differ(known, value)), None)
+        if own is None:
+            kinds.append((value, [rank]))
+        else:
+            own.append(rank)
+    return Apart(what, tuple((value, tuple(ranks)) for value, ranks in kinds))
+
+
+def _differ(one: _Held, other: _Held) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one != other
+    return are_apart((one, other))
+
+
+def _finding(nodes: Mapping[int, Node | None]) -> str:
+    """The finding of the first rank that has one, with its rank unless all have it."""
+    told = {rank: node.finding for rank, node in nodes.items() if node is not None and node.finding}
+    if not told:
+        return ""
+    rank, text = next(iter(told.items()))
+    return text if len(told) == len(nodes) else f"on rank {rank}: {text}"

@@ -10,7 +10,7 @@ from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Node
 from gradviz.graph.select import Part
 from gradviz.query import FIRST, Query, State
-from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.cuts import Reason, computed_from, why_no_node
 
 # Labels of edges along which no gradient flows back.
 CUTS = {
@@ -74,9 +74,9 @@ class Edges:
         return edges
 
     def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
-        """The reason why no gradient flows back to an input that requires grad; empty if one does, or if the
-        input does not require grad."""
-        if tensor in led_to or (has_node and 0 in led_to):
+        """The reason why no gradient flows back to an input that requires grad; empty if one does, if the input does
+        not require grad, or if it gives only a shape."""
+        if tensor in led_to or (has_node and 0 in led_to) or tensor not in computed_from(op):
             return ""
         base = self.tensors.base(State(tensor, FIRST))
         if base is not None and base.tensor in led_to:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan
-from gradviz.query.ops import LOSSES, MEANS, TRANSPOSING
+from gradviz.query.ops import LOSSES, MEANS, SHAPED_BY_SECOND, TRANSPOSING
 from gradviz.query.query import Query
 
 MOST = 200_000  # the most ops that a search visits
@@ -34,6 +34,11 @@ def why_no_node(query: Query, op: OpRan) -> Reason:
     if op.outputs and query.tensors.flags(op.outputs[0], op.index) & WHOLE:
         return Reason.DETACHED
     return Reason.NOT_DIFFERENTIABLE
+
+
+def computed_from(op: OpRan) -> tuple[int, ...]:
+    """The inputs of an op whose elements go into its result; not one that gives it only a shape or a dtype."""
+    return op.inputs[:1] if op.op in SHAPED_BY_SECOND else op.inputs
 
 
 def op_of(query: Query, tensor: int) -> OpRan | None:
@@ -103,13 +108,13 @@ def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
     maker = query.tensors.made(tensor)
     found: tuple[int, ...] = ()
     if isinstance(maker, OpRan):
-        found = maker.inputs
+        found = computed_from(maker)
     elif through_memory and maker is not None:
         base = query.tensors.base(query.tensors.before(tensor, maker.index))
         found = (base.tensor if base is not None else maker.source,)
     for event in query.tensors.writes(tensor):
         if query.tensors.is_op(event):
-            found += query.tensors.op(event).inputs
+            found += computed_from(query.tensors.op(event))
         elif through_memory:
             found += (query.tensors.mutation(event).source,)
     return found
@@ -130,7 +135,7 @@ def count_ways(query: Query, start: int, end: int) -> int:
             total += ways[tensor]
             continue
         op = op_of(query, tensor)
-        for source in op.inputs if op is not None else ():
+        for source in computed_from(op) if op is not None else ():
             if start <= source < tensor:
                 ways[source] = ways.get(source, 0) + ways[tensor]
                 pending.add(source)

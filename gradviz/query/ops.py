@@ -39,6 +39,7 @@ RESHAPING = frozenset({
     "contiguous",
 })  # fmt: skip
 TRANSPOSING = frozenset({"t", "transpose", "T"})
+SHAPED_BY_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "type_as"})  # no element of it goes in
 CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
 SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
 LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})  # rows that data choose

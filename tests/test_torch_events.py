@@ -300,3 +300,11 @@ def test_running_statistics_are_those_that_a_normalisation_wrote(engine: str, tm
                 value.array.tolist() for value in values if value is not None and value.array is not None
             ]
             assert arrays == [mean, layer.running_mean.tolist()]
+
+
+def test_arguments_of_pytorchs_own_are_not_told(record: Record) -> None:
+    def run() -> None:
+        torch.nn.functional.softmax(torch.ones(2, 3, requires_grad=True), dim=1)
+
+    (op,) = (event for event in record(run) if isinstance(event, OpRan))
+    assert (op.op, op.args) == ("softmax", "dim=1")

@@ -73,6 +73,8 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
             label = names[position - 1] if 0 < position <= len(names) else ""
             parts.append(f"{label}={_written(arg)}" if label else _written(arg))
     for label, arg in kwargs.items():
+        if label.startswith("_"):
+            continue  # PyTorch's own, as the `_stacklevel` of a softmax
         holds_tensor = isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {}))
         if not holds_tensor and arg is not None and arg is not False:
             parts.append(f"{label}={_written(arg)}")

@@ -337,3 +337,54 @@ def test_a_leaf_that_was_written_before_stays_visible(traced: Traced) -> None:
         graph.nodes[e.source].name == "mul_" for e in graph.edges if (e.kind, e.target) == (DATA, written)
     )
     assert written not in {name for group in places(graph).values() for name in group.members}
+
+
+class Stages(torch.nn.Module):
+    """Stages that differ, each with its layers in a sequence."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        for stage in range(count):
+            size = 2 + stage
+            setattr(self, f"stage{stage}", Stage(size))
+        self.count = count
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for stage in range(self.count):
+            x = getattr(self, f"stage{stage}")(x)
+        return x
+
+
+class Stage(torch.nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        layers = [
+            torch.nn.Linear(size, size),
+            torch.nn.Tanh(),
+            torch.nn.Linear(size, size + 1),
+            torch.nn.ReLU(),
+        ]
+        self.net = torch.nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+def test_a_picture_that_would_be_higher_than_a_page_shows_outer_modules(traced: Traced) -> None:
+    shown = boxes(rolled_of(Stages(9), torch.randn(3, 2), traced))
+    assert {f"stage{number}" for number in range(9)} <= shown.keys()
+    assert not {"net", "0", "1"} & shown.keys()
+
+
+def test_one_that_fits_shows_the_inner_ones(traced: Traced) -> None:
+    shown = boxes(rolled_of(Stages(7), torch.randn(3, 2), traced))
+    assert {"0", "1", "2", "3"} <= shown.keys()
+
+
+def test_depth_is_asked_for_whatever_the_height(traced: Traced) -> None:
+    def run() -> None:
+        Stages(9)(torch.randn(3, 2)).sum().backward()
+
+    with traced(run) as trace:
+        graph = folded(build(trace), depth=3)
+    assert {"0", "1", "2", "3"} <= boxes(graph).keys()

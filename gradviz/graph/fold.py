@@ -12,13 +12,14 @@ from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.merge import Merging
-from gradviz.graph.model import GROUP, LEAF, OP, TENSOR, Box, Graph, Node, Scope, ends_with
+from gradviz.graph.model import DATA, GROUP, LEAF, OP, TENSOR, Box, Graph, Node, Scope, ends_with
 from gradviz.graph.rolling import places
 from gradviz.nearest import nearest
 
 MOST = 100  # a graph up to this size is not folded
 AIM = 80  # the size to which a larger graph is folded
 FEW = 40  # a graph of modules up to this size is not folded; a larger one is folded to this size
+MOST_ROWS = 34  # boxes one below the other: about 2,500 points
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
 
@@ -250,12 +251,47 @@ def folded(
             graph = with_equal_blocks(graph, names)
         tree = places(graph)
         opened = [group for name in names for group in find_scopes(tree, name)]
-        return fold(graph, tree, closed_places(graph, tree, depth, opened))
+        closed = closed_places(graph, tree, depth, opened)
+        return fold(graph, tree, closed) if is_asked else _of_a_page(graph, tree, closed)
     if len(graph.nodes) <= most and not is_asked:
         return graph
     tree = groups(graph)
     opened = [group for name in names for group in find_scopes(tree, name)]
     return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
+
+
+def _of_a_page(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
+    """A rolled graph folded so that it is not too high for a page: while a chain of boxes is too long, the innermost
+    modules that are open are closed, and those that would show one box."""
+    while True:
+        result = fold(graph, tree, closed)
+        depths = {
+            group.id: len(ancestors(tree, group.id)) for group in tree.values() if group.id not in closed
+        }
+        innermost = max(depths.values(), default=1)
+        if innermost < 2 or _rows(result) <= MOST_ROWS:
+            return result
+        closed = closed | {name for name, depth in depths.items() if depth == innermost}
+        closed |= {
+            name for name, depth in depths.items() if depth == innermost - 1 and _is_one_box(tree[name])
+        }
+
+
+def _is_one_box(group: Group) -> bool:
+    return len(group.children) == 1 and not group.members
+
+
+def _rows(graph: Graph) -> int:
+    """How many boxes the longest chain of data has."""
+    rows = dict.fromkeys(graph.nodes, 1)
+    following: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        if edge.kind == DATA and not edge.again:
+            following.setdefault(edge.source, []).append(edge.target)
+    for name in graph.nodes:  # in the order in which they ran
+        for target in following.get(name, ()):
+            rows[target] = max(rows[target], rows[name] + 1)
+    return max(rows.values(), default=0)
 
 
 def is_clearer_rolled(graph: Graph, is_asked: bool = False, most: int = MOST) -> bool:

@@ -18,6 +18,7 @@ from gradviz.events.kinds import (  # noqa: E402
     ErrorRaised,
     Hooked,
     NodeMade,
+    OpRan,
     PassBegan,
     PassEnded,
     Received,
@@ -288,3 +289,12 @@ def test_hooks_that_are_removed_or_put_during_a_pass(both: Both) -> None:
     assert ran.count("once") == 1
     assert left == [15, 15]
     assert [value(trace, event.after, event) for event in of(trace, Hooked)] == [[10, 10]]
+
+
+def test_a_call_of_an_overload_has_the_name_of_the_op(both: Both) -> None:
+    def program() -> Any:
+        x = torch.ones(2, requires_grad=True)
+        return torch.ops.aten.softmax.int(torch.ops.aten.mul.Tensor(x, x), 0).tolist()
+
+    _, trace = both(program)
+    assert [event.op for event in of(trace, OpRan)][:2] == ["mul", "softmax"]

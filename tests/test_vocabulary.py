@@ -39,7 +39,7 @@ OF_PYTHON = {"deepcopy", "T", "data", "getitem"}  # names that are no function's
 @pytest.mark.parametrize("name", CLASSES)
 def test_each_name_of_a_class_is_one_of_pytorchs(name: str) -> None:
     torch = pytest.importorskip("torch")
-    places = (torch, torch.Tensor, torch.nn.functional, torch.nn.init, torch.ops.aten)
+    places = (torch, torch.Tensor, torch.nn.functional, torch.nn.init, torch.linalg, torch.ops.aten)
     unknown = {op for op in CLASSES[name] - OF_PYTHON if not any(hasattr(place, op) for place in places)}
     assert unknown - {f"{op}_" for op in CLASSES[name]} == set()
 
@@ -47,3 +47,39 @@ def test_each_name_of_a_class_is_one_of_pytorchs(name: str) -> None:
 def test_an_op_in_place_is_of_the_kind_of_the_op() -> None:
     for kind in (ops.RECTIFIERS, ops.SATURATING, ops.LOGARITHMS, ops.CLAMPING, ops.SUMS):
         assert {op for op in kind if not op.endswith("_")} == {op.removesuffix("_") for op in kind}
+
+
+def test_a_kind_that_has_a_function_has_it_by_its_other_names_too() -> None:
+    pytest.importorskip("torch")
+    from torch.overrides import get_overridable_functions
+
+    functions = {f for functions in get_overridable_functions().values() for f in functions}
+    told = re.compile(r"\b[Aa]lias (?:for|of) :(?:func|meth):`~?([\w.]+)`")
+    alike = {
+        (function.__name__, found[1].rpartition(".")[2])
+        for function in functions
+        if (found := told.search(getattr(function, "__doc__", None) or ""))
+    }
+    assert len(alike) > 30
+    missing = [
+        (name, kind, other)
+        for pair in alike
+        for name, other in (pair, pair[::-1])
+        for kind, names in CLASSES.items()
+        if name in names and other not in names and other != "expit"  # which is `special_expit`
+    ]
+    assert missing == []
+
+
+def test_each_function_of_pytorch_is_of_a_kind_or_listed_as_of_none() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.__version__.startswith("2.13."):
+        pytest.skip(f"the list is that of PyTorch 2.13, and this is {torch.__version__}")
+    from torch.overrides import get_overridable_functions
+
+    functions = {f for functions in get_overridable_functions().values() for f in functions}
+    names = {name for f in functions if (name := getattr(f, "__name__", "")) and not name.startswith("_")}
+    of_a_kind = set().union(*CLASSES.values())
+    of_none = set((Path(__file__).parent / "ops_of_no_kind.txt").read_text("utf-8").split())
+    assert names - of_a_kind - of_none == set()
+    assert of_none & of_a_kind == set()

@@ -11,7 +11,19 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_behind, op_of
-from gradviz.query.ops import CONVERTING, LOG_PROBABILITIES, LOSSES, REDUCTIONS, RESHAPING, SUMS
+from gradviz.query.ops import (
+    ADDING,
+    CONVERTING,
+    DIVIDING,
+    LOG_PROBABILITIES,
+    LOSSES,
+    MULTIPLYING,
+    NEGATING,
+    REDUCTIONS,
+    RESHAPING,
+    SUBTRACTING,
+    SUMS,
+)
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, ranked, without
 
@@ -19,7 +31,7 @@ _PASSES = 3  # in which a graph has to grow
 _SITES = 8  # lines with passes that are looked at
 _DIRECT = 64  # nodes that lead to leaves
 _NEAR = 16  # tensors above a factor that are looked at
-_ADDING_UP = SUMS | REDUCTIONS | {"mul", "div", "neg"}
+_ADDING_UP = SUMS | REDUCTIONS | MULTIPLYING | DIVIDING | NEGATING
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +255,14 @@ def in_weights(case: Case) -> Iterator[Link]:
     """Links from the product of a log-probability and an advantage to the baseline in it, as in actor-critic methods:
     the advantage is a difference of data and of what another network says."""
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], ("mul",)) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], MULTIPLYING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) != 2:
             continue
         for factor, weight in (op.inputs, op.inputs[::-1]):
             difference = op_of(case.query, weight) if weight else None
-            if difference is None or difference.op not in ("sub", "rsub", "add") or not _node(case, weight):
+            if difference is None or difference.op not in SUMS or not _node(case, weight):
                 continue
             if _is_half_data(case, difference) and _node(case, factor) and _is_logarithm(case, factor):
                 behind = Behind(case)
@@ -263,7 +275,7 @@ def in_weights(case: Case) -> Iterator[Link]:
 def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], {*LOSSES, "sub"}) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], LOSSES | SUBTRACTING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) >= 2 and all(op.inputs[:2]) and not _is_sum_of_terms(case, op):
@@ -277,7 +289,7 @@ def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
         if (
             op.op not in _ADDING_UP
             or not op.outputs
-            or (op.op == "mul" and len(set(op.inputs)) < len(op.inputs))
+            or (op.op in MULTIPLYING and len(set(op.inputs)) < len(op.inputs))
         ):
             return False  # the square of a difference compares
         (result, *_) = op.outputs
@@ -293,7 +305,7 @@ def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
 def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:
     """(prediction, target) of an op: a difference may have them either way round."""
     a, b = op.inputs[:2]
-    return [(a, b), (b, a)] if op.op == "sub" else [(a, b)]
+    return [(a, b), (b, a)] if op.op in SUBTRACTING else [(a, b)]
 
 
 def _node(case: Case, tensor: int) -> int:
@@ -308,7 +320,7 @@ def _are_parameters(case: Case, leaves: frozenset[int]) -> bool:
 def _is_bootstrapped(case: Case, target: int) -> bool:
     """Whether a target is data plus something computed by a network."""
     op = op_behind(case.query, target, RESHAPING | CONVERTING)
-    return op is not None and op.op == "add" and _is_half_data(case, op)
+    return op is not None and op.op in ADDING and _is_half_data(case, op)
 
 
 def _is_half_data(case: Case, op: OpRan) -> bool:

@@ -12,11 +12,10 @@ from gradviz.diagnose.cut_uses import cut_behind
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.lack import FROM_OUTSIDE
-from gradviz.query.ops import SHARING
+from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 
-_ADDING = ("add", "add_", "__radd__", "__iadd__", "sub", "sub_", "__rsub__", "__isub__", "rsub")
 _AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
 
 
@@ -35,7 +34,7 @@ def cut_terms(case: Case) -> list[CutTerm]:
     """The terms of losses that are cut off, one for each line. Use `case.of(cut_terms)`."""
     ops, made, received = (case.trace.table(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED))
     ran = contained(made["node"], received["node"])
-    adding = ops.events[case.trace.named(ops["op"], _ADDING) & contained(ops.events, made["op"][ran])]
+    adding = ops.events[case.trace.named(ops["op"], SUMS) & contained(ops.events, made["op"][ran])]
     used = set(received["node"].tolist())
     found: list[CutTerm] = []
     for events in case.by_site(adding).values():

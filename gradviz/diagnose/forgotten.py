@@ -12,7 +12,7 @@ from gradviz.diagnose.homeless import homeless
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.cuts import op_of
 from gradviz.query.lack import Lacks
-from gradviz.query.ops import PRODUCTS
+from gradviz.query.ops import JOINING, PRODUCTS
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.training import BY_HAND
 from gradviz.query.uses import Use, groups_behind, uses
@@ -20,7 +20,6 @@ from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
 _TRAINED, _LEFT_OUT = 1, 2  # bits
-_JOINING = ("cat", "concat", "concatenate", "hstack", "stack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,7 @@ def _is_joined_with_data(case: Case, use: Use) -> bool:
     """Whether what a use reads was put together from computed values and data."""
     for tensor in use.data:
         maker = op_of(case.query, tensor)
-        if maker is not None and maker.op in _JOINING:
+        if maker is not None and maker.op in JOINING:
             flags = [case.query.tensors.flags(source, maker.index) & REQUIRES_GRAD for source in maker.inputs]
             if not all(flags):
                 return True

@@ -9,10 +9,11 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.ops import ADDING, SUBTRACTING
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
-_CHANGING = ("sub", "add", "addcmul", "addcdiv", "lerp", "subtract")
+_CHANGING = ADDING | SUBTRACTING | {"addcmul", "addcdiv", "lerp"}
 _LEAST = 2  # times that the line ran
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_of
+from gradviz.query.ops import MULTIPLYING
 from gradviz.query.query import Query
 
 
@@ -17,7 +18,7 @@ def loss_scale(query: Query, event: int) -> float:
         return 0.0
     roots = query.passes.began(run.number).roots
     op = op_of(query, roots[0].tensor) if roots else None
-    return constant_of(query, op) if op is not None and op.op == "mul" else 0.0
+    return constant_of(query, op) if op is not None and op.op in MULTIPLYING else 0.0
 
 
 def constant_of(query: Query, op: OpRan) -> float:

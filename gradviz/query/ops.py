@@ -1,86 +1,117 @@
 """The vocabulary of operations: kinds of ops by the names that traces of both engines have for them.
 
 A rule or a view that asks for a kind of op asks here, so that no two differ in what belongs to it. An op in place is
-named with its underscore (`relu_`)."""
+named with its underscore (`relu_`).
+
+PyTorch has several names for one function. A kind that has one of them has them all."""
 
 from __future__ import annotations
 
+# The other names of functions, as PyTorch documents them: methods, functions and `torch.special`.
+_OTHER_NAMES = {
+    "sigmoid": ("special_expit",), "softmax": ("special_softmax",), "log_softmax": ("special_log_softmax",),
+    "log1p": ("special_log1p",), "logsumexp": ("special_logsumexp",), "abs": ("absolute",), "mul": ("multiply",),
+    "div": ("divide", "true_divide"), "sub": ("subtract",), "clamp": ("clip",), "cat": ("concat", "concatenate"),
+    "vstack": ("row_stack",), "neg": ("negative",), "movedim": ("moveaxis",), "transpose": ("swapaxes", "swapdims"),
+    "matmul": ("linalg_matmul",), "diagonal": ("linalg_diagonal",),
+}  # fmt: skip
+
+
+def _kind(*names: str) -> frozenset[str]:
+    """The names, with the other names of the same functions."""
+    return frozenset(names).union(*(_OTHER_NAMES.get(name, ()) for name in names))
+
 
 def _and_in_place(*names: str) -> frozenset[str]:
-    return frozenset(names) | {f"{name}_" for name in names}
+    return _kind(*names) | {f"{name}_" for name in _kind(*names)}
 
 
 # Activations.
-RECTIFIERS = _and_in_place("relu", "relu6", "hardtanh", "threshold", "clamp_min")  # flat on one side
+FLAT_BELOW_ZERO = _and_in_place("relu", "relu6")
+RECTIFIERS = FLAT_BELOW_ZERO | _and_in_place("hardtanh", "threshold", "clamp_min")  # flat on one side
 SATURATING = _and_in_place("tanh", "sigmoid", "hardtanh", "hardsigmoid", "softsign")  # flat far from 0
-SHARES = frozenset({"softmax", "_safe_softmax", "gumbel_softmax"})  # results that add up to 1
-PROBABILITIES = SHARES | {"sigmoid", "sigmoid_"}
+SHARES = _kind("softmax", "_safe_softmax", "gumbel_softmax")  # results that add up to 1
+LOG_SHARES = _kind("log_softmax")  # their logarithms
+PROBABILITIES = SHARES | _and_in_place("sigmoid")
 
 # Logarithms.
 LOGARITHMS = _and_in_place("log", "log2", "log10", "log1p")
-LOG_PROBABILITIES = LOGARITHMS | {
-    "log_softmax", "logsumexp", "logsigmoid", "log_sigmoid", "cross_entropy", "nll_loss",
-}  # fmt: skip
+LOG_PROBABILITIES = LOGARITHMS | _kind(
+    "log_softmax", "logsumexp", "logsigmoid", "log_sigmoid", "special_log_ndtr", "cross_entropy", "nll_loss",
+)  # fmt: skip
 
 # Losses.
-REGRESSION_LOSSES = frozenset({"mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"})
-OF_LOGITS = frozenset({"cross_entropy", "binary_cross_entropy_with_logits"})
-OF_LOG_PROBABILITIES = frozenset({"nll_loss", "kl_div"})
+REGRESSION_LOSSES = _kind("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
+OF_LOGITS = _kind("cross_entropy", "binary_cross_entropy_with_logits")
+OF_LOG_PROBABILITIES = _kind("nll_loss", "kl_div")
 LOSSES = REGRESSION_LOSSES | OF_LOGITS | OF_LOG_PROBABILITIES | {
     "binary_cross_entropy", "ctc_loss", "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss",
     "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss", "gaussian_nll_loss", "poisson_nll_loss",
-    "multilabel_soft_margin_loss",
+    "multilabel_soft_margin_loss", "multilabel_margin_loss", "triplet_margin_with_distance_loss",
+    "linear_cross_entropy",
 }  # fmt: skip
-FLAT_AT_ZERO = REGRESSION_LOSSES | {"pow", "square", "abs", "norm"}  # whose derivative at 0 is 0: a minimum
+FLAT_AT_ZERO = REGRESSION_LOSSES | _and_in_place("pow", "square", "abs") | {
+    "norm", "vector_norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm", "frobenius_norm",
+}  # whose derivative at 0 is 0: a minimum  # fmt: skip
 
 # What hands elements on: in another shape, as another dtype, in part.
-RESHAPING = frozenset({
-    "view", "reshape", "squeeze", "unsqueeze", "flatten", "unflatten", "transpose", "t", "T", "permute", "expand",
-    "contiguous",
-})  # fmt: skip
-TRANSPOSING = frozenset({"t", "transpose", "T"})
-SHAPED_BY_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "type_as"})  # no element of it goes in
-CONVERTING = frozenset({"to", "float", "double", "half", "bfloat16", "clone"})
-SELECTING = frozenset({"index", "getitem", "select", "slice", "as_strided"})
-LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})  # rows that data choose
-SPLITTING = frozenset({"chunk", "split", "tensor_split", "unbind"})
-JOINING = frozenset({
-    "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack",
-})  # fmt: skip
-CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max", "clip")
+TRANSPOSING = _and_in_place("t", "transpose") | {"T", "mT", "H", "mH", "adjoint"}
+RESHAPING = TRANSPOSING | _and_in_place("squeeze", "unsqueeze") | {
+    "view", "view_as", "reshape", "reshape_as", "ravel", "flatten", "unflatten", "permute", "movedim", "moveaxis",
+    "expand", "expand_as", "broadcast_to", "contiguous", "atleast_1d", "atleast_2d", "atleast_3d",
+}  # fmt: skip
+SHAPED_BY_SECOND = _kind("expand_as", "view_as", "reshape_as", "type_as")  # no element of it goes in
+CONVERTING = _kind("to", "type", "type_as", "cpu", "cuda", "float", "double", "half", "bfloat16", "clone")
+SELECTING = _kind("index", "getitem", "select", "slice", "as_strided", "narrow", "diagonal")
+LOOKUPS = _kind(
+    "embedding", "index", "index_select", "gather", "take_along_dim", "embedding_bag"
+)  # rows that data choose
+SPLITTING = _kind(
+    "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "unsafe_chunk",
+    "unsafe_split", "unsafe_split_with_sizes",
+)  # fmt: skip
+JOINING = _kind("cat", "stack", "hstack", "vstack", "dstack", "column_stack")
+CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max")
 
 # Products of data with weights: what a layer does that learns. An embedding is one, of rows that are 0 but for a 1.
-PRODUCTS = frozenset({
-    "embedding",
+PRODUCTS = _kind(
+    "embedding", "embedding_bag",
     "addmm", "mm", "matmul", "linear", "bmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "bilinear", "conv1d",
-    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution", "lstm", "gru",
-    "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
-})  # fmt: skip
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv_tbc", "convolution", "lstm",
+    "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "dot", "inner", "vdot", "tensordot", "chain_matmul", "linalg_multi_dot",
+)  # fmt: skip
 
+MATRIX_PRODUCTS = _kind("matmul", "bmm", "mm")
 CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell"})  # each one op, with a node for each gate
 
 # Arithmetic and reductions.
-SUMS = _and_in_place("add", "sub", "rsub", "subtract")
-MEANS = frozenset({"mean", "nanmean"})
-REDUCTIONS = MEANS | {"sum"}
+ADDING, SUBTRACTING = _and_in_place("add"), _and_in_place("sub")
+MULTIPLYING, DIVIDING, NEGATING = _and_in_place("mul"), _and_in_place("div"), _and_in_place("neg")
+DIFFERENCES = SUBTRACTING | {"rsub"}
+SUMS = ADDING | DIFFERENCES
+MEANS = _kind("mean", "nanmean")
+REDUCTIONS = MEANS | {"sum", "nansum"}
 
 # Off the graph.
-SHARING = frozenset({"detach", "detach_", "data"})  # on the same memory, outside of the graph
+SHARING = _kind("detach", "detach_", "data")  # on the same memory, outside of the graph
 COPYING = SHARING | TRANSPOSING | {"clone", "deepcopy", "to", "contiguous"}  # the same elements
 
 # Normalisations, that only see differences.
-NORMALISING = SHARES | {
-    "log_softmax", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
-    "native_layer_norm", "normalize", "cross_entropy", "rms_norm",
-}  # fmt: skip
-RUNNING = frozenset({"batch_norm", "native_batch_norm", "instance_norm"})  # that keep running statistics
+NORMALISING = SHARES | _kind(
+    "log_softmax", "softmin", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
+    "native_layer_norm", "native_group_norm", "normalize", "cross_entropy", "rms_norm",
+)  # fmt: skip
+RUNNING = _kind("batch_norm", "native_batch_norm", "instance_norm")  # that keep running statistics
 
 # How tensors come to be.
-ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
-UNFILLED = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted"})
-RANDOM_STARTS = frozenset({"uniform_", "normal_", "kaiming_uniform_", "zero_"})  # of a layer, and of its bias
-DRAWN = frozenset({"normal"})  # how `sample()` of a distribution draws, apart from what it took
+ZEROS = _kind("zeros", "zeros_like", "new_zeros")
+UNFILLED = _kind("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
+RANDOM_STARTS = _kind("uniform_", "normal_", "kaiming_uniform_", "zero_")  # of a layer, and of its bias
+DRAWN = _kind("normal")  # how `sample()` of a distribution draws, apart from what it took
 DISCRETE = _and_in_place(
     "bernoulli", "poisson", "multinomial"
 )  # random numbers that no gradient flows through
-DROPOUTS = frozenset({"dropout", "dropout_", "feature_dropout"})
+DROPOUTS = _and_in_place("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout") | {
+    "dropout1d", "dropout2d", "dropout3d", "native_dropout",
+}  # fmt: skip

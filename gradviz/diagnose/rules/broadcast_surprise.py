@@ -30,24 +30,10 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
+from gradviz.query.ops import REGRESSION_LOSSES, SELECTING
 
-_ON_PURPOSE = {
-    "unsqueeze",
-    "index",
-    "getitem",
-    "select",
-    "slice",
-    "expand_dims",
-    "as_strided",
-}
-_ONE_BY_ONE = {
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-}
+_ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
+_ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _OPS = 64  # of a line that are looked at
 _EXPANDING = "expand"
 

@@ -35,17 +35,26 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_of
-from gradviz.query.ops import RECTIFIERS
+from gradviz.query.ops import (
+    ADDING,
+    DIVIDING,
+    JOINING,
+    MULTIPLYING,
+    NEGATING,
+    RECTIFIERS,
+    REDUCTIONS,
+    RESHAPING,
+    SELECTING,
+    SUMS,
+)
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 # What makes a loss of its terms.
-_IN_LOSS = {
-    "mean", "sum", "nanmean", "add", "mul", "div", "neg", "pow", "square", "sqrt", "view", "reshape", "flatten",
-    "squeeze", "unsqueeze", "getitem", "select", "stack", "cat",
+_IN_LOSS = REDUCTIONS | ADDING | MULTIPLYING | DIVIDING | NEGATING | RESHAPING | SELECTING | JOINING | {
+    "pow", "square", "sqrt",
 }  # fmt: skip
-_DIFFERENCES = {"sub", "rsub", "add"}  # and `add` of a number
 _STEPS = 32  # results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
 
@@ -117,7 +126,7 @@ def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:
     in form on the way to the root, and was above 0 before or is one of several terms."""
     made = case.query.tensors.made(tensor)
     op = op_of(case.query, made.inputs[0]) if isinstance(made, OpRan) and made.inputs else None
-    if op is None or op.op not in _DIFFERENCES or (op.op == "add" and sum(map(bool, op.inputs)) > 1):
+    if op is None or op.op not in SUMS or (op.op in ADDING and sum(map(bool, op.inputs)) > 1):
         return False
     results = case.downstream.results(tensor, _STEPS)
     ops = [case.query.tensors.op(event) for event in {op for readers in results.values() for op in readers}]

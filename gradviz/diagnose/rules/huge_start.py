@@ -38,7 +38,7 @@ from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.cuts import transposed_of
-from gradviz.query.ops import LOSSES, PRODUCTS, RESHAPING, SHARING
+from gradviz.query.ops import ADDING, DIFFERENCES, LOSSES, PRODUCTS, RESHAPING, SHARING
 from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
@@ -49,8 +49,7 @@ _TIMES = 1000.0  # the least that is reported
 _MOST = 1000  # products that are looked at
 _MATRIX = 2  # dimensions
 _FEW, _ALIKE = 4, 100.0  # ops between a product and its comparison; how far apart the two sizes may be
-_COMPARING = frozenset({"sub", "rsub"})
-_OFFSETS = SHARING | RESHAPING | {"add"}
+_OFFSETS = SHARING | RESHAPING | ADDING
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -110,7 +109,7 @@ def _is_compared(case: Case, product: OpRan, made: float) -> bool:
         op = case.query.tensors.op(readers[0]) if readers else None
         if op is None or not op.outputs:
             return False
-        if op.op in LOSSES or op.op in _COMPARING:
+        if op.op in LOSSES or op.op in DIFFERENCES:
             others = [other for other in op.inputs if other not in (0, tensor)]
             return any(_rms(case, other, op.index - 1) * _ALIKE >= made for other in others)
         if op.op not in _OFFSETS:

@@ -35,13 +35,13 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.saturated_cells import saturated_cells
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
-from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING
+from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING, SUMS
 from gradviz.query.upstream import Downstream
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
 _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
-_PASSING = CLAMPING | RESHAPING | CONVERTING | {"add", "rsub"}
+_PASSING = CLAMPING | RESHAPING | CONVERTING | SUMS
 _NEAR = 16  # tensors behind a result that are looked at
 _SHARE = 0.9  # of the calls
 _LEAST, _CALLS = 8, 2  # elements, calls

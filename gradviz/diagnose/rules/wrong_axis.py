@@ -35,12 +35,25 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
-from gradviz.query.ops import CONVERTING, DROPOUTS, SELECTING, SHARES
+from gradviz.query.ops import (
+    CLAMPING,
+    CONVERTING,
+    DROPOUTS,
+    LOG_SHARES,
+    LOGARITHMS,
+    MATRIX_PRODUCTS,
+    MULTIPLYING,
+    NEGATING,
+    SELECTING,
+    SHARES,
+)
 from gradviz.sets import contained
 
-_OVER = SHARES | {"log_softmax"}
-_SUMMING = frozenset({"matmul", "bmm", "mm"})  # over the last axis of the first of two
-_SAME_PLACES = CONVERTING | DROPOUTS | {"mul", "log", "neg", "masked_fill", "contiguous", "clamp"}
+_OVER = SHARES | LOG_SHARES
+_SUMMING = MATRIX_PRODUCTS  # over the last axis of the first of two
+_SAME_PLACES = (
+    CONVERTING | DROPOUTS | MULTIPLYING | LOGARITHMS | NEGATING | CLAMPING | {"masked_fill", "contiguous"}
+)
 _SHAPING = SELECTING | {"reshape", "view", "unsafe_view", "expand"}
 _FAR = 8  # ops between a softmax and its reader
 _DIM = re.compile(r"\bdim=(-?\d+)")

@@ -33,7 +33,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
-from gradviz.query.ops import FLAT_AT_ZERO, ZEROS
+from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, MULTIPLYING, ZEROS
 from gradviz.words.escape import clean
 
 _THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator"
@@ -78,7 +78,7 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=block.leaves,
             severity=NOTE
             if _is_first_state(case, block)
-            or (name == "mul" and _is_switched_off(case, op))
+            or (name in MULTIPLYING and _is_switched_off(case, op))
             or case.is_lesson
             else "",
         )
@@ -87,7 +87,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _is_below_zero(case: Case, op: int | None) -> bool:
     """Whether an op is a relu of nothing but negative numbers."""
     ran = case.query.tensors.op(op) if op is not None else None
-    if ran is None or op is None or ran.op not in ("relu", "relu_") or not ran.inputs[0]:
+    if ran is None or op is None or ran.op not in FLAT_BELOW_ZERO or not ran.inputs[0]:
         return False
     rows = case.trace.states.rows_of(np.array(ran.inputs[:1]), np.array([op - 1]))
     return bool(rows[0] >= 0 and case.trace.states.stats[rows[0], Stat.MAX] < 0)
@@ -119,7 +119,7 @@ def _is_minimum(case: Case, op: int | None) -> bool:
     if op is None:
         return False
     ran = case.query.tensors.op(op)
-    is_square = ran.op == "mul" and len(set(ran.inputs)) == 1
+    is_square = ran.op in MULTIPLYING and len(set(ran.inputs)) == 1
     if ran.op not in FLAT_AT_ZERO and not is_square:
         return False
     rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))

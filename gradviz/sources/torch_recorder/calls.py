@@ -80,7 +80,7 @@ ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
 
 def sort_of(func: Any) -> tuple[str, str]:
     """What sort of call it is, and the name of the op."""
-    name = getattr(func, "__name__", type(func).__name__)
+    name = getattr(func, "__name__", type(func).__name__).partition(".")[0]  # aten's are `softmax.int`
     if name in ("__get__", "__set__", "__delete__"):
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
         if name != "__get__":

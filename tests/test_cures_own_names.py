@@ -78,3 +78,48 @@ def test_grad_of_what_does_not_require_grad_is_not_called_backward(tmp_path: Pat
     findings = told(text, tmp_path)
     assert not any(message.startswith("backward()") for message, _ in findings.values())
     assert findings
+
+
+LOSSES = """
+import torch
+import torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.soft = nn.Softmax(dim=1)
+    def forward(self, x):
+        return self.soft(self.fc(x))
+own, listed, plain = Model(), nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), nn.Linear(4, 3)
+out = plain(x)
+LOSS.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "cure"),
+    [
+        (
+            "nn.CrossEntropyLoss()(own(x), y)",
+            "self.fc(x)  # in place of self.soft(self.fc(x)), line 12: softmax is part of cross_entropy",
+        ),
+        ("F.cross_entropy(listed(x), y)", "leave out listed[1] (Softmax): it is part of cross_entropy"),
+        (
+            "F.cross_entropy(F.softmax(out, dim=1), y)",
+            "out  # in place of F.softmax(out, dim=1), line 15: softmax is part of cross_entropy",
+        ),
+        (
+            "F.nll_loss(out.softmax(-1), y)",
+            "torch.log_softmax(out, dim=-1)  # in place of out.softmax(-1), line 15",
+        ),
+        ("F.nll_loss(listed(x), y)", "put torch.nn.LogSoftmax in the place of listed[1] (Softmax)"),
+        ("F.nll_loss(out, y)", "F.nll_loss(torch.log_softmax(out, dim=1), y)"),
+    ],
+)
+def test_what_a_loss_should_get_is_told_by_what_the_program_gives_it(
+    loss: str, cure: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    assert told(LOSSES.replace("LOSS", loss), tmp_path)["wrong-loss-input"][1] == cure

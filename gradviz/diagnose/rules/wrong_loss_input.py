@@ -25,21 +25,23 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.loss_cures import of_data, of_probabilities
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_behind
-from gradviz.query.ops import CONVERTING, OF_LOG_PROBABILITIES, OF_LOGITS, PROBABILITIES, RESHAPING
+from gradviz.query.ops import (
+    CONVERTING,
+    LOG_SHARES,
+    OF_LOG_PROBABILITIES,
+    OF_LOGITS,
+    PROBABILITIES,
+    RESHAPING,
+)
 
 _PASSING = RESHAPING | CONVERTING
 _EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
-_PREPARING = {"log_softmax"}  # what cross_entropy does before nll_loss, at the same site
-_CURES = {
-    "cross_entropy": "F.cross_entropy(logits, target)  # without softmax: it is part of the loss",
-    "nll_loss": "F.nll_loss(F.log_softmax(logits, dim=1), target)  # or F.cross_entropy(logits, target)",
-    "kl_div": "F.kl_div(F.log_softmax(logits, dim=1), target)  # logarithms first, probabilities second",
-    "binary_cross_entropy_with_logits": "F.binary_cross_entropy_with_logits(logits, target)  # without sigmoid",
-}
+_PREPARING = LOG_SHARES  # what cross_entropy does before nll_loss, at the same site
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -53,15 +55,15 @@ def _search(case: Case) -> Iterator[Found]:
             seen.add(op.site)
             loss, source = _loss_and_source(case, op)
             given = source.op if source is not None else "data"
-            if given in PROBABILITIES:
+            if source is not None and given in PROBABILITIES:
                 expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
-                yield Found(told, _CURES[loss], _events(op, source), site=op.site)
+                yield Found(told, of_probabilities(case, loss, source), _events(op, source), site=op.site)
             elif loss == "nll_loss" and _is_positive(case, op):
                 yield Found(
                     f"nll_loss expects log-probabilities, which are never above 0, and gets the result of {given} with "
                     "values above 0",
-                    _CURES[loss],
+                    of_data(case, op),
                     _events(op, source),
                     site=op.site,
                 )

@@ -1,0 +1,91 @@
+"""Cures for a loss that gets probabilities, or no logarithms, in the words of the program: the expression to write, and
+what it stands for."""
+
+from __future__ import annotations
+
+import ast
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import OpRan
+from gradviz.query.ops import OF_LOG_PROBABILITIES
+from gradviz.words.escape import clean
+
+_MODULES = {"Softmax", "Softmax2d", "Sigmoid"}  # which do nothing but one op
+_LOGARITHM = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
+_LOG_MODULES = {"Softmax": "LogSoftmax", "Softmax2d": "LogSoftmax", "Sigmoid": "LogSigmoid"}
+
+
+def of_probabilities(case: Case, loss: str, source: OpRan) -> str:
+    """The cure for a loss that gets what `source` made, a softmax or sigmoid."""
+    wants_logarithms = loss in OF_LOG_PROBABILITIES
+    call = _call(case, source.site)
+    module = next(iter(case.query.scopes.around(source.index, source.thread)[-1:]), None)
+    where = case.words.at_line(source.site)
+    if module is not None and module.type in _MODULES and not _is_called(call, module.name):
+        name = f"{module.name} ({module.type})"
+        other = _LOG_MODULES[module.type]
+        return (
+            f"put torch.nn.{other} in the place of {name}"
+            if wants_logarithms
+            else f"leave out {name}: it is part of {loss}"
+        )
+    value = _value(call)
+    if call is None or value is None:
+        return f"hand {loss} what goes into {source.op}{where}"
+    text = clean(ast.unparse(call))
+    if not wants_logarithms:
+        return f"{clean(ast.unparse(value))}  # in place of {text}{where}: {source.op} is part of {loss}"
+    return f"{_in_logarithms(call, value, source.op)}  # in place of {text}{where}"
+
+
+def of_data(case: Case, op: OpRan) -> str:
+    """The cure for an `nll_loss` that gets no logarithms."""
+    call = _call(case, op.site)
+    if call is None or not call.args:
+        return "take torch.log_softmax(..., dim=1) of what nll_loss gets, or use cross_entropy"
+    inside = ast.unparse(call.args[0])
+    call.args[0] = ast.parse(f"torch.log_softmax({inside}, dim=1)", mode="eval").body
+    return clean(ast.unparse(call))
+
+
+def _call(case: Case, site: int) -> ast.Call | None:
+    try:
+        tree = ast.parse(case.query.places.expression(site), mode="eval").body
+    except SyntaxError:
+        return None
+    return tree if isinstance(tree, ast.Call) else None
+
+
+def _is_called(call: ast.Call | None, module: str) -> bool:
+    """Whether a call is that of a module of this name: `self.softmax(x)`."""
+    return (
+        call is not None
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == module.rpartition(".")[2]
+    )
+
+
+def _value(call: ast.Call | None) -> ast.expr | None:
+    """What a softmax is applied to: `x` of `torch.softmax(x, 1)` and of `x.softmax(1)`."""
+    if call is None:
+        return None
+    function = call.func
+    of_method = isinstance(function, ast.Attribute) and function.attr.rstrip("_") in _LOGARITHM
+    is_plain = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name | ast.Attribute)
+    first = call.args[0] if call.args else None
+    is_axis = isinstance(first, ast.Constant | ast.UnaryOp) or first is None
+    if of_method and isinstance(function, ast.Attribute) and is_axis:
+        return function.value
+    return first if is_plain or isinstance(function, ast.Name) else None
+
+
+def _in_logarithms(call: ast.Call, value: ast.expr, op: str) -> str:
+    """The call with the logarithm of the function."""
+    inside = ast.unparse(value)
+    if op.rstrip("_").endswith(("sigmoid", "expit")):
+        return clean(f"torch.nn.functional.logsigmoid({inside})")
+    axes = [
+        given for given in (*call.args, *(keyword.value for keyword in call.keywords)) if given is not value
+    ]
+    dim = ast.unparse(axes[0]) if axes else "-1"
+    return clean(f"torch.log_softmax({inside}, dim={dim})")

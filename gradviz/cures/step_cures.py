@@ -40,8 +40,11 @@ def _clearing(spot: Spot, statement: ast.stmt) -> str:
 
 
 def cleared_elsewhere(spot: Spot) -> list[Edit]:
-    """A call of zero_grad() between backward() and step() that is moved in front of the backward()."""
+    """A call of zero_grad() between backward() and step() that is moved in front of the backward(); a step() before
+    backward() that is moved behind it."""
     source, statement = spot.source, spot.statement
+    if statement is not None and ".backward()  # before" in spot.finding.fix:
+        return _stepped_later(spot, statement)
     own = spot.calls_here("zero_grad", "zero_")
     if statement is None or not own or not isinstance(statement, ast.Expr):
         return []
@@ -53,6 +56,13 @@ def cleared_elsewhere(spot: Spot) -> list[Edit]:
         return _cleared_behind_the_step(spot, clearing)
     target = passes[-1]
     return [source.removed(clearing), source.before(target, source.code(clearing))]
+
+
+def _stepped_later(spot: Spot, statement: ast.stmt) -> list[Edit]:
+    source, block = spot.source, spot.source.siblings(statement)
+    later = block[block.index(statement) + 1 :]
+    passes = [other for other in later if source.calls("backward", within=other)]
+    return [source.removed(statement), source.after(passes[0], source.code(statement))] if passes else []
 
 
 def _cleared_behind_the_step(spot: Spot, clearing: ast.stmt) -> list[Edit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
@@ -37,6 +37,20 @@ def _statements(query: Query) -> dict[tuple[str, int], ast.stmt]:
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt)
     }
+
+
+def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
+    """Whether the statements at some sites stand in one block, in this order."""
+    files = {site.place.file for site in sites if site is not None}
+    lines = [site.place.line for site in sites if site is not None]
+    tree = query.of(trees).get(min(files)) if len(files) == 1 and len(lines) == len(sites) else None
+    blocks = (
+        [statement.lineno for statement in block]
+        for node in (ast.walk(tree) if tree is not None else ())
+        for name in ("body", "orelse", "finalbody")
+        if isinstance(block := getattr(node, name, None), list)
+    )
+    return any(set(lines) <= set(block) and lines == sorted(set(lines)) for block in blocks)
 
 
 def backward_call(query: Query, site: Site | None) -> ast.Call | None:

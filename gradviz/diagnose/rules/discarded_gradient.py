@@ -14,11 +14,11 @@ Example:
 
 Cure: the order is `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()`.
 
-Not reported: passes that also compute the gradient of a leaf that nobody trains (an input, say), if another
-pass comes before the next step, those that are not finite, which a gradient scaler skips, those that the step
-of an optimizer runs or clears itself, those from a line that runs only where no steps are (before training,
-say), and those of whose gradients the program computes something as large (their squares, as Fisher
-information) and reads it afterwards.
+Not reported: passes that also compute the gradient of a leaf that nobody trains (an input, say) and that
+`autograd.grad` was not asked about, if another pass comes before the next step, those that are not finite, which
+a gradient scaler skips, those that the step of an optimizer runs or clears itself, those from a line that runs
+only where no steps are (before training, say), and those of whose gradients the program computes something as
+large (their squares, as Fisher information) and reads it afterwards.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from gradviz.diagnose.reach import lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.lack import Lack
+from gradviz.query.source_trees import follow_each_other
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct, without
+from gradviz.tracefile import PassInfo
 
 _COPIES = 16  # results of a gradient that are looked at
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
@@ -47,7 +49,7 @@ def _search(case: Case) -> Iterator[Found]:
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     passes = distinct(lives.numbers[came])
     kept = distinct(lives.numbers[came & trained & ~lost])
-    aside = distinct(lives.numbers[came & ~trained])
+    aside = distinct(lives.numbers[came & ~trained & ~contained(lives.leaves, _asked_for(case))])
     looked_at = [number for number in aside.tolist() if not _steps_next(case, number)]
     discarded = without(passes, [*kept, *looked_at, *case.training.inside_steps])
     by_number = case.query.passes.by_number
@@ -61,20 +63,56 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         if any(_are_kept(case, np.flatnonzero(lost & (lives.numbers == number))) for number in numbers):
             continue
-        first = numbers[0]
-        rows = np.flatnonzero(lost & (lives.numbers == first))
-        cleared = _clearing(case, int(lives.leaves[rows[0]]), int(lives.events[rows[0]]))
+        rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
+        row = _lost_for_good(lives.leaves, came & ~lost, rows)
+        cleared = _clearing(case, int(lives.leaves[row]), int(lives.events[row]))
         if case.training.is_inside_step(case.site(cleared)):
             continue
         leaves = tuple(distinct(lives.leaves[rows]).tolist())
-        yield Found(
-            f"the gradients of pass {first} ({case.called(leaves)}) are cleared before any step has used them"
-            + (f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""),
-            "optimizer.zero_grad()  # before backward(), not between backward() and step()",
-            (cleared, by_number[first].first),
-            number=first,
-            tensors=leaves,
-        )
+        run, told = by_number[numbers[0]], f"the gradients of pass {numbers[0]} ({case.called(leaves)})"
+        more = f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""
+        step = _step_before(case, int(lives.leaves[row]), run, cleared)
+        if step is not None:
+            yield Found(
+                f"{told} come after the step, and are cleared before the next one{more}",
+                "loss.backward()  # before optimizer.step()",
+                (step, run.first, cleared),
+                number=run.number,
+                tensors=(int(lives.leaves[row]),),
+            )
+        else:
+            yield Found(
+                f"{told} are cleared before any step has used them{more}",
+                "optimizer.zero_grad()  # before backward(), not between backward() and step()",
+                (cleared, run.first),
+                number=run.number,
+                tensors=leaves,
+            )
+
+
+def _lost_for_good(leaves: np.ndarray, used: np.ndarray, rows: np.ndarray) -> int:
+    """Of the rows of lost gradients the first whose leaf never gets one that is used, else the first."""
+    never = rows[~contained(leaves[rows], distinct(leaves[used]))]
+    return int([*never, *rows][0])
+
+
+def _step_before(case: Case, leaf: int, run: PassInfo, cleared: int) -> int | None:
+    """The step of a leaf's optimizer that came just before a pass, where the program has the three in the order
+    zero_grad, step, backward; None where it has not."""
+    stepped = case.training.stepped
+    own = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
+    earlier = own[own < run.first]
+    if not len(earlier):
+        return None
+    step = int(earlier[-1])
+    sites = [case.query.places.site(number) for number in (case.site(cleared), case.site(step), run.site)]
+    return step if follow_each_other(case.query, sites) else None
+
+
+def _asked_for(case: Case) -> np.ndarray:
+    """The leaves that some pass was asked about, as for a gradient penalty: what another pass adds to their `.grad` by
+    the way is not looked at."""
+    return distinct(case.trace.table(Kind.PASS_BEGAN).lists("inputs").values)
 
 
 def _steps_next(case: Case, number: int) -> bool:

@@ -80,10 +80,45 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(work, args=(port,), nprocs=2)
 """
 
+# Is rank 0, and starts rank 1 as the same script, as Lightning does.
+FIRST = """\
+import os
+import socket
+import subprocess
+import sys
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ.get("LOCAL_RANK", "0"))
+if "LOCAL_RANK" not in os.environ:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
+    subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **place, "LOCAL_RANK": "1", "WORLD_SIZE": "2"})
+    os.environ.update(place)
+dist.init_process_group("gloo", rank=rank, world_size=2)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+for _ in range(2):
+    net(torch.ones(1, 2)).sum().backward()
+dist.barrier()
+dist.destroy_process_group()
+if rank == 0:
+    os.wait()
+else:
+    del os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]  # as Lightning does at the end
+"""
+
 
 def traced(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `gradviz trace` in a folder."""
-    for name, text in {"processes": PROCESSES, "scripts": SCRIPTS, "rank": RANK, "spawned": SPAWN}.items():
+    for name, text in {
+        "processes": PROCESSES,
+        "scripts": SCRIPTS,
+        "rank": RANK,
+        "spawned": SPAWN,
+        "first": FIRST,
+    }.items():
         (folder / f"{name}.py").write_text(text)
     return subprocess.run(
         [sys.executable, "-m", "gradviz", "trace", *arguments],
@@ -160,6 +195,21 @@ def test_a_sitecustomize_of_the_user_is_run_too(tmp_path: Path) -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+def test_a_launcher_of_one_process_that_is_no_rank_is_recorded(tmp_path: Path) -> None:
+    # `accelerate launch` without GPUs runs the script as it is: a stand-in of that name does the same
+    launcher = tmp_path / "bin" / "accelerate"
+    launcher.parent.mkdir()
+    launcher.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\nsys.exit(subprocess.call([sys.executable, *sys.argv[2:]]))\n"
+    )
+    launcher.chmod(0o755)
+    done = traced(
+        tmp_path, "accelerate", "launch", "rank.py", PATH=f"{launcher.parent}{os.pathsep}{os.environ['PATH']}"
+    )
+    assert done.returncode == 4, done.stderr
+    assert recorded(tmp_path) == {"rank.gradviz": (1, "")}
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
@@ -172,6 +222,23 @@ class TestPyTorch:
         assert recorded(tmp_path) == {"spawned.rank0.gradviz": (2, "0"), "spawned.rank1.gradviz": (2, "1")}
         with gradviz.open(tmp_path / "spawned.rank0.gradviz") as trace:
             assert trace.meta["world"] == "2"
+
+    def test_a_process_that_starts_the_others_is_rank_0(self, tmp_path: Path) -> None:
+        done = traced(tmp_path, "--ranks", "first.py", OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stderr
+        assert recorded(tmp_path) == {"first.rank0.gradviz": (2, "0"), "first.rank1.gradviz": (2, "1")}
+        assert "are not recorded" not in done.stderr
+        assert done.stderr.splitlines()[-2] == (
+            "gradviz: recorded 2 ranks, backward passes of each: 2 → first.rank*.gradviz"
+        )
+
+    def test_of_a_process_that_starts_the_others_it_is_said_that_these_are_not_recorded(
+        self, tmp_path: Path
+    ) -> None:
+        done = traced(tmp_path, "first.py", OMP_NUM_THREADS="1")
+        assert recorded(tmp_path) == {"first.gradviz": (2, "0")}
+        told = "this process is rank 0 of 2, and the others are not recorded: gradviz trace --ranks SCRIPT records each"
+        assert f"gradviz: ranks {told}" in done.stderr.splitlines()
 
     def test_a_launcher_is_run_and_its_ranks_are_checked_together(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text(

@@ -12,12 +12,15 @@ from typing import Any
 
 from gradviz.cli.common import say
 from gradviz.sources.child_processes import record_children
+from gradviz.sources.ranks_here import of_rank, rank_meta
 from gradviz.tracefile import open_trace
 from gradviz.tracefile.rank_files import pattern_of, rank_in
 from gradviz.words.numbers import plural
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _COMMANDS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
+# What starts a single process as no rank, where there is one device.
+_ONE, _ONE_MODULE = ("accelerate", "accelerate.exe"), "accelerate.commands.launch"
 _SIGNALLED = 128  # what a shell adds to the number of a signal
 
 
@@ -36,7 +39,9 @@ def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, li
     """Run a command that starts ranks, and have each of them recorded; returns its exit status, and the traces."""
     import subprocess  # which no other run needs
 
-    record_children({**settings, "quiet": True})
+    record_children(
+        {**settings, "quiet": True}, starts_one=Path(command[0]).name in _ONE or _ONE_MODULE in command
+    )
     began = time()
     status = subprocess.call(command)
     traces = _recorded_since(began, Path())
@@ -45,19 +50,30 @@ def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, li
     return (status if status >= 0 else _SIGNALLED - status), traces
 
 
+def named_by_rank(trace: Path) -> Path:
+    """The trace of a process that started the other ranks, and is one itself, as Lightning's first: named by its rank,
+    which nothing but its collectives has told. Returns where the trace is."""
+    if not trace.exists() or rank_meta() or rank_in(trace) >= 0:
+        return trace
+    with open_trace(trace) as recorded:
+        rank = recorded.meta.get("rank")
+    return trace if rank is None else trace.rename(of_rank(trace, rank))
+
+
 def only_started_ranks(trace: Path, began: float, quiet: bool) -> bool:
-    """Say which ranks were recorded beside a process. Returns whether this has done no more than start them: then its
-    own trace, which is empty, is taken away."""
+    """Say which ranks were recorded beside a process, or with it. Returns whether that is all that there is to say: it
+    is one of them, or has done no more than start them; then its own trace, which is empty, is taken away."""
     ranks = [path for path in _recorded_since(began, trace.parent) if rank_in(path) >= 0]
-    if not ranks:
+    is_rank = trace in ranks and not rank_meta()
+    if len(ranks) == is_rank:
         return False
     with open_trace(trace) as recorded:
-        is_empty = not recorded.passes
+        is_empty = not is_rank and not recorded.passes
     if is_empty:
         trace.unlink()
     if not quiet:
         tell_ranks(ranks)
-    return is_empty
+    return is_empty or is_rank
 
 
 def _recorded_since(began: float, folder: Path) -> list[Path]:
@@ -73,7 +89,8 @@ def tell_ranks(traces: Sequence[Path]) -> None:
     for pattern, paths in by_pattern.items():
         counts = sorted({_passes(path) for path in paths})
         passes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
-        ranks = plural(len(paths), "rank")
+        is_one = len(paths) == 1 and rank_in(paths[0]) < 0
+        ranks = "1 process" if is_one else plural(len(paths), "rank")
         say(f"gradviz: recorded {ranks}, backward passes of each: {passes} → {pattern}")
         say(f'gradviz: next gradviz check "{pattern}"  ·  gradviz info "{pattern}"')
 

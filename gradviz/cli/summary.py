@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from rich.text import Text
 
 from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
+from gradviz.sources.child_processes import SETTINGS
+from gradviz.sources.ranks_here import rank_meta
 from gradviz.sources.script import Outcome
 from gradviz.tracefile import Trace, if_long
+from gradviz.tracefile.rank_files import rank_in
 from gradviz.words.escape import clean
 from gradviz.words.numbers import of_passes, plural
 
@@ -22,10 +26,20 @@ def summary(trace: Trace, outcome: Outcome) -> Group:
     """A summary of the recording, and commands to continue with."""
     trace = if_long(trace)
     found = overview(Query(trace))
-    lines = [_counts(trace, found), *_leaves(found)]
+    lines = [_counts(trace, found), *_leaves(found), *_other_ranks(trace)]
     if outcome.error is not None:
         lines.append(_error(found))
     return Group(*lines, _next(trace, found))
+
+
+def _other_ranks(trace: Trace) -> list[Text]:
+    """That the other ranks are not recorded, where this process has started them itself."""
+    meta = trace.meta
+    are_recorded = SETTINGS in os.environ or rank_meta() or rank_in(trace.path) >= 0
+    if are_recorded or "rank" not in meta or not trace.passes_begun:
+        return []
+    told = f"this process is rank {meta['rank']} of {meta.get('world', '?')}, and the others are not recorded"
+    return [_line("ranks", f"{told}: gradviz trace --ranks SCRIPT records each", "yellow")]
 
 
 def _line(label: str, text: str, style: str = "") -> Text:

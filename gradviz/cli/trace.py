@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
-from gradviz.cli.launching import launch, launcher, only_started_ranks, tell_ranks
+from gradviz.cli.launching import launch, launcher, named_by_rank, only_started_ranks, tell_ranks
 from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import (
     SETTINGS,
@@ -190,13 +190,14 @@ def trace(
 
         def after(outcome: Outcome) -> int:
             said = watcher.said if watcher is not None else ()
-            if ranks and only_started_ranks(path, began, quiet):
+            own = named_by_rank(path) if ranks else path
+            if ranks and only_started_ranks(own, began, quiet):
                 return outcome.status
-            is_there = tell(path, outcome, settings, said, quiet)
+            is_there = tell(own, outcome, settings, said, quiet)
             if scope is not None and outcome.others is not None:
                 _tell_others(scope, outcome.others)
             if graph_file is not None and is_there:
-                _draw(path, graph_file)
+                _draw(own, graph_file)
             return outcome.status
 
         perform(Job(running, after, around))

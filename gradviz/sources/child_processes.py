@@ -17,6 +17,9 @@ from typing import Any
 from gradviz.sources.ranks_here import RANKS, of_rank
 
 SETTINGS = "GRADVIZ_RANKS"  # the variable that the processes of a program find their settings in
+_STARTER = (
+    "GRADVIZ_STARTER"  # the process whose children are recorded, if no variable says that they are ranks
+)
 _BASE = "trace"  # among them: the trace of the process that starts others
 _STARTS = Path(__file__).parent / "child_start"
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of the interpreter
@@ -27,14 +30,17 @@ _HELPERS = ("torch.utils.data", "multiprocessing", "concurrent", "joblib", "torc
 # --- in the process that starts them
 
 
-def record_children(settings: Mapping[str, Any], trace: Path | None = None) -> None:
+def record_children(settings: Mapping[str, Any], trace: Path | None = None, starts_one: bool = False) -> None:
     """From now on have the processes recorded that this one starts: each rank into its own file, by the name of
-    `trace`, else by that of its script. The settings are those of `gradviz trace` by the names of its options."""
+    `trace`, else by that of its script. The settings are those of `gradviz trace` by the names of its options. Of a
+    launcher that `starts_one`, the script that it runs itself is recorded, too, though it is no rank."""
     chosen = {name: value for name, value in {**settings, _BASE: trace}.items() if value not in (None, False)}
     chosen |= {name: path.absolute() for name, path in chosen.items() if isinstance(path, Path)}
     os.environ[SETTINGS] = json.dumps(chosen, default=str)
     paths = [str(_STARTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    if starts_one:
+        os.environ[_STARTER] = f"above {os.getpid()}"
     _record_targets()
 
 
@@ -49,11 +55,24 @@ def begin_in_child() -> None:
         if what[:1] == ["-c"]:
             if any("multiprocessing.spawn" in part or "multiprocessing.forkserver" in part for part in what):
                 _record_targets()
-        elif what and what[:2] != ["-m", "gradviz"] and any(name in os.environ for name, _ in RANKS):
+        elif what and what[:2] != ["-m", "gradviz"] and (_is_rank() or _is_only_one()):
             traced = ["-m", "gradviz", "trace", *_as_options(_settings()), *what]
             os.execv(sys.executable, [sys.executable, *options, *traced])
     except (OSError, ValueError) as error:
         print(f"gradviz: a process is not recorded: {error!r}", file=sys.stderr)
+
+
+def _is_rank() -> bool:
+    return any(name in os.environ for name, _ in RANKS)
+
+
+def _is_only_one() -> bool:
+    """Whether a launcher has started this process itself. The launcher tells its own children which process it is."""
+    starter = os.environ.get(_STARTER, "")
+    if starter == f"above {os.getppid()}":
+        os.environ[_STARTER] = str(os.getpid())
+        return False
+    return starter == str(os.getppid())
 
 
 def _settings() -> dict[str, Any]:

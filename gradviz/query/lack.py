@@ -233,8 +233,18 @@ class Lacks:
             if original(self.query, leaf) == of:
                 continue
             if not results.keys().isdisjoint(taken_by(self.query, maker)):
-                return maker.index
+                return self._where_it_ended(maker, results)
         return -1
+
+    def _where_it_ended(self, maker: OpRan | TensorMade, results: dict[int, list[int]]) -> int:
+        """The event behind a leaf of plain numbers at which the graph ended: the comparison in `(x > 0).float()`."""
+        one: OpRan | TensorMade | None = maker
+        while one is not None:
+            taken = [tensor for tensor in taken_by(self.query, one) if tensor in results]
+            if not taken or any(self.query.tensors.flags(t, one.index) & REQUIRES_GRAD for t in taken):
+                return one.index
+            one = self.query.tensors.made(taken[0])
+        return maker.index
 
     def _is_template(self, leaf: int, begun: list[Begun]) -> bool:
         """Whether a leaf was copied into others that lead to a root: the layer that `nn.TransformerEncoder` copies."""

@@ -1,5 +1,5 @@
-"""`no-backward`: an optimizer steps, and no backward pass ever ran: `loss.backward` without its brackets, or no call at
-all.
+"""`no-backward`: no backward pass ever ran: `loss.backward` stands there without its brackets; or an optimizer steps,
+and nothing calls it.
 
 Why it is bad: there are no gradients. The step changes nothing and raises nothing, and the loss stays as it is.
 
@@ -41,7 +41,10 @@ def _search(case: Case) -> Iterator[Found]:
     has_gradients = stepped.lists("parameters").counts.any()
     if not len(case.trace.table(Kind.NODE)):
         return
-    if case.trace.passes or has_gradients or len(stepped) < _LEAST or case.trace.meta.get("error"):
+    if case.trace.passes or has_gradients or case.trace.meta.get("error"):
+        return
+    if len(stepped) < _LEAST:
+        yield from _without_steps(case)
         return
     event = int(stepped.events[0])
     site = case.query.places.site(case.site(event))
@@ -55,6 +58,21 @@ def _search(case: Case) -> Iterator[Found]:
         (event,),
         site=site,
     )
+
+
+def _without_steps(case: Case) -> Iterator[Found]:
+    """A program that steps nowhere, in the file of whose last op `backward` is named and not called."""
+    event = int(case.trace.table(Kind.NODE).events[-1])
+    site = case.query.places.site(case.site(event))
+    named = _named_only(case, site)
+    if named is not None:
+        text = clean(ast.unparse(named))
+        yield Found(
+            f"line {named.lineno} names {text} and does not call it: no backward pass ran",
+            f"{text}()  # at line {named.lineno}: without brackets nothing is called",
+            (event,),
+            site=site,
+        )
 
 
 def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
@@ -73,7 +91,7 @@ def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
 RULE = Rule(
     "no-backward",
     ERROR,
-    "steps of an optimizer without any backward pass",
+    "a program without any backward pass, though it names backward or steps",
     _search,
-    needs=(Need.STEP, Need.START),
+    needs=(Need.START,),
 )

@@ -29,11 +29,31 @@ def without_cut(spot: Spot) -> list[Edit]:
         ]
     if ".rsample()" in spot.finding.fix:
         return _redrawn(spot)
+    if (typed := _typed(spot)) is not None:
+        return [source.replaced(statement, typed)]
     for area in (_with_twins(source, spot.area, statement), statement):
         edits = (list(_uncut(source, area)) or list(_of_torch(source, area))) if area is not None else []
         if edits:
             return [] if _leaves_torch(source, area) else [*edits, *_uncut_sources(source, statement)]
     return _with_grad_mode(source, statement)
+
+
+def _typed(spot: Spot) -> str | None:
+    """The cure of a finding, if it is a statement that sets the same as the one of its line: `y[i] = x[i] ** 2`."""
+    code = spot.finding.fix.partition("  #")[0]
+    try:
+        found = ast.parse(code).body
+    except SyntaxError:  # advice in words
+        return None
+    is_same = len(found) == 1 and _target(found[0]) == _target(spot.statement) != ""
+    return code if is_same else None
+
+
+def _target(statement: ast.stmt | None) -> str:
+    """What a statement assigns to; empty for another one."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return ast.unparse(statement.targets[0])
+    return ast.unparse(statement.target) if isinstance(statement, ast.AugAssign) else ""
 
 
 def _redrawn(spot: Spot) -> list[Edit]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
-from gradviz.query.copies import copied_from, read_in_its_line
+from gradviz.query.copies import copied_from, read_in_its_line, written_in_its_line
 from gradviz.query.failures import Failure
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.pass_owners import PassOwners
@@ -117,17 +117,21 @@ def _before_any_cut(case: Case, up: Upstream) -> list[int]:
     return [leaf for leaf in up.leaves if leaf in seen]
 
 
-def _copy(case: Case, up: Upstream) -> TensorMade | None:
-    """The leaf among those of the root that was made from the numbers of a tensor that requires grad; or the root, if
+def _copy(case: Case, up: Upstream) -> OpRan | TensorMade | None:
+    """The leaf among those of the root that was made from the numbers of a tensor that requires grad, or the op that
+    wrote such numbers into one; or the root, if
     it is made of numbers though there is something to train: `torch.tensor(total)` of a sum of `.item()`."""
     for made in map(case.query.tensors.made, up.leaves):
         if not isinstance(made, TensorMade):
             continue
         if copied_from(case.query, made) or (made.how in FROM_OUTSIDE and read_in_its_line(case.query, made)):
             return made
+    for write in (event for leaf in up.leaves for event in case.query.tensors.writes(leaf) if event < up.at):
+        if case.query.tensors.is_op(write) and written_in_its_line(case.query, write):
+            return case.query.tensors.op(write)
     root = case.query.tensors.made(up.root)
     is_of_numbers = isinstance(root, TensorMade) and root.how in FROM_OUTSIDE
-    return root if is_of_numbers and _is_something_to_learn(case, up.at) else None  # type: ignore[return-value]
+    return root if is_of_numbers and _is_something_to_learn(case, up.at) else None
 
 
 def _is_something_to_learn(case: Case, at: int) -> bool:

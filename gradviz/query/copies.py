@@ -12,7 +12,8 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
-from gradviz.query.source_trees import method_calls, statement_at
+from gradviz.query.source_trees import assigned_before, method_calls, statement_at
+from gradviz.tracefile import Site
 
 _BEFORE = 4096  # states before the copy that are compared
 
@@ -100,13 +101,43 @@ _READING = ("item", "tolist", "detach", "data", "numpy", "clone", "float")
 def read_in_its_line(query: Query, made: TensorMade) -> int:
     """The tensor that requires grad whose numbers the line that made a tensor gives to it, by its source:
     `torch.tensor([x[0] * 2, x[1] * 3])`; 0 if it names none."""
-    statement = statement_at(query, query.places.site(made.site))
-    for call, _ in method_calls(statement, made.how):
-        for name in _numbers_in(call.args[0] if call.args else None):
-            tensor = query.names.tensor_called(name, made.index)
-            if tensor and query.tensors.flags(tensor, made.index) & REQUIRES_GRAD:
+    site = query.places.site(made.site)
+    for call, _ in method_calls(statement_at(query, site), made.how):
+        if tensor := _read_by(query, call.args[0] if call.args else None, site, made.index):
+            return tensor
+    return 0
+
+
+def written_in_its_line(query: Query, event: int) -> int:
+    """The tensor that requires grad whose numbers are written into elements of another one at an event, by its source:
+    `y[i] = float(x[i]) ** 2`; 0 if it names none."""
+    site = query.places.site(int(query.trace.events["site"][event]))
+    statement = statement_at(query, site)
+    is_of_elements = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript)
+    if not is_of_elements or not isinstance(statement, ast.Assign):
+        return 0
+    return _read_by(query, statement.value, site, event)
+
+
+def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int) -> int:
+    """The tensor that requires grad whose numbers an expression has, also by way of what arrays were assigned above
+    it; 0 if it names none."""
+    for name in _numbers_in(value):
+        tensor = query.names.tensor_called(name, event)
+        if tensor:
+            if query.tensors.flags(tensor, event) & REQUIRES_GRAD:
+                return tensor
+            continue
+        assigned = assigned_before(query, site, name)
+        array = assigned.value if assigned is not None else None
+        for source in _numbers_in(array):
+            tensor = query.names.tensor_called(source, event)
+            if tensor and query.tensors.flags(tensor, event) & REQUIRES_GRAD:
                 return tensor
     return 0
+
+
+_ARRAYS = "np", "numpy"
 
 
 def _numbers_in(node: ast.AST | None) -> Iterator[str]:
@@ -122,9 +153,22 @@ def _numbers_in(node: ast.AST | None) -> Iterator[str]:
         is_plain = (
             isinstance(node.func, ast.Name) and node.func.id in ("float", "int") and len(node.args) == 1
         )
+        if _is_of_arrays(node.func):
+            for argument in node.args:
+                yield from _numbers_in(argument)
+            return
         yield from _numbers_in(
             node.args[0] if is_plain else node.func if isinstance(node.func, ast.Attribute) else None
         )
     elif isinstance(node, ast.List | ast.Tuple | ast.BinOp | ast.UnaryOp):
         for child in ast.iter_child_nodes(node):
             yield from _numbers_in(child)
+
+
+def _is_of_arrays(function: ast.expr) -> bool:
+    """Whether a function is one of NumPy's."""
+    return (
+        isinstance(function, ast.Attribute)
+        and isinstance(function.value, ast.Name)
+        and function.value.id in _ARRAYS
+    )

@@ -53,6 +53,35 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
     return any(set(lines) <= set(block) and lines == sorted(set(lines)) for block in blocks)
 
 
+def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | None:
+    """The last assignment to a name above the line of a site, in the same function or outside of all."""
+    tree = query.of(trees).get(site.place.file) if site is not None else None
+    if tree is None or site is None:
+        return None
+    scope: ast.AST = tree
+    for node in ast.walk(tree):
+        is_around = isinstance(node, ast.FunctionDef) and node.lineno < site.place.line <= (
+            node.end_lineno or 0
+        )
+        if is_around:
+            scope = node  # walked from the outermost one on
+    own = [
+        node
+        for node in _of_scope(scope)
+        if isinstance(node, ast.Assign) and node.lineno < site.place.line
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    ]
+    return max(own, key=lambda node: node.lineno, default=None)
+
+
+def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or a module, without those of functions in it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield child
+            yield from _of_scope(child)
+
+
 def backward_call(query: Query, site: Site | None) -> ast.Call | None:
     """The call of `backward` or `grad` in the statement at a site; None where there is none, or more than one."""
     statement = statement_at(query, site)

@@ -1,0 +1,65 @@
+"""Cures of small mistakes, typed in the place of the line that they are about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradviz.diagnose import Finding, check
+from gradviz.sources.script import Target, run
+from gradviz.tracefile import open_trace
+
+NUMBERS = """\
+import torch
+x = torch.linspace(0.1, 1, 3, requires_grad=True)
+y = torch.zeros(3)
+for i in range(3):
+    y[i] = float(x[i]) ** 2
+y.sum().backward()
+"""
+ITEMS = NUMBERS.replace("float(x[i]) ** 2", "3 * x[i].item()")
+COPY = """\
+import torch
+x = torch.tensor([2.0], requires_grad=True)
+y = torch.tensor(x ** 2, requires_grad=True)
+y.backward()
+"""
+UPDATE = """\
+import torch
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+(x ** 2).mean().backward()
+with torch.no_grad():
+    x = x - 0.1 * x.grad
+(x ** 2).mean().backward()
+"""
+
+
+def first_finding(text: str, folder: Path) -> tuple[int, Finding | None]:
+    """The status of a program, and the first finding of its cut path, if there is one."""
+    (folder / "script.py").write_text(text)
+    status = run(Target(str(folder / "script.py"), False, ()), folder / "script.gradviz").status
+    with open_trace(folder / "script.gradviz") as trace:
+        return status, next((one for one in check(trace).findings if one.rule == "detached-path"), None)
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "cure"),
+    [
+        (NUMBERS, 5, "y[i] = x[i] ** 2"),
+        (ITEMS, 5, "y[i] = 3 * x[i]"),
+        (COPY, 3, "y = x ** 2  # the tensor itself"),
+        (UPDATE, 5, "x -= 0.1 * x.grad  # in place: it stays the leaf"),
+    ],
+    ids=["numbers", "items", "copy", "update"],
+)
+def test_a_cure_typed_in_the_place_of_its_line_mends_the_program(
+    program: str, line: int, cure: str, tmp_path: Path
+) -> None:
+    _, finding = first_finding(program, tmp_path)
+    assert finding is not None
+    assert (finding.line, finding.fix) == (line, cure)
+    lines = program.splitlines()
+    old = lines[line - 1]
+    lines[line - 1] = old[: len(old) - len(old.lstrip())] + cure
+    assert first_finding("\n".join(lines), tmp_path) == (0, None)

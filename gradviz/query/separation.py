@@ -8,9 +8,9 @@ into the loss, as a target goes; and a way with grad mode on is better than one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from gradviz.query.ops import COPYING, DRAWN, LOOKUPS, SHARING
 from gradviz.query.query import Query
 
 _VIEWS = 3  # ops between a leaf and the op that uses it, such as `weight.t()`
+_NONE: tuple[Hop, ...] = ()
 Rank = tuple[int, int, int, int]
 
 
@@ -48,7 +49,11 @@ class Ways:
 
     def __init__(self, query: Query, root: int, at: int) -> None:
         self.query, self.root, self.at = query, root, at
+        # The searches ask these of a tensor or an op once for each that reads it.
         self._has_parameters = cache(self._reads_parameters)
+        self._is_end = cache(self._is_leaf)
+        self.viewed_leaf = cache(self._viewed_leaf)
+        self._blocked: dict[int, Sequence[Hop]] = {}  # of the tensors that the first search has looked behind
         self._learning = self._open_ways()
         self._onwards: dict[int, tuple[int, Hop]] = {}
         self._ranks: dict[int, Rank] = {}
@@ -105,7 +110,9 @@ class Ways:
             tensor = waiting.popleft()
             if self._is_end(tensor):
                 continue
-            for hop in self._steps_to(tensor):
+            steps = list(self._steps_to(tensor))
+            self._blocked[tensor] = [hop for hop in steps if hop.blocks] or _NONE
+            for hop in steps:
                 learns = found[tensor] or self._has_parameters(hop.event)
                 if not hop.blocks and (hop.source not in found or (learns and not found[hop.source])):
                     found[hop.source] = learns
@@ -117,11 +124,8 @@ class Ways:
         heap: list[tuple[Rank, int, int, Hop]] = []
         for tensor, learns in self._learning.items():
             if not self._is_end(tensor):
-                for hop in self._steps_to(tensor):
-                    if hop.blocks:
-                        heappush(
-                            heap, (self._further((0, int(not learns), 0, 0), hop), hop.source, tensor, hop)
-                        )
+                for hop in self._blocked_steps_to(tensor):
+                    heappush(heap, (self._further((0, int(not learns), 0, 0), hop), hop.source, tensor, hop))
         while heap and len(self._ranks) < MOST:
             rank, tensor, onwards, hop = heappop(heap)
             if tensor in self._ranks or tensor in self._learning:
@@ -139,8 +143,14 @@ class Ways:
         is_off = hop.blocks and tensors.is_op(hop.event) and not tensors.op(hop.event).grad_enabled
         return copies + hop.copies, aside, unwatched + is_off, length + 1
 
-    def _is_end(self, tensor: int) -> bool:
+    def _is_leaf(self, tensor: int) -> bool:
+        """Whether the ways end at a tensor: it is a leaf that requires grad."""
         return tensor != self.root and self.query.tensors.is_leaf_that_requires_grad(tensor, self.at)
+
+    def _blocked_steps_to(self, tensor: int) -> Sequence[Hop]:
+        """The steps that led to a tensor of the graph, and that block gradients."""
+        known = self._blocked.get(tensor)
+        return known if known is not None else [hop for hop in self._steps_to(tensor) if hop.blocks]
 
     def _steps_to(self, tensor: int) -> Iterator[Hop]:
         """The steps that led to a tensor: the event that made it, and those that changed it in place before the
@@ -170,25 +180,29 @@ class Ways:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""
         tensors = self.query.tensors
         sources = set(tensors.op(event).inputs) - {0} if tensors.is_op(event) else ()
-        return any(viewed_leaf(self.query, source, self.at) not in (0, self.root) for source in sources)
+        return any(self.viewed_leaf(source) not in (0, self.root) for source in sources)
 
+    def _viewed_leaf(self, tensor: int) -> int:
+        """The leaf that requires grad and that a tensor is where the pass begins, itself or by views such as
+        `weight.t()`; 0 if it is none."""
+        tensors = self.query.tensors
+        for _ in range(_VIEWS):
+            if self._is_end(tensor) or (tensor == self.root and self._is_root_a_leaf):
+                return tensor
+            maker = tensors.made(tensor)
+            if (
+                not isinstance(maker, OpRan)
+                or len(maker.inputs) != 1
+                or not maker.inputs[0]
+                or maker.op in LOOKUPS
+            ):
+                return 0
+            (tensor,) = maker.inputs
+        return 0
 
-def viewed_leaf(query: Query, tensor: int, at: int) -> int:
-    """The leaf that requires grad and that a tensor is at event `at`, itself or by views such as `weight.t()`; 0 if it
-    is none."""
-    for _ in range(_VIEWS):
-        if query.tensors.is_leaf_that_requires_grad(tensor, at):
-            return tensor
-        maker = query.tensors.made(tensor)
-        if (
-            not isinstance(maker, OpRan)
-            or len(maker.inputs) != 1
-            or not maker.inputs[0]
-            or maker.op in LOOKUPS
-        ):
-            return 0
-        (tensor,) = maker.inputs
-    return 0
+    @cached_property
+    def _is_root_a_leaf(self) -> bool:
+        return self.query.tensors.is_leaf_that_requires_grad(self.root, self.at)
 
 
 def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.query.cuts import op_of
 from gradviz.query.query import Query
-from gradviz.query.separation import Ways, viewed_leaf
+from gradviz.query.separation import Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,31 @@ class Use:
     data: tuple[int, ...]
 
 
+class _Uses:
+    """The uses on the ways of one trace. Several rules ask for the same."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.known: dict[Ways, list[Use]] = {}
+
+    def of(self, ways: Ways) -> list[Use]:
+        """The uses on the ways to a root."""
+        found = self.known.get(ways)
+        if found is None:
+            found = self.known[ways] = _uses(self.query, ways)
+        return found
+
+
 def uses(query: Query, ways: Ways) -> list[Use]:
     """The uses in the forward computation on the ways on which gradients flow to a root, in order; a view of a leaf
     alone is none."""
-    found = []
+    return query.of(_Uses).of(ways)
+
+
+def _uses(query: Query, ways: Ways) -> list[Use]:
+    found: list[Use] = []
     for event in _events(query, ways):
-        parts = {t: viewed_leaf(query, t, ways.at) for t in query.tensors.op(event).inputs if t}
+        parts = {t: ways.viewed_leaf(t) for t in query.tensors.op(event).inputs if t}
         leaves = frozenset(leaf for leaf in parts.values() if leaf)
         if leaves and len(parts) > 1:
             found.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))

@@ -192,8 +192,8 @@ class Part(Growing):
     # --- doors
 
     def _is_new(self, *question: object) -> bool:
-        """Whether this is asked for the first time."""
-        if question in self._asked:
+        """Whether this is asked for the first time, and something of the run has not been read yet."""
+        if self.is_whole or question in self._asked:
             return False
         self._asked.add(question)
         return True

@@ -26,6 +26,7 @@ _ENTERED, _LEFT = int(Kind.SCOPE_ENTERED), int(Kind.SCOPE_LEFT)
 _GRAD_ENABLED = _TRAINING = 1 << 8  # the only flags of OP and SCOPE_ENTERED
 _ROW, _TWO_ROWS, _TWO_LINKS = PACK_NUMBERS[7], PACK_NUMBERS[14], PACK_NUMBERS[2]
 _FEW = len(PACK_NUMBERS) - 1
+_MOST_OPS = 10_000  # whose texts are kept together
 _float32 = np.dtype(np.float32)
 
 
@@ -37,6 +38,8 @@ class Frequent(Packing):
         self.detailed = True
         self.scopes: dict[int, int] = {}  # those that are open, and were told; the identities of their frames
         self.last_leaf = 0  # the gradient that a leaf received last
+        # The numbers of an op's texts and rule, by these texts and the identity of the rule, which comes with them.
+        self.same_ops: dict[tuple[str, str, str, int], tuple[int, int, int, int, Rule]] = {}
         self.site = 0  # of the last event that has one
 
     def turn(self) -> threading.Lock:
@@ -133,8 +136,10 @@ class Frequent(Packing):
         with self.lock:
             try:  # as `whole` does, without its calls
                 packed = PACK_NUMBERS[m](*links) if m < _FEW else packed_numbers(links)
-                strings = self.strings.known
-                rule_number = self.same_rules.get(id(rule)) or self.rule(rule)
+                texts = self.same_ops.get((op, args, grad_fn, id(rule))) or self._texts(
+                    op, args, grad_fn, rule
+                )
+                op_number, args_number, name_number, rule_number, _ = texts
                 if self.keeps_values or value is None:
                     self._state(output, value, flags, version, base)
                 else:  # as _state does, without a call
@@ -148,15 +153,15 @@ class Frequent(Packing):
                 rows = _TWO_ROWS(
                     _OP | _GRAD_ENABLED | thread,
                     site,
-                    strings.get(op) or self.strings.number(op),
-                    strings.get(args) or self.strings.number(args) if args else 0,
+                    op_number,
+                    args_number,
                     rule_number,
                     self.open_passes.get(in_pass, 0) if in_pass else 0,
                     n + 2,
                     _NODE | thread,
                     site,
                     node,
-                    strings.get(grad_fn) or self.strings.number(grad_fn),
+                    name_number,
                     1,
                     rule_number,
                     m - n - 2,
@@ -168,6 +173,15 @@ class Frequent(Packing):
             except BaseException as error:
                 if not self._is_lost(error):
                     raise
+
+    def _texts(self, op: str, args: str, grad_fn: str, rule: Rule) -> tuple[int, int, int, int, Rule]:
+        """The numbers of the texts of an op and its node, and of their rule, which is kept alive with them: it is known
+        by its address."""
+        numbers = self.text(op), self.text(args), self.text(grad_fn), self.rule(rule), rule
+        if len(self.same_ops) >= _MOST_OPS:
+            self.same_ops.clear()
+        self.same_ops[op, args, grad_fn, id(rule)] = numbers
+        return numbers
 
     def scope_entered(
         self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False

@@ -16,7 +16,7 @@ import numpy as np
 
 from gradviz.events.event_layout import ROW
 from gradviz.events.field_types import Rule
-from gradviz.events.handles import READERS, Later, reader_of
+from gradviz.events.handles import READERS, Later, Reader, reader_of
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.values import LARGEST, SMALL, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned
@@ -140,9 +140,10 @@ class Packing(Listener):
         """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
         form = length = grade = 0
         if value is not None:
-            form = self._form(value)
+            reader = READERS.get(type(value)) or reader_of(value)
+            form = self._form(value, reader)
             if self.keeps_values:
-                grade, length = self._keep(value)
+                grade, length = self._keep(value, reader)
         self.batch.states += pack_state(
             tensor, version, base, form, flags | grade << 8, length, self.count + later
         )
@@ -183,27 +184,27 @@ class Packing(Listener):
             number, 0, 0, self._form(value), STATS << 8, len(last.stats), self.count + later
         )
 
-    def _form(self, value: Any) -> int:
-        """The number of a value's form."""
+    def _form(self, value: Any, reader: Reader | None = None) -> int:
+        """The number of a value's form; `reader` is its reader, if that is known."""
         if type(value) is np.ndarray and value.dtype is _float32:
             known = self.float32_forms.get(value.shape)
             if known is None:
                 known = self.forms.number(READERS[np.ndarray].form(value))
                 self.float32_forms[value.shape] = known
             return known
-        form = (READERS.get(type(value)) or reader_of(value)).form(value)
+        form = (reader or READERS.get(type(value)) or reader_of(value)).form(value)
         return self.forms.known.get(form) or self.forms.number(form)
 
-    def _keep(self, value: Any) -> tuple[int, int]:
+    def _keep(self, value: Any, reader: Reader) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns its grade and its length."""
         batch = self.batch
-        reader = READERS.get(type(value)) or reader_of(value)
         whole = reader.size(value) <= self.most_elements
         kept = reader.keep(value, whole)
         if type(kept) is bytes:
             batch.payload.append(kept)
             held = length = len(kept)
-        elif isinstance(kept, Later):
+        elif kept is not None:
+            assert isinstance(kept, Later)
             batch.waiting.append((len(batch.payload), reader, kept))
             batch.payload.append(b"")
             held, length, whole = kept.held, 0, kept.whole

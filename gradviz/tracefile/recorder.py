@@ -90,6 +90,7 @@ class Recorder(Frequent):
     def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
         """Count on from where the last event is now, and forget what is not in the file any more; the lock is held, and
         nothing is unwritten."""
+        self.same_ops.clear()
         if texts:
             self.strings.forget(texts)
         if rules:

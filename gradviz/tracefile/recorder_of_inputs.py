@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradviz.events.counters import next_tensor_number
-from gradviz.events.handles import reader_of
+from gradviz.events.handles import Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State
 from gradviz.events.values import LARGEST, SMALL
@@ -50,13 +50,13 @@ class InputsRecorder(Recorder):
         self._keeping = values[0]
         return 0, states
 
-    def _keep(self, value: Any) -> tuple[int, int]:
+    def _keep(self, value: Any, reader: Reader) -> tuple[int, int]:
         how, self._keeping = self._keeping, ""
-        if not how and reader_of(value).size(value) > SMALL:
+        if not how and reader.size(value) > SMALL:
             return 0, 0
         self.most_elements = SMALL if how in ("", GRADIENT) else LARGEST
         try:
-            return super()._keep(value)
+            return super()._keep(value, reader)
         finally:
             self.most_elements = SMALL
 

@@ -144,9 +144,12 @@ class Sites:
         outermost = None
         while frame is not None:
             code = frame.f_code
-            kind = kind_of(id(code)) or self._classify(code)
+            kind = kind_of(id(code))
             if kind == internal:  # most frames are: those of modules, of the engine
                 frame = frame.f_back
+                continue
+            if kind is None:
+                self._classify(code)
                 continue
             if kind == CALL:
                 call = self.open.get(id(frame))

@@ -40,7 +40,11 @@ class Gradients:
     def received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
         which was sent there has been changed by a hook."""
-        numbers, values = self.numbers(received)
+        numbers, values = [], []
+        for gradient in received:
+            number, value = (0, None) if gradient is None else self.number(gradient)
+            numbers.append(number)
+            values.append(value)
         summed = self.summed.pop(record.number, None)
         sent = self.sent.get(record.number) if summed is None else [summed]
         if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
@@ -59,40 +63,38 @@ class Gradients:
 
     def flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The gradients that go to each target, and the values of those that are new."""
+        known_of, fresh, sent = self.identity.known.get, self.identity.fresh, self.sent
         flows: list[int] = []
-        numbers, values = self.numbers(produced[: len(targets)])
-        sent = self.sent
-        for target, number in zip(targets, numbers):  # noqa: B905
-            if number and target:
-                if target in sent:
-                    sent[target].append(number)
-                else:
-                    sent[target] = [number]
-            flows += (target, number)
-        return flows, values
-
-    def numbers(self, gradients: Sequence[Any]) -> tuple[list[int], list[Any]]:
-        """As `number`, of several; 0 where there is none."""
-        known_of, fresh = self.identity.known.get, self.identity.fresh
-        numbers: list[int] = []
         values: list[Any] = []
-        for gradient in gradients:
+        for target, gradient in zip(targets, produced):  # noqa: B905
             if gradient is None:
-                numbers.append(0)
+                flows += (target, 0)
                 values.append(None)
                 continue
             known = known_of(id(gradient))
-            try:
-                version = gradient._version
-            except RuntimeError:  # of inference mode
-                version = 0
-            if known is not None and known.version == version:
-                numbers.append(known.number)
+            if known is not None and known.version == version_of(gradient):
+                number = known.number
                 values.append(None)
             else:
-                numbers.append(fresh(gradient).number)
+                number = fresh(gradient).number
                 values.append(gradient)
-        return numbers, values
+            if target in sent:
+                sent[target].append(number)
+            elif target:
+                sent[target] = [number]
+            flows += (target, number)
+        return flows, values
+
+    def expected(self, record: NodeRecord, received: Sequence[Any]) -> int:
+        """The number of the gradient that a node is given, if it is the only one, was sent there, and is as it was
+        then; else 0, and `received` finds out."""
+        if len(received) != 1 or self.summed:
+            return 0
+        known = self.identity.known.get(id(received[0]))
+        sent = self.sent.get(record.number)
+        if known is None or sent is None or len(sent) != 1 or sent[0] != known.number:
+            return 0
+        return known.number if known.version == version_of(received[0]) else 0
 
     def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
         """Tell of tensors that keep the gradient which has just come."""

@@ -355,7 +355,9 @@ class Identity:
             return None
         shape, place = tensor.shape, 0
         for one in candidates:
-            if not _is_strided(one) or one.shape != shape:
+            if type(one) not in _WITH_MEMORY or one.is_nested or one.shape != shape:
+                continue
+            if one.layout is not torch.strided:
                 continue
             place = place or _memory_of(tensor)
             if place and _memory_of(one) == place and one.stride() == tensor.stride():

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 _DTYPES: dict[Any, str] = {}
+_TOO_LITTLE = "the tensor shows more than its storage holds"
 _EIGHT_BITS = {
     getattr(torch, name)
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -45,15 +46,19 @@ def check_room(value: torch.Tensor) -> None:
             elements += sum([(size - 1) * step for size, step in zip(shape, value.stride(), strict=True)])
     end = (value.storage_offset() + elements) * value.element_size()
     if elements and end > value.untyped_storage().nbytes():
-        raise RuntimeError("the tensor shows more than its storage holds")
+        raise RuntimeError(_TOO_LITTLE)
 
 
 def start_of(value: torch.Tensor) -> int:
     """The address of a tensor's first element, from which on all of them may be read. Raises RuntimeError where there
     is no memory, or too little."""
-    check_room(value)
+    offset, size = value.storage_offset(), value.element_size()
+    if not value.is_contiguous():
+        check_room(value)
+    elif (elements := value.numel()) and (offset + elements) * size > value.untyped_storage().nbytes():
+        raise RuntimeError(_TOO_LITTLE)  # as `check_room` does, without a call
     start: int = value.data_ptr()
-    if start == value.storage_offset() * value.element_size() and value.numel():
+    if start == offset * size and value.numel():
         raise RuntimeError("the tensor has no memory")  # it never was there
     return start
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import string_at
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from gradviz.sources.torch_recorder.memory import (
 _MOST_RECENT = 8
 _LARGE = 4096  # up to so many elements statistics are computed later, those of many tensors at once
 _numpy = NumpyReader()
+_later: Callable[[tuple[Any, ...]], Later] = partial(
+    tuple.__new__, Later
+)  # as Later, without a call of Python
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiling: Any = torch.autograd
@@ -146,7 +150,7 @@ class TorchReader:
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if value.is_meta or value.is_nested:
             return None
-        if is_distant(value):
+        if not value.is_cpu:
             return self._keep_distant(value.detach(), whole)
         if value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
             return bytes_of(value) if whole else self._keep_dense(value)
@@ -161,7 +165,7 @@ class TorchReader:
         just been computed, that tensor lives, and nobody has written since."""
         start, size, dtype = start_of(value), value.nbytes, value.dtype
         if value.numel() <= _LARGE:
-            return Later((string_at(start, size), in_numpy(dtype)), False, size)
+            return _later(((string_at(start, size), in_numpy(dtype)), False, size, False))
         elements = flat_in_place(value, start)
         if value.is_inference():  # which counts no versions
             return packed_stats_of(elements)

@@ -281,9 +281,31 @@ def a_part_of_a_data_set() -> None:
         (chosen * w).sum().backward()
 
 
+def filled_through_data() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 2)
+    torch.nn.init.normal_(net.weight.data, 0.0, 0.1)
+    net.bias.data.uniform_(-1, 1)
+    net(torch.randn(4, 3)).square().sum().backward()
+
+
+def gradient_penalty() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    x = torch.randn(5, 3, requires_grad=True)
+    (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+    ((slope.norm(dim=1) - 1) ** 2).mean().backward()
+
+
+def sample_of_a_distribution() -> None:
+    torch.manual_seed(0)
+    mean = torch.zeros(40, requires_grad=True)
+    torch.distributions.Normal(mean, mean.exp()).rsample().square().sum().backward()
+
+
 PROGRAMS = {
     views_and_writes: 1, hidden_state: 3, two_losses_of_one_trunk: 2, hand_written_update: 3, in_bfloat16: 1,
-    a_part_of_a_data_set: 2,
+    a_part_of_a_data_set: 2, filled_through_data: 1, gradient_penalty: 2, sample_of_a_distribution: 1,
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The closed table of the functions that a replay may call, by name. Nothing else is ever called for a trace.
 
-`torch.NAME`, `F.NAME` (torch.nn.functional), `Tensor.NAME`, `linalg.NAME`, `special.NAME` and `fft.NAME`. All of them
-compute with tensors alone: none reads a file, calls what it is given, or gives memory away that has not been filled."""
+`torch.NAME`, `F.NAME` (torch.nn.functional), `Tensor.NAME`, `linalg.NAME`, `special.NAME`, `fft.NAME` and
+`autograd.grad`. All of them compute with tensors alone: none reads a file, calls what it is given, or gives memory away
+that has not been filled."""
 
 from __future__ import annotations
 
@@ -9,24 +10,25 @@ import re
 
 # As functions, as methods of tensors, and (where the name with `_` behind it is PyTorch's) in place.
 _BOTH = """
-    abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all amax amin aminmax angle any arccos
-    arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm bitwise_and
-    bitwise_not bitwise_or bitwise_xor bmm broadcast_to ceil celu cholesky chunk clamp clamp_max clamp_min clip clone
-    conj conj_physical copysign corrcoef cos cosh count_nonzero cov cross cummax cummin cumprod cumsum deg2rad det
-    detach diag diag_embed diagflat diagonal diagonal_scatter diff digamma dist div divide dot dsplit eq erf erfc erfinv
-    exp exp2 expm1 fix flatten flip fliplr flipud float_power floor floor_divide fmax fmin fmod frac frexp gather ge
-    greater greater_equal gt hardshrink hsplit hypot i0 igamma igammac imag index_add index_copy index_fill index_put
-    index_reduce index_select inner inverse isclose isfinite isinf isnan isneginf isposinf isreal kron kthvalue ldexp le
-    lerp less less_equal lgamma log log10 log1p log2 log_softmax logaddexp logaddexp2 logcumsumexp logdet logical_and
-    logical_not logical_or logical_xor logit logsumexp lt masked_fill masked_scatter masked_select matmul matrix_exp
-    matrix_power max maximum mean median min minimum mm mode moveaxis movedim msort mul multiply mv mvlgamma nan_to_num
-    nanmean nanmedian nanquantile nansum narrow ne neg negative nextafter nonzero norm not_equal outer permute pinverse
-    polygamma positive pow prelu prod put qr quantile rad2deg ravel real reciprocal relu remainder renorm
-    repeat_interleave reshape roll rot90 round rsqrt scatter scatter_add scatter_reduce select select_scatter selu sgn
-    sigmoid sign signbit sin sinc sinh slice_scatter slogdet softmax sort split split_with_sizes sqrt square squeeze std
-    sub subtract sum svd swapaxes swapdims t take take_along_dim tan tanh tensor_split threshold tile topk trace
-    transpose tril triu true_divide trunc unbind unflatten unique unique_consecutive unsqueeze var vdot vsplit where
-    xlogy
+    abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all amax amin aminmax angle any
+    arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm
+    bitwise_and bitwise_not bitwise_or bitwise_xor bmm broadcast_to ceil celu cholesky cholesky_inverse
+    cholesky_solve chunk clamp clamp_max clamp_min clip clone conj conj_physical copysign corrcoef cos cosh
+    count_nonzero cov cross cummax cummin cumprod cumsum deg2rad det detach diag diag_embed diagflat diagonal
+    diagonal_scatter diff digamma dist div divide dot dsplit eq erf erfc erfinv exp exp2 expm1 fix flatten flip
+    fliplr flipud float_power floor floor_divide fmax fmin fmod frac frexp gather ge greater greater_equal gt
+    hardshrink hsplit hypot i0 igamma igammac imag index_add index_copy index_fill index_put index_reduce
+    index_select inner inverse isclose isfinite isinf isnan isneginf isposinf isreal kron kthvalue ldexp le lerp
+    less less_equal lgamma log log10 log1p log2 log_softmax logaddexp logaddexp2 logcumsumexp logdet logical_and
+    logical_not logical_or logical_xor logit logsumexp lt lu_solve masked_fill masked_scatter masked_select matmul
+    matrix_exp matrix_power max maximum mean median min minimum mm mode moveaxis movedim msort mul multiply mv
+    mvlgamma nan_to_num nanmean nanmedian nanquantile nansum narrow ne neg negative nextafter nonzero norm not_equal
+    outer permute pinverse polygamma positive pow prelu prod put qr quantile rad2deg ravel real reciprocal relu
+    remainder renorm repeat_interleave reshape roll rot90 round rsqrt scatter scatter_add scatter_reduce select
+    select_scatter selu sgn sigmoid sign signbit sin sinc sinh slice_scatter slogdet softmax sort split
+    split_with_sizes sqrt square squeeze std sub subtract sum svd swapaxes swapdims t take take_along_dim tan tanh
+    tensor_split threshold tile topk trace transpose triangular_solve tril triu true_divide trunc unbind unflatten
+    unique unique_consecutive unsqueeze var vdot vsplit where xlogy
 """.split()
 _FUNCTIONS = """
     atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors bucketize cartesian_prod cat cdist chain_matmul
@@ -74,8 +76,11 @@ _FFT = """
     fft fft2 fftn fftshift hfft ifft ifft2 ifftn ifftshift ihfft irfft irfft2 irfftn rfft rfft2 rfftn
 """.split()
 
+DIFFERENTIATES = "autograd.grad"  # a pass that can be differentiated itself
+
 NAMES: frozenset[str] = frozenset(
     [
+        DIFFERENTIATES,
         *(f"torch.{name}{end}" for name in (*_BOTH, *_FUNCTIONS) for end in ("", "_")),
         *(f"Tensor.{name}{end}" for name in _BOTH for end in ("", "_")),
         *(f"Tensor.{name}" for name in _METHODS),
@@ -124,6 +129,7 @@ def functions_of(torch: object) -> dict[str, object]:
         "linalg": getattr(torch, "linalg", None),
         "special": getattr(torch, "special", None),
         "fft": getattr(torch, "fft", None),
+        "autograd": getattr(torch, "autograd", None),
     }
     found: dict[str, object] = {}
     for name in sorted(NAMES):

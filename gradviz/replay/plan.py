@@ -19,6 +19,7 @@ from gradviz.query.query import Query
 from gradviz.replay.function_names import DETACHING, base_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
+from gradviz.words.escape import clean
 
 GRADIENT, GENERATOR, LEAF, CUT, CARRIED = "gradient", "generator", "leaf", "cut", "carried"
 HOW = "record it with gradviz trace --values inputs"
@@ -137,9 +138,9 @@ def _needed(query: Query, began: PassBegan) -> Iterator[ValueKept | CallMade]:
             yield event
         if not needed:
             return
-    missing = next(iter(needed))
+    named = query.labels.of(next(iter(needed)))
     raise ReplayError(
-        f"pass {began.number} cannot run again: what made tensor t{missing} was not recorded, as with --passes"
+        f"pass {began.number} cannot run again: no call was recorded that made {clean(named)} and can be made again"
     )
 
 

@@ -193,7 +193,9 @@ class _Run:
         """The gradients of the leaves. A leaf that entered at several versions gets the sum, as from PyTorch."""
         roots = [self._tensor(number) for number in self.plan.roots]
         if not any(root.requires_grad for root in roots):
-            raise ReplayError("nothing requires a gradient any more: no backward pass is possible")
+            raise ReplayError(
+                "the loss leads to nothing that requires a gradient: no backward pass is possible"
+            )
         starts = [
             None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype).reshape(root.shape)
             for start, root in zip(self.plan.starts, roots, strict=True)

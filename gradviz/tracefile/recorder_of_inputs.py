@@ -20,14 +20,19 @@ GRADIENT = "gradient"  # how the gradient of a leaf is kept
 
 class InputsRecorder(Recorder):
     """A Recorder that keeps of a large tensor its elements if it is told to by a KEPT, and else nothing. `written` are
-    the tensors that have been written to other than by an op on them, until somebody takes them out."""
+    the tensors that have been written to other than by an op on them, since somebody last took them out."""
 
     def __init__(self, path: Path | str, *settings: Any) -> None:
-        self.written: set[int] = set()
+        self.written: list[int] = []
         self._keeping = ""  # how the value that comes next is kept, if by a KEPT
         super().__init__(path, INPUTS, *settings)
         self._preparations[Kind.MUTATED] = self._prepare_write
         self._preparations[Kind.KEPT] = self._prepare_kept
+
+    def take_written(self) -> list[int]:
+        """The tensors that have been written to since the last call."""
+        found, self.written = self.written, []
+        return found
 
     def leaf_ran(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
         super().leaf_ran(tensor, node, in_pass, gradient, state)
@@ -43,7 +48,7 @@ class InputsRecorder(Recorder):
             self.kept(None, GRADIENT, gradient, State(next_tensor_number(), state.value))
 
     def _prepare_write(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
-        self.written.add(values[0])
+        self.written.append(values[0])
         return 0, states
 
     def _prepare_kept(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:

@@ -144,6 +144,8 @@ class Pass:
         """`grad` returns these: leaves among what was asked for have received them."""
         if self.how == "backward" or not self.source.follows_passes:
             return
+        if self.create_graph:
+            self.source.differentiated(self, gradients)
         with _Plain():
             leaves = {record.tensors[0]: record for record in self.records.values() if record.is_leaf}
             for root, gradient in zip(self.wanted, gradients, strict=True):

@@ -11,6 +11,8 @@ by what the recorder is told to be `written`: through `.data` nothing counts ver
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -18,10 +20,11 @@ import torch
 from torch import is_grad_enabled
 
 from gradviz.events.counters import next_tensor_number
-from gradviz.events.listener import State
-from gradviz.replay.function_names import functions_of, is_random
+from gradviz.events.listener import State, Where
+from gradviz.replay.function_names import DIFFERENTIATES, functions_of, is_random
 from gradviz.sources.torch_recorder import calls
-from gradviz.sources.torch_recorder.arguments import outputs_of
+from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
@@ -65,10 +68,26 @@ class Replayable:
 
     def follow(self, ways: dict[str, Way]) -> None:
         """Tell of the calls that these ways of a recorder deal with."""
+        self.source.differentiated = self.differentiated
         for sort in (calls.OP, calls.LINEAR, calls.DATA):
             ways[sort] = self._following(ways[sort])
+        ways[calls.FILL] = self._noting(ways[calls.FILL])
         ways[calls.REQUIRE] = self._forgetting(ways[calls.REQUIRE])
         ways[calls.SET_REQUIRES_GRAD] = self._forgetting(ways[calls.SET_REQUIRES_GRAD])
+
+    def differentiated(self, of: Pass, gradients: Sequence[Any]) -> None:
+        """Tell of a pass that can be differentiated itself as of a call: `autograd.grad`."""
+        if not all(isinstance(one, torch.Tensor) for one in (*of.roots, *of.wanted)):
+            return
+        args = [list(of.roots), list(of.wanted), list(of.gradients)]
+        with torch._C.DisableTorchFunction(), suppress(NotExpressed):
+            tensors, arguments = typed_call(args, {"create_graph": True, "allow_unused": True})
+            numbers = [self.source.identity.number_of(tensor) for tensor in tensors]
+            for tensor, number in zip(tensors, numbers, strict=True):
+                self._have(tensor, number, of.where)
+            versions = [version_of(tensor) for tensor in tensors]
+            call = _Call(DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
+            self._made(call, None, (), {}, gradients, of.where)
 
     def _following(self, way: Way) -> Way:
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
@@ -79,6 +98,15 @@ class Replayable:
             finish(steps, result)
             if call is not None and self.source.listener is not None:
                 self._made(call, func, args, kwargs, result, frame)
+
+        return run
+
+    def _noting(self, way: Way) -> Way:
+        """For a function of `nn.init`, which fills its first argument."""
+
+        def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+            yield from way(func, name, args, kwargs, frame)
+            self._note_silent_write(name, args, kwargs)
 
         return run
 
@@ -101,23 +129,24 @@ class Replayable:
     def _before(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> _Call | None:
         """A call that can be made again; what enters it is kept. None for any other."""
         source = self.source
-        if not source.is_detailed or source.in_pass or in_transform():
-            return None
-        if not is_grad_enabled():
-            self._note_silent_write(name, args)
+        if not source.is_detailed or in_transform():
             return None
         function = self.names.get(func)
-        if function is None or "out" in kwargs:
+        told = None
+        if function is not None and is_grad_enabled() and not source.in_pass and "out" not in kwargs:
+            with suppress(NotExpressed):
+                told = typed_call(args, kwargs)
+        if function is None or told is None:
+            self._note_silent_write(name, args, kwargs)
             return None
-        try:
-            tensors, arguments = typed_call(args, kwargs)
-        except NotExpressed:
-            return None
+        tensors, arguments = told
         identity = source.identity
-        if identity.pending:
-            if any(map(identity.is_pending, tensors)) and _is_pytorchs_own(frame):
+        if identity.pending and tensors:
+            if calls.writes(name) and identity.is_pending(tensors[0]) and _is_pytorchs_own(frame):
                 return None  # a layer fills its parameters
             identity.tell_pending()
+        if self.recorder.written:
+            self._forget(self.recorder.take_written())
         if self.segment != self.recorder.passes_begun:
             self._begin_segment()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
@@ -127,12 +156,18 @@ class Replayable:
         versions = [version_of(tensor) for tensor in tensors]
         return _Call(function, arguments, _context(), generator, tensors, numbers, versions)
 
-    def _note_silent_write(self, name: str, args: Any) -> None:
-        """Note what a call without grad mode writes to under another name, as `w.data.mul_(2)` does."""
-        if calls.writes(name) and args:
-            known = self.source.identity.known.get(id(args[0]))
-            if known is not None:
-                self.recorder.written.update((known.number, known.base))
+    def _note_silent_write(self, name: str, args: Any, kwargs: Any) -> None:
+        """Note what a call that is not told writes to under other names, as `w.data.normal_()` does."""
+        tensors = tensors_in(args, kwargs) if calls.writes(name) else ()
+        known = self.source.identity.known.get(id(tensors[0])) if tensors else None
+        if known is not None:
+            self.recorder.written += known.number, known.base
+
+    def _forget(self, written: Collection[int]) -> None:
+        """A replay has no longer what was written to by others, and what shares its memory."""
+        groups = {self.here[number].group for number in written if number in self.here}
+        if groups:
+            self.here = {number: entry for number, entry in self.here.items() if entry.group not in groups}
 
     def _begin_segment(self) -> None:
         """What calls have made of constants is kept anew where it is used; what is gone is forgotten. Of a ring that
@@ -146,7 +181,7 @@ class Replayable:
             and (not is_ring if entry.is_kept else grad_fn_of(tensor) is not None)
         }
 
-    def _have(self, tensor: torch.Tensor, number: int, frame: FrameType) -> None:
+    def _have(self, tensor: torch.Tensor, number: int, frame: Where) -> None:
         """See to it that a replay has the value of a tensor."""
         entry = self.here.get(number)
         is_valid = (
@@ -160,11 +195,10 @@ class Replayable:
         else:
             how = "leaf" if tensor.requires_grad else "data"
         self._keep(how, tensor, number, frame)
-        self.recorder.written.discard(number)
         known = self.source.identity.known[id(tensor)]
         self.here[number] = _Here(known, version_of(tensor), not has_node, self.segment, number)
 
-    def _keep(self, how: str, tensor: torch.Tensor, number: int, frame: FrameType) -> int:
+    def _keep(self, how: str, tensor: torch.Tensor, number: int, frame: Where) -> int:
         copy = next_tensor_number()
         listener: Any = self.source.listener
         listener.kept(frame, how, number, State(copy, tensor))
@@ -181,7 +215,7 @@ class Replayable:
 
     # --- after it
 
-    def _made(self, call: _Call, func: Any, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+    def _made(self, call: _Call, func: Any, args: Any, kwargs: Any, result: Any, frame: Where) -> None:
         """Tell of a call that was made."""
         identity = self.source.identity
         outputs = outputs_of(result)
@@ -196,6 +230,8 @@ class Replayable:
         groups = {self.here[number].group for number in written if number in self.here}
         if groups:
             written.update(number for number, entry in self.here.items() if entry.group in groups)
+        if self.recorder.written:
+            self._forget(set(self.recorder.take_written()) - written)
         listener: Any = self.source.listener
         listener.called(
             frame, call.function, call.arguments, call.context, call.generator, call.numbers, numbers,
@@ -214,7 +250,6 @@ class Replayable:
         """Note that a call has made a tensor what it is now."""
         known = self.source.identity.known[id(tensor)]
         self.here[number] = _Here(known, version_of(tensor), False, self.segment, group)
-        self.recorder.written.discard(number)
 
     def _group(self, call: _Call, func: Any, output: torch.Tensor, number: int) -> int:
         """The tensor whose memory a new one shares: itself, if it has its own."""

@@ -61,6 +61,8 @@ class Source:
         self.go_on: Callable[[], object] = lambda: None
         # ...and by whoever compares the nodes of custom Functions: a node, the pass, its gradients on both sides
         self.ran_backward: Callable[..., None] = lambda *_: None
+        # ...and by whoever tells of calls that can be made again: a pass that can be differentiated, its results
+        self.differentiated: Callable[..., None] = lambda *_: None
 
     def gave_up(self, error: Exception) -> None:
         """The recorder itself has failed: the program goes on without it, and its user is told once."""

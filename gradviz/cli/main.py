@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "Find what went wrong: the line, the reason, the cure.",
     "why": "Tell where a gradient came from: its largest contributions.",
     "what-if": "Run a recorded pass again, with another value, dtype or call.",
+    "capsule": "Take one pass out of a trace: as a small trace, or as a program.",
     "diff": "Show where two runs part.",
     "runs": "Show the runs of a folder in a table.",
     "report": "Write findings, curves and the picture on one page.",

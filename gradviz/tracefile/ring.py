@@ -2,7 +2,7 @@
 
 The run is cut after each pass into *segments*: a pass with the forward before it. Kept are the last segments, and those
 around trouble: where a NaN appears first, or an exception leaves a pass. Of all others stays what later ones stand on
-(`_standing`): the tensors that are read there, their names, last values and gradients, the graph that passes go through
+(`standing`): the tensors that are read there, their names, last values and gradients, the graph that passes go through
 again. `thinning.py` takes the rest out of the file.
 """
 
@@ -74,7 +74,7 @@ class Ring:
         for trouble in self.troubles:
             for start, end, *_ in _around(segments, trouble):
                 whole[start:end] = True
-        return whole | _standing(trace, whole), whole
+        return whole | standing(trace, whole), whole
 
     def _look_for_trouble(self, segments: Sequence[_Segment]) -> None:
         for start, end, passes, number in segments:
@@ -117,6 +117,13 @@ def _segments(trace: Trace) -> list[_Segment]:
     return [*found, (start, trace.count, passes, number)]
 
 
+def segment_of(trace: Trace, number: int) -> tuple[int, int]:
+    """From which event to which (not included) the segment reaches that pass `number` ends in."""
+    ends = trace.table(Kind.PASS_ENDED)
+    end = int(ends.events[ends["number"] == number][-1])
+    return next((start, stop) for start, stop, *_ in _segments(trace) if start <= end < stop)
+
+
 def _around(segments: Sequence[_Segment], number: int) -> Sequence[_Segment]:
     """The segments around the one with that last pass."""
     at = next((i for i, (_, _, passes, last) in enumerate(segments) if passes and last == number), None)
@@ -126,7 +133,7 @@ def _around(segments: Sequence[_Segment], number: int) -> Sequence[_Segment]:
 # --- what others stand on
 
 
-def _standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
+def standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
     """Which events that are not kept in their segments are to stay, because what is kept stands on them."""
     found = np.zeros(trace.count, bool)
     gaps = np.cumsum(whole)  # the same for all events between two that are kept

@@ -1,0 +1,26 @@
+"""What a pass needs, taken out of a trace: as a small trace of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gradviz.events.kinds import CallMade, Kind
+from gradviz.query.query import Query
+from gradviz.replay.plan import Plan
+from gradviz.tracefile.capsule_file import write_capsule
+
+
+def write(query: Query, plan: Plan, path: Path) -> None:
+    """Write a trace with the pass of a plan alone, from which it can run again. Raises OSError where that cannot be
+    done."""
+    events = [step.event for step in plan.steps]
+    generators = {
+        call.generator
+        for call in (query.trace.event(step.event) for step in plan.calls)
+        if isinstance(call, CallMade) and call.generator
+    }
+    kept = query.trace.table(Kind.KEPT)
+    own = kept.events[np.isin(kept["copy"], [*generators])]
+    write_capsule(query.trace, path, plan.number, np.array(sorted({*events, *own.tolist()}), np.int64))

@@ -1,0 +1,248 @@
+"""A pass as a program of PyTorch's that anybody can read and run: its values lie beside it in an .npz file.
+
+What it writes is code, and a trace may come from anybody: functions are those of the closed table, names of variables
+are made here, numbers and texts are written by `repr`, names of dtypes and arguments are words."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradviz.query.query import Query
+from gradviz.replay.function_names import DIFFERENTIATES, NAMES
+from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.words.escape import clean
+
+_HEAD = '''\
+"""Pass {number} of {script}, as gradviz recorded it: python {name} runs it again."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+values = np.load(Path(__file__).with_suffix(".npz"))
+'''
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "matmul": "@", "pow": "**", "floordiv": "//",
+    "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|",
+    "xor": "^",
+}  # fmt: skip
+_OPERATOR = re.compile(r"Tensor\.__(?P<turned>r?)(?P<name>\w+?)__")
+_PLACES = {
+    "F": "F",
+    "torch": "torch",
+    "linalg": "torch.linalg",
+    "special": "torch.special",
+    "fft": "torch.fft",
+}
+_WORD = re.compile(r"[a-z]\w{0,30}", re.ASCII)
+_LONGEST = 40  # characters of a name
+
+
+def write_script(query: Query, plan: Plan, path: Path) -> Path:
+    """Write the program of a pass to `path`, and its values beside it; returns where these are. Raises ReplayError for
+    a call that cannot be written, OSError where a file cannot be."""
+    writing = _Writing(query, plan)
+    text = writing.text(path.name)
+    values = path.with_suffix(".npz")
+    path.write_text(text, encoding="utf-8")
+    with values.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **writing.arrays)
+    return values
+
+
+class _Writing:
+    """The program of one pass, and the arrays that it reads."""
+
+    def __init__(self, query: Query, plan: Plan) -> None:
+        self.query, self.plan = query, plan
+        self.arrays: dict[str, np.ndarray] = {}
+        self.names: dict[int, str] = {}
+        self.taken = {"values", "np", "torch", "F", "Path"}
+        self.place = ""
+
+    def text(self, name: str) -> str:
+        """The program."""
+        script = clean(self.query.trace.meta.get("script", "")).replace('"', "'").replace("\\", "/")
+        head = _HEAD.format(
+            number=self.plan.number, script=script or "a run", name=clean(name).replace('"', "'")
+        )
+        lines = [head, *self._steps(), "", *self._backward()]
+        return "\n".join(lines) + "\n"
+
+    # --- lines
+
+    def _steps(self) -> Iterator[str]:
+        context = ""
+        for step in self.plan.steps:
+            if isinstance(step, Input):
+                yield self._input(step)
+                continue
+            if step.context != context:
+                context = step.context
+                yield from self._begin(context)
+            place = self._placed(step)
+            if place != self.place:
+                self.place = place
+                yield ""
+                yield f"# {place}"
+            yield from self._call(step)
+
+    def _input(self, step: Input) -> str:
+        name = self._name(step.tensor)
+        key = name if name not in self.arrays else f"{name}_at_{step.event}"
+        array = step.value.array
+        assert array is not None
+        self.arrays[key] = array
+        made = f'torch.from_numpy(values["{key}"])'
+        if step.value.dtype == "bfloat16":
+            made += ".to(torch.bfloat16)"
+        return f"{name} = {made}{'.requires_grad_()' if step.wants_gradient else ''}"
+
+    def _begin(self, context: str) -> Iterator[str]:
+        """Set autocast and the default dtype."""
+        told = dict(part.partition("=")[::2] for part in context.split())
+        yield f"torch.set_default_dtype(torch.{_word(told.get('default', 'float32'))})"
+        for device in ("cpu", "cuda"):
+            is_on = device in told
+            yield f'torch.set_autocast_enabled("{device}", {is_on})'
+            if is_on:
+                yield f'torch.set_autocast_dtype("{device}", torch.{_word(told[device])})'
+
+    def _placed(self, call: Call) -> str:
+        site = self.query.places.site(call.site)
+        if site is None:
+            return "somewhere"
+        line = clean(self.query.places.line_text(call.site)).strip()
+        return f"{clean(Path(site.place.file).name)}, line {site.place.line}: {line}".rstrip(": ")
+
+    def _call(self, call: Call) -> Iterator[str]:
+        if call.function not in NAMES:
+            raise ReplayError(f"{clean(call.function)} is not among the functions that a replay may call")
+        if call.generator is not None:
+            key = f"random_{call.event}"
+            self.arrays[key] = np.asarray(call.generator, np.uint8)
+            yield f'torch.set_rng_state(torch.from_numpy(values["{key}"]))'
+        expression = self._expression(call)
+        if not call.outputs:
+            yield expression
+            return
+        names = [self._name(tensor) for tensor in call.outputs]
+        if call.function == DIFFERENTIATES:
+            yield f"gradients = [one for one in {expression} if one is not None]"
+            expression = "gradients"
+        if len(names) == 1 and call.function != DIFFERENTIATES:
+            yield f"{names[0]} = {expression}"
+        else:
+            yield f"{', '.join(names)}{',' if len(names) == 1 else ''} = {expression}"
+
+    def _backward(self) -> Iterator[str]:
+        roots = [self._name(tensor) for tensor in self.plan.roots]
+        if len(roots) == 1 and all(
+            start is None or (start.ndim == 0 and start == 1) for start in self.plan.starts
+        ):
+            yield f"{roots[0]}.backward()"
+        else:
+            yield self._backward_from(roots)
+        yield ""
+        for root in roots:
+            yield f'print("{root} =", {root}.detach())'
+        for leaf in self.plan.leaves:
+            name = self._name(leaf)
+            yield f'print("{name}.grad:", None if {name}.grad is None else {name}.grad.norm())'
+
+    def _backward_from(self, roots: list[str]) -> str:
+        """A pass with several roots, or with a gradient that it was given."""
+        for root, start in zip(roots, self.plan.starts, strict=True):
+            if start is not None:
+                self.arrays[f"start_{root}"] = start
+        starts = [
+            f'torch.from_numpy(values["start_{root}"]).to({root}.dtype)' if start is not None else "None"
+            for root, start in zip(roots, self.plan.starts, strict=True)
+        ]
+        return f"torch.autograd.backward([{', '.join(roots)}], [{', '.join(starts)}])"
+
+    # --- expressions
+
+    def _expression(self, call: Call) -> str:
+        """A call as it would be written."""
+        place, _, name = call.function.partition(".")
+        args = [self._value(part, call) for part in call.arguments[0]]
+        named = [f"{_word(key)}={self._value(part, call)}" for key, part in call.arguments[1].items()]
+        if call.function == DIFFERENTIATES:
+            return f"torch.autograd.grad({', '.join([*args, *named])})"
+        if place != "Tensor":
+            return f"{_PLACES[place]}.{name}({', '.join([*args, *named])})"
+        if name.endswith(".__get__"):
+            return f"{args[0]}.{name.removesuffix('.__get__')}"
+        if name in ("__getitem__", "__setitem__"):
+            index = self._index(call.arguments[0][1], call)
+            return f"{args[0]}[{index}]" + (f" = {args[2]}" if name == "__setitem__" else "")
+        found = _OPERATOR.fullmatch(call.function)
+        sign = _INFIX.get(found["name"]) if found is not None and len(args) == 2 and not named else None
+        if found is not None and sign is not None:
+            left, right = reversed(args) if found["turned"] else args
+            return f"{left} {sign} {right}"
+        return f"{args[0]}.{name}({', '.join([*args[1:], *named])})"
+
+    def _index(self, tree: Any, call: Call) -> str:
+        parts = tree["tuple"] if isinstance(tree, dict) and "tuple" in tree else [tree]
+        written = []
+        for part in parts:
+            if isinstance(part, dict) and "slice" in part:
+                start, stop, step = (
+                    "" if bound is None else self._value(bound, call) for bound in part["slice"]
+                )
+                written.append(f"{start}:{stop}" + (f":{step}" if step else ""))
+            else:
+                written.append(self._value(part, call))
+        return ", ".join(written) or "()"
+
+    def _value(self, tree: Any, call: Call) -> str:
+        """A part of the arguments as Python. Raises ReplayError for one of no known form."""
+        if tree is None or isinstance(tree, (bool, int, float, str)):
+            return f"({tree!r})" if isinstance(tree, (int, float)) and tree < 0 else repr(tree)
+        if isinstance(tree, list):
+            return f"[{', '.join(self._value(part, call) for part in tree)}]"
+        if isinstance(tree, dict) and len(tree) == 1:
+            ((kind, of),) = tree.items()
+            if kind == "tensor" and type(of) is int and 0 <= of < len(call.inputs):
+                return self._name(call.inputs[of])
+            if kind in ("tuple", "slice", "complex") and isinstance(of, list):
+                parts = ", ".join(self._value(part, call) for part in of)
+                return f"({parts}{',' if len(of) == 1 else ''})" if kind == "tuple" else f"{kind}({parts})"
+            if kind == "ellipsis":
+                return "..."
+            if kind == "float" and of in ("nan", "inf", "-inf"):
+                return f'float("{of}")'
+            if kind in ("dtype", "layout", "memory_format") and isinstance(of, str):
+                return f"torch.{_word(of)}"
+            if kind == "device" and isinstance(of, str):
+                return f"torch.device({of!r})"
+        raise ReplayError(f"the arguments of {call.function} are damaged")
+
+    def _name(self, tensor: int) -> str:
+        """The variable of a tensor: called as in the program, if that is a name."""
+        known = self.names.get(tensor)
+        if known is not None:
+            return known
+        called = re.sub(r"\W+", "_", self.query.names.of(tensor) or "", flags=re.ASCII).strip("_")[:_LONGEST]
+        is_name = called.isidentifier() and not keyword.iskeyword(called) and called not in self.taken
+        name = called if is_name else f"t{tensor}"
+        self.taken.add(name)
+        self.names[tensor] = name
+        return name
+
+
+def _word(text: str) -> str:
+    """A word, which may stand in a program. Raises ReplayError for what is none."""
+    if not _WORD.fullmatch(text) or keyword.iskeyword(text):
+        raise ReplayError("a name in the arguments of a call is no word: the trace is damaged")
+    return text

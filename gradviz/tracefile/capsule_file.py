@@ -1,0 +1,81 @@
+"""A capsule: one file with a single pass of a trace, and what it needs of what came before."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+
+from gradviz.tracefile.expected import as_is
+from gradviz.tracefile.reader import Trace
+from gradviz.tracefile.ring import segment_of, standing
+from gradviz.tracefile.thinning import drop_unused, thin
+
+CAPSULE = "capsule"  # in the notes of a run: the number of the only pass
+
+
+def write_capsule(trace: Trace, path: Path, number: int, needed: np.ndarray) -> None:
+    """Write pass `number` of a trace to `path`, in place of a file there: what happened since the pass before it, the
+    events `needed` from earlier on, and what says of the tensors in them what they are. Raises OSError where that
+    cannot be done, TraceError where the trace is damaged."""
+    if path.exists() and path.samefile(trace.path):
+        raise OSError(f"{path} is the trace itself: choose another name for the capsule")
+    if trace.is_being_recorded:
+        raise OSError(f"{trace.path} is being recorded: take a capsule when its run has ended")
+    trace.reach_all()
+    path.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            trace._connection.backup(connection)
+            _thin(connection, path, number, needed)
+    except sqlite3.Error as error:
+        _take_away(path)
+        raise OSError(f"cannot write {path}: {error}") from error
+    except BaseException:
+        _take_away(path)
+        raise
+
+
+def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.ndarray) -> None:
+    """Take out of a copy of a trace what the pass does not need."""
+    copy = Trace(path, connection)
+    whole = np.zeros(copy.count, bool)
+    whole[slice(*segment_of(copy, number))] = True
+    kept = whole | standing(copy, whole)
+    kept[needed] = True
+    cursor = connection.cursor()
+    cursor.execute("BEGIN EXCLUSIVE")
+    _unpack(cursor, copy, kept)
+    copy = Trace(path, connection)
+    for table in ("skipped", "contents", "site_ops"):
+        cursor.execute(f"DELETE FROM {table}")
+    drop_unused(cursor, copy, kept, "strings", "text")
+    drop_unused(cursor, copy, kept, "rules", "rule")
+    thin(cursor, copy, kept, whole)
+    cursor.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (CAPSULE, str(number)))
+    cursor.execute("COMMIT")
+    cursor.execute("VACUUM")
+    cursor.execute("PRAGMA journal_mode = DELETE")
+
+
+def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:
+    """Keep each chunk as it is, no longer packed with those before it, so that chunks can be taken out. Values are kept
+    of those chunks only of which something stays."""
+    found = []
+    for place, (number, first, count, _) in enumerate(copy.chunks.list):
+        here = slice(first, first + count)
+        values = copy.chunks.values(place) if kept[here].any() else b""
+        links, states = copy._links_of(place).tobytes(), copy.chunks.one("states", place).tobytes()
+        found.append((number, (copy.events[here].tobytes(), links, states, values)))
+    for number, parts in found:
+        for table, data in zip(("events", "links", "states", "payloads"), parts, strict=True):
+            cursor.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (as_is(data), number))
+    cursor.execute("UPDATE chunks SET since = id")
+
+
+def _take_away(path: Path) -> None:
+    for left in (path, Path(f"{path}-journal")):
+        with suppress(OSError):
+            left.unlink(missing_ok=True)

@@ -123,3 +123,25 @@ def test_what_a_loss_should_get_is_told_by_what_the_program_gives_it(
 ) -> None:
     pytest.importorskip("torch")
     assert told(LOSSES.replace("LOSS", loss), tmp_path)["wrong-loss-input"][1] == cure
+
+
+def test_a_variable_called_as_a_tensor_without_a_name_keeps_its_name(tmp_path: Path) -> None:
+    text = (
+        "import torch\nt2 = torch.tensor([1.0, 2.0])\nt1 = torch.tensor([1.0, 2.0], requires_grad=True)\n"
+        "t3 = t1 * 2\nt3.sum().backward()\nprint(t3.grad)\n"
+    )
+    message, cure = told(text, tmp_path)["nonleaf-grad-read"]
+    assert message.startswith("t3.grad is read")
+    assert cure.startswith("t3.retain_grad()")
+
+
+def test_a_tensor_without_a_name_is_told_by_the_expression_that_made_it(tmp_path: Path) -> None:
+    text = (
+        "import torch\nw = torch.tensor([[1.0, 2.0], [0.5, 1.0]], requires_grad=True)\n"
+        "b = torch.tensor(1.0, requires_grad=True)\nopt = torch.optim.SGD([w, b], lr=0.1)\nfor i in range(3):\n"
+        "    opt.zero_grad()\n"
+        "    loss = (torch.matmul(w, torch.zeros(2, 2, dtype=torch.float32)).sum() - b) ** 2\n"
+        "    loss.backward()\n    opt.step()\n"
+    )
+    message, _ = told(text, tmp_path)["zero-gradient"]
+    assert "multiplies it with torch.zeros(2, 2, dtype=torch.float32), which is 0" in message

@@ -1,5 +1,5 @@
-"""A cure in the words of the program: what a rule calls `optimizer`, `scheduler`, `scaler` or `loss` has the name that
-the program gives it."""
+"""A finding in the words of the program: a tensor without a name is called by the expression that made it, and what a
+cure calls `optimizer`, `scheduler`, `scaler` or `loss` has the name that the program gives it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ from gradviz.words.escape import clean
 _UNNAMED = re.compile(r"\bt(\d+)\b")
 # A number behind a dot is no Python, but in a name of PyTorch's for a parameter.
 _INDEX = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*)\.(\d+)\b")
+_ATOM = re.compile(r"[\w.]+(\(.*\))?|.*\bline \d+")  # that needs no brackets before a dot
 _ROLE = re.compile(
     r"(?<![\w.])(?:(?P<role>optimizer|scheduler|scaler)(?=\.\w)|loss(?=\.backward\()|(?<=[_p]\()optimizer(?=\)))"
 )
 
 
 def typed(case: Case, found: Found) -> str:
-    """The cure of a finding, with the names of the program. A tensor without one is called by the expression that made
-    it."""
-    named = _UNNAMED.sub(lambda number: _expression(case, int(number[1])) or number[0], found.fix)
-    named = _with_indices(named)
+    """The cure of a finding, with the names of the program."""
+    named = _with_indices(by_expressions(case, found.fix))
     return _ROLE.sub(lambda match: clean(_own(case, found, match[0])) or match[0], named)
+
+
+def by_expressions(case: Case, text: str) -> str:
+    """A text that calls tensors without a name by what made them. A variable may be called `t3`, too."""
+    names = set(case.query.names.labels) if _UNNAMED.search(text) else set()
+
+    def called(number: re.Match[str]) -> str:
+        expression = "" if number[0] in names else _expression(case, int(number[1]))
+        is_asked = text[number.end() :].startswith(".") and not _ATOM.fullmatch(expression)
+        return (f"({expression})" if is_asked and expression else expression) or number[0]
+
+    return _UNNAMED.sub(called, text)
 
 
 def _with_indices(code: str) -> str:

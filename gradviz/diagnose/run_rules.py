@@ -10,7 +10,7 @@ from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
-from gradviz.diagnose.own_words import typed
+from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.rule_settings import Settings
@@ -103,7 +103,7 @@ def _findings(case: Case, rule: Rule) -> Iterator[Finding]:
         yield Finding(
             rule=rule.id,
             severity=found.severity or rule.severity,
-            message=found.message,
+            message=by_expressions(case, found.message),
             fix=typed(case, found),
             site=_site(case, found),
             events=found.events,

@@ -63,6 +63,17 @@ def test_the_pass_that_is_shown_first_sets_grad(traced: Traced) -> None:
     assert (graph.pass_number, graph.why) == (2, "the first that sets .grad")
 
 
+def test_a_cut_in_a_penalty_is_no_reason_to_show_it(traced: Traced) -> None:
+    def step() -> None:
+        w = torch.ones(3, requires_grad=True)
+        x = (w * 2).detach().requires_grad_()
+        (slope,) = torch.autograd.grad((x * w).pow(2).sum(), x, create_graph=True)
+        slope.pow(2).sum().backward()
+
+    with traced(lambda: [step() for _ in range(2)]) as trace:
+        assert build(trace).pass_number == 2
+
+
 def test_a_tensor_that_a_module_without_parameters_makes_is_in_the_box_of_its_call(traced: Traced) -> None:
     class Waves(torch.nn.Module):
         def forward(self, t: torch.Tensor) -> torch.Tensor:

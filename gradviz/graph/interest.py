@@ -26,7 +26,7 @@ def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[
     faulty = pass_with_fault(trace)
     if faulty is not None:
         return faulty
-    cut = _with_cut(trace, build)
+    cut = _with_cut(query, build)
     if cut is not None:
         return cut, "with the first cut"
     first = _first(query)
@@ -64,9 +64,12 @@ def _first_error(trace: Trace) -> int | None:
     return next((event.index for event in events if isinstance(event, ErrorRaised) and event.in_pass), None)
 
 
-def _with_cut(trace: Trace, build: Callable[[PassInfo], Graph]) -> PassInfo | None:
-    """The first pass in which a gradient stops where one might be expected."""
-    for run in trace.passes_by_shape(_MOST_SHAPES):
+def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | None:
+    """The first pass in which a gradient stops where one might be expected: of those that set `.grad`, if any does. A
+    penalty that `autograd.grad` differentiates is no training step."""
+    passes = query.trace.passes_by_shape(_MOST_SHAPES)
+    setting = [run for run in passes if not query.passes.began(run.number).inputs]
+    for run in setting or passes:
         if (run.nodes or 0) <= _MOST_NODES and any(edge.cut for edge in build(run).edges):
             return run
     return None

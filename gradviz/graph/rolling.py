@@ -15,6 +15,7 @@ from gradviz.graph.data_boxes import DataBox, data_boxes
 from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node
+from gradviz.query.nodes import ACCUMULATE
 
 
 @no_collection()
@@ -151,9 +152,16 @@ class _Places:
                 self.home[node.id] = self._scope_of_users(node.scope, used) or self._scope(node.scope)
             elif node.shape == () and not node.name and not node.requires_grad and len(used) == 1:
                 self.home[node.id] = next(iter(used))
+        leaves: dict[str, str] = {}  # the homes of leaves by name
         for node in list(self.graph.nodes.values()):
-            if node.kind not in (OP, GRAD_FN) and node.pair in self.graph.nodes and node.id in self.home:
-                self.home[node.pair] = self.home[node.id]
+            if node.kind not in (OP, GRAD_FN) and node.id in self.home:
+                if node.pair in self.graph.nodes:
+                    self.home[node.pair] = self.home[node.id]
+                if node.parameter and node.name:
+                    leaves[node.name] = self.home[node.id]
+        for node in self.graph.nodes.values():  # one of a graph that is gone: the leaf has another since
+            if node.grad_fn == ACCUMULATE and node.id not in self.home and node.base in leaves:
+                self.home[node.id] = leaves[node.base]
 
     def _scope_of_users(self, path: str, users: set[str]) -> str:
         """The group of a scope that those who use a leaf are in: of a module without parameters each call has one."""

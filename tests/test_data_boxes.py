@@ -72,7 +72,7 @@ def test_many_tensors_that_one_op_puts_together_are_one_box(traced: Traced) -> N
         (net_of()(torch.ones(12, 2))[:, 0] - torch.cat(rewards)).pow(2).mean().backward()
 
     (data,) = data_of(picture_of(run, traced))
-    assert texts(data) == ["data", "[12]", "1 op on 13 tensors"]
+    assert texts(data) == ["data", "torch.cat(rewards) [12]", "1 op on 13 tensors"]
 
 
 def test_a_mask_that_a_module_holds_is_inside_its_box(traced: Traced) -> None:

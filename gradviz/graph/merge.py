@@ -63,8 +63,8 @@ class Merging:
             if is_result and edge.target not in self.nodes:  # otherwise the result has a box of its own
                 _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if tensor.name else shape)
         elif source is not None and source is not target:
-            named = source.kind == DATA_BOX and tensor.name
-            _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if named else shape)
+            name = _known_name(tensor) if source.kind == DATA_BOX else ""
+            _add(self.nodes[source.id], "gives", f"{name} {shape}" if name else shape)
         if target is not None and (source is not target or self._leads_to_another_turn(edge, target)):
             _add(self.nodes[target.id], "takes", shape)
 
@@ -113,6 +113,11 @@ class Merging:
             return False
         source, target = self.turns.get(edge.source), self.turns.get(edge.target)
         return source is not None and target is not None and source != target
+
+
+def _known_name(tensor: Node) -> str:
+    """The name of a tensor, or the expression that made it; empty where it has only a number."""
+    return tensor.name or (tensor.called if tensor.called != f"t{tensor.number}" else "")
 
 
 def _add(node: Node, part: str, shape: str) -> None:

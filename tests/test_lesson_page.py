@@ -167,6 +167,28 @@ def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
+def test_no_mark_of_an_error_is_seen_before_the_question_of_it_is_answered(
+    browser: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "lesson.html"
+    invoked(["learn", "in_place", "--page", str(file)])
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("body[data-ready]", timeout=30_000)
+    seen = []
+    while tab.locator("#lesson-next").count():
+        if tab.inner_text("#lesson-next") == "Show the answer":
+            seen.append((tab.locator("#band .odd").count(), tab.is_visible("#first-error")))
+        asked = tab.inner_text("#lesson")
+        tab.click("#lesson-next")
+        tab.wait_for_function("asked => document.getElementById('lesson').innerText !== asked", arg=asked)
+    assert seen[:2] == [(0, False), (0, False)]  # the second asks whether backward fails
+    assert tab.is_visible("#first-error")
+    tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
 def test_a_korean_page_shows_no_english_in_the_browser(browser: Any, tmp_path: Path) -> None:
     file, lesson = tmp_path / "lesson.html", lessons()["accumulation"]
     invoked(["learn", lesson.name, "--page", str(file), "--lang", "ko"])

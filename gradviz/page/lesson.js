@@ -26,6 +26,10 @@ function showLesson() {
   $("lesson").replaceChildren(...parts);
   $("chart").classList.toggle("asking", Boolean(asked));
   $("chart-toggle").classList.toggle("asking", Boolean(asked));
+  for (const [id, places] of [["first-nan", ["nan", "inf"]], ["first-error", ["error"]]]) {
+    $(id).hidden = Boolean(asked) || !places.some((place) => data.firsts[place]);
+  }
+  drawBand();
   showBook();
 }
 

@@ -32,7 +32,7 @@ function drawBand() {
       marks.push(svg("rect", { x: (1000 * from) / most, width: Math.max(2, (1000 * (at - from)) / most), y: 0, height: 6, class: "backward" }));
       from = backward ? from : -1;
     }
-    if (step.kind === "error") marks.push(svg("rect", { x: (1000 * at) / most - 3, width: 6, y: 0, height: 6, class: "odd" }));
+    if (step.kind === "error" && step.k <= held.until()) marks.push(svg("rect", { x: (1000 * at) / most - 3, width: 6, y: 0, height: 6, class: "odd" }));
   });
   band.replaceChildren(svg("rect", { x: 0, width: 1000, y: 2.5, height: 1, class: "all" }), ...marks);
 }

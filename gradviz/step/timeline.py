@@ -46,6 +46,12 @@ MARKERS = (
 )
 
 
+def _shown(session: Session, marker: Marker) -> np.ndarray:
+    """The events of a kind of sign, as far as a lesson lets one go: what lies behind may be what it asks for."""
+    events = marker.events(session)
+    return events if session.exercise is None else events[events <= session.exercise.held(session.last)]
+
+
 def position(stop: Stop) -> str:
     """`event 12 of 42 · backward pass 1 of 2`. Events are counted from 1 here."""
     return f"{_place(stop)} · {phase(stop)}"
@@ -81,7 +87,7 @@ def legend(session: Session) -> Text:
     """The signs that occur on the timelines, and their meanings."""
     line = Text(no_wrap=True)
     for marker in MARKERS:
-        if len(marker.events(session)):
+        if len(_shown(session, marker)):
             line.append(f" {marker.sign}", style=marker.style).append(
                 f" {session.say(marker.words)} ", style="dim"
             )
@@ -124,7 +130,7 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
     """The cells of a bar that have a sign."""
     found: dict[int, Marker] = {}
     for marker in reversed(MARKERS):
-        events = _within(marker.events(session), first, end)
+        events = _within(_shown(session, marker), first, end)
         cells = (events - first) * room // (end - first)
         cells = cells[np.diff(cells, prepend=-1) > 0]
         if len(cells) > room // 4:  # a line full of one sign says nothing

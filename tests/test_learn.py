@@ -25,6 +25,7 @@ from gradviz.step import pages, screen
 from gradviz.step.command_error import CommandError
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session
+from gradviz.step.timeline import legend, timeline
 from gradviz.step.verbs import GROUPS, obey
 from gradviz.words import Stop
 from gradviz.words.languages import LANGUAGES
@@ -62,6 +63,26 @@ def test_a_lesson_has_its_texts_in_every_language_and_the_program_of_the_example
     assert lesson.program == example.read_text(encoding="utf-8")
     for question in lesson.questions:
         assert bool(question.value) + bool(question.gradient) + bool(question.expect) == 1
+
+
+def test_the_answer_to_a_question_in_the_middle_of_a_network_is_its_gradient() -> None:
+    with _opened(lessons()["training_step"], "en") as session:
+        answers = [session.exercise.solution(session, at) for at in range(5)]
+    assert answers == ["1", "[[6, 0]]", "[[4, 0]]", "[[1.94, 1]]", "yes"]
+
+
+def test_the_timeline_shows_no_sign_of_what_an_open_question_asks_for() -> None:
+    with _opened(lessons()["in_place"], "en") as session:
+        obey(session, "question")
+        seen = []
+        while session.exercise.question is not None:
+            text = timeline(session, 80).plain + legend(session).plain
+            seen.append("✗" in text)
+            obey(session, "show-answer")
+            session.page = []
+            if session.exercise.question is not None:
+                obey(session, "question")
+    assert seen == [False, False, True]  # the second asks whether backward fails
 
 
 @every
@@ -390,6 +411,8 @@ GLOSSARY = {
     "backward pass": ("역전파", ("역방향 전파", "후방 전파", "오차 역전파")),
     "chain rule": ("연쇄 법칙", ("연쇄법칙", "연쇄율", "체인 룰")),
     "leaf tensor": ("리프 텐서", ("잎 텐서", "말단 텐서")),
+    "node": ("node", ("노드",)),
+    "pass": ("pass", ("패스",)),
     "graph": ("그래프", ("연산 그래프", "연산그래프", "계산그래프")),
 }
 
@@ -412,6 +435,17 @@ def test_no_korean_sentence_says_gradient_in_english() -> None:
     of_the_field = re.compile(r"gradient=|{gradient}|autograd")
     said = {english: of_the_field.sub("", korean) for english, korean in texts_of("ko").items()}
     assert [korean for korean in said.values() if "gradient" in korean] == []
+
+
+def test_no_question_in_korean_says_gradient_in_english() -> None:
+    told = [
+        text["ko"]
+        for lesson in lessons().values()
+        for question in lesson.questions
+        for text in (question.ask, question.because, *([question.hint] if question.hint else []))
+    ]
+    assert len(told) > 50
+    assert [text for text in told if "gradient" in text.lower()] == []
 
 
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:

@@ -46,6 +46,8 @@ class Exercise:
         self.tried = False  # the open question was answered once, and not rightly
         session.exercise = self
         session.words.speak(language)
+        for question, (_, shown) in zip(lesson.questions, self.places, strict=True):
+            _check(session, question, shown)
         session.page = [lesson.title[language], f"  {lesson.about[language]}", "", f"  {self.say('begin')}"]
         session.page_keys = {"space": "question"}
 
@@ -156,6 +158,24 @@ def _first(session: Session, text: str, after: int) -> int:
     return int(events[0])
 
 
+_INPUT = "input"  # the only tensor that a node gives a gradient to, whatever it is called
+
+
+def _check(session: Session, question: Question, shown: int) -> None:
+    """Raise CommandError if the answer is the gradient of a tensor to which the node at the event gives none."""
+    event = session.trace.event(shown)
+    if not question.gradient or not isinstance(event, Produced):
+        return
+    edges = session.query.nodes.edges(event.node)
+    names = [session.words.called(edge.tensor) for edge in edges if edge.tensor]
+    if question.gradient not in names and not (question.gradient == _INPUT and len(names) == 1):
+        raise CommandError(
+            "this lesson asks for the gradient of {name}, and the node gives one to {names}",
+            name=question.gradient,
+            names=", ".join(names) or "nothing",
+        )
+
+
 def _expected(session: Session, question: Question) -> Snapshot | None:
     """The answer, as the trace has it at this event; None if it is None."""
     stop = session.stop
@@ -169,7 +189,9 @@ def _expected(session: Session, question: Question) -> Snapshot | None:
     elif isinstance(event, Produced):
         along = zip(session.query.nodes.edges(event.node), event.flows, strict=False)
         gradients = [
-            flow.gradient for edge, flow in along if session.words.called(edge.tensor) == question.gradient
+            flow.gradient
+            for edge, flow in along
+            if question.gradient in (session.words.called(edge.tensor), _INPUT)
         ]
     elif isinstance(event, TangentPushed) and session.words.called(event.tensor) == question.gradient:
         gradients = [event.tangent]

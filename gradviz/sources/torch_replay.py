@@ -103,9 +103,12 @@ class _Run:
         dtype = _dtype(value.dtype)
         if self.edits.dtype and value.dtype in _WIDENING:
             dtype = _dtype(self.edits.dtype)
-        tensor = torch.from_numpy(np.array(array)).reshape(value.shape).to(_device(value.device), dtype)
+        try:
+            tensor = torch.from_numpy(np.array(array)).reshape(value.shape).to(_device(value.device), dtype)
+            tensor.requires_grad_(step.wants_gradient)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ReplayError(f"t{step.tensor} cannot be what it was: {_first_line(error)}") from error
         if step.wants_gradient:
-            tensor.requires_grad_()
             self.leaves.append((step.tensor, tensor))
         self.tensors[step.tensor] = tensor
 
@@ -196,13 +199,13 @@ class _Run:
             raise ReplayError(
                 "the loss leads to nothing that requires a gradient: no backward pass is possible"
             )
-        starts = [
-            None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype).reshape(root.shape)
-            for start, root in zip(self.plan.starts, roots, strict=True)
-        ]  # fmt: skip
         if self.graph is not None:
             self._watch(self.graph, roots)
         try:
+            starts = [
+                None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype)
+                for start, root in zip(self.plan.starts, roots, strict=True)
+            ]
             found = torch.autograd.grad(
                 roots, [leaf for _, leaf in self.leaves], starts, allow_unused=True, materialize_grads=False
             ) if self.leaves else ()  # fmt: skip

@@ -51,6 +51,10 @@ def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.nd
     copy = Trace(path, connection)
     for table in ("skipped", "contents", "site_ops"):
         cursor.execute(f"DELETE FROM {table}")
+    # As a reader takes them: they had not ended yet.
+    cursor.execute(
+        "UPDATE passes SET last = NULL, nodes = NULL, digest = NULL WHERE last >= ?", (copy.count,)
+    )
     drop_unused(cursor, copy, kept, "strings", "text")
     drop_unused(cursor, copy, kept, "rules", "rule")
     thin(cursor, copy, kept, whole)

@@ -71,6 +71,14 @@ def test_the_answer_to_a_question_in_the_middle_of_a_network_is_its_gradient() -
     assert answers == ["1", "[[6, 0]]", "[[4, 0]]", "[[1.94, 1]]", "yes"]
 
 
+@every
+def test_the_sentence_at_a_question_does_not_say_that_the_answer_is_none(lesson: Lesson) -> None:
+    with _opened(lesson, "en") as session:
+        for at, (stop, _) in enumerate(session.exercise.places):
+            if session.exercise.solution(session, at) == "None":
+                assert "None" not in sentence(session.stop.other(stop)).partition("(was None)")[0]
+
+
 def test_the_timeline_shows_no_sign_of_what_an_open_question_asks_for() -> None:
     with _opened(lessons()["in_place"], "en") as session:
         obey(session, "question")

@@ -159,27 +159,44 @@ class Collectives:
         if listener is None:
             return
         with torch._C.DisableTorchFunction():
-            for gradient in self._averaged(leaves):
-                listener.mutated(where, "all_reduce", identity.state_of(gradient), 0, number)
+            for leaf, grad, is_new in self._averaged(leaves):
+                state = identity.state_of(grad)
+                if is_new:
+                    listener.grad_assigned(where, leaf, state.tensor)
+                listener.mutated(where, "all_reduce", state, 0, number)
 
-    def _averaged(self, leaves: Callable[[int], bool]) -> list[torch.Tensor]:
-        """The gradients that were averaged, of the leaves that the pass reached."""
-        found = []
+    def _averaged(self, leaves: Callable[[int], bool]) -> Iterator[tuple[int, torch.Tensor, bool]]:
+        """The leaves whose gradients were averaged, by their numbers, with the gradient: those that the pass reached,
+        and with `find_unused_parameters` those that it reached on another rank alone. And whether the gradient is a new
+        tensor."""
+        tensors = self.source.identity.known
         for module in list(self.replicas):
             for parameter in module.parameters() if module.require_backward_grad_sync else ():
-                known = self.source.identity.known.get(id(parameter))
-                if known is not None and parameter.grad is not None and leaves(known.number):
-                    found.append(parameter.grad)
-        return found
+                known, grad = tensors.get(id(parameter)), parameter.grad
+                if known is None or grad is None:
+                    continue
+                own = tensors.get(id(grad))
+                if leaves(known.number):
+                    yield known.number, grad, False
+                elif module.find_unused_parameters and (own is None or own.version != version_of(grad)):
+                    yield known.number, grad, own is None
 
 
 def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
     return any(tensor is other for other in others)
 
 
+def _is_of_some(group: Any) -> bool:
+    """Whether a group has not all ranks."""
+    if group is None:
+        return False
+    size = getattr(group, "size", None)
+    return not callable(size) or size() < torch.distributed.get_world_size()
+
+
 def _text(given: dict[str, Any], late: bool) -> str:
     """The arguments that say what is done: `SUM`, `src=0`, `group` if it is one of some ranks."""
     parts = [str(given["op"]).rpartition(".")[2]] if "op" in given else []
     parts += [f"{name}={given[name]}" for name in ("src", "dst") if given.get(name) is not None]
-    parts += ["group"] if given.get("group") is not None else []
+    parts += ["group"] if _is_of_some(given.get("group")) else []
     return ", ".join([*parts, "async"] if late else parts)

@@ -264,6 +264,81 @@ def a_pipeline() -> None:
         optimizer.step()
 
 
+def averaged_parameters() -> None:
+    """Local SGD: the ranks average their parameters, every second step."""
+    net = model()
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        train(net, optimizer, [x])
+        for p in net.parameters() if number % 2 else ():
+            dist.all_reduce(p.data)
+            p.data /= world
+
+
+def averaged_parameters_each_step() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        train(net, optimizer, [x])
+        with torch.no_grad():
+            flat = torch.cat([p.reshape(-1) for p in net.parameters()])
+            dist.all_reduce(flat)
+            torch.nn.utils.vector_to_parameters(flat / world, net.parameters())
+
+
+def groups_of_one_rank() -> None:
+    """Each rank trains a model of its own, with the code of several."""
+    groups = [dist.new_group([one]) for one in range(world)]
+    net = model(rank)
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad, group=groups[rank])
+        optimizer.step()
+
+
+def group_of_all_ranks() -> None:
+    group = dist.new_group([*range(world)])
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= world
+        optimizer.step()
+
+
+class OneOfTwo(nn.Module):
+    """Uses one of two networks for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([model(), model(1)])
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        result: torch.Tensor = self.parts[which](x)
+        return result
+
+
+def each_rank_uses_another_part() -> None:
+    """What a rank does not use gets the gradient of the other, and is stepped on both."""
+    net = wrapped(OneOfTwo(), find_unused_parameters=True)
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        optimizer.zero_grad()
+        net(x, (number + rank) % 2).pow(2).mean().backward()
+        optimizer.step()
+
+
+def clipped_after_the_average() -> None:
+    net = wrapped(model())
+    train(net, sgd(net), batches(), lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -371,15 +446,76 @@ def buffers_not_handed_out() -> None:
         optimizer.step()
 
 
+def clipped_on_one_rank() -> None:
+    net = wrapped(model())
+
+    def clip(net: Net) -> None:
+        if rank == 0:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.01)  # <- ranks-apart
+
+    train(net, sgd(net), batches(), clip)
+
+
+def other_factor_after_the_average() -> None:
+    net = model()
+
+    def scaled(net: Net) -> None:
+        average(net)
+        for p in net.parameters():
+            p.grad *= 1 + rank  # <- ranks-apart
+
+    train(net, sgd(net), batches(), scaled)
+
+
+def step_left_out_on_one_rank() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches()):
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        if rank == 0 or number != 1:
+            optimizer.step()  # <- ranks-steps
+
+
+def other_optimizer() -> None:
+    net = wrapped(model())
+    kind = torch.optim.Adam if rank else torch.optim.SGD
+    train(net, kind(net.parameters(), lr=0.1), batches())  # <- ranks-settings
+
+
+def gradients_of_rank_0_alone() -> None:
+    net = model()
+
+    def hand_out(net: Net) -> None:
+        for p in net.parameters():
+            dist.broadcast(p.grad, 0)  # <- ranks-unreduced
+
+    train(net, sgd(net), batches(), hand_out)
+
+
+def reduced_to_rank_0() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            dist.reduce(p.grad, 0)  # <- ranks-unreduced
+            p.grad /= world
+
+    train(net, sgd(net), batches(), collect)
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
-    in_shards, tensors_in_parts, a_pipeline,
+    in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
+    group_of_all_ranks, each_rank_uses_another_part, clipped_after_the_average,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,
     other_weight_decay, other_rate_later, used_on_one_rank, same_sampler_everywhere, buffers_not_handed_out,
+    clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
+    gradients_of_rank_0_alone, reduced_to_rank_0,
 )  # fmt: skip
 
 

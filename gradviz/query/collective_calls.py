@@ -99,7 +99,8 @@ def _shape(query: Query, tensor: int) -> tuple[int, ...]:
 
 
 def all_reduced(query: Query) -> np.ndarray:
-    """Pairs of gradient and event: which gradients were all-reduced, and when. Use `query.of(all_reduced)`."""
+    """Pairs of gradient and event: which gradients were all-reduced over all ranks, and when. Use
+    `query.of(all_reduced)`."""
     trace = query.trace
     grads = distinct(query.tensors.grads.values)
     pairs = [np.zeros((0, 2), np.int64)]
@@ -108,10 +109,31 @@ def all_reduced(query: Query) -> np.ndarray:
     pairs.append(np.stack([written["tensor"][own], written.events[own]], axis=1))
     ops = trace.table(Kind.OP)
     outputs = ops.lists("outputs")
-    told = trace.named(ops["op"], (ALL_REDUCE,))[outputs.owners]
+    of_some = trace.named(ops["args"], [text for text in trace.strings.values() if is_of_some_ranks(text)])
+    told = (trace.named(ops["op"], (ALL_REDUCE,)) & ~of_some)[outputs.owners]
     pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
     found = np.concatenate(pairs)
     return found[contained(found[:, 0], grads)]
+
+
+class HandedOver(NamedTuple):
+    """A gradient that a collective writes, but none that all ranks take part in alike: its name, and the event."""
+
+    gradient: int
+    name: str
+    event: int
+
+
+def handed_over(query: Query) -> list[HandedOver]:
+    """The gradients that `broadcast` and `reduce` of all ranks write, in order. Use `query.of(handed_over)`."""
+    ops = query.trace.table(Kind.OP)
+    grads = set(query.tensors.grads.values.tolist())
+    found = []
+    for event in ops.events[query.trace.named(ops["op"], ("broadcast", "reduce"))].tolist():
+        op = query.tensors.op(event)
+        own = [] if is_of_some_ranks(op.args) else [tensor for tensor in op.outputs if tensor in grads]
+        found += [HandedOver(gradient, op.op, event) for gradient in own]
+    return found
 
 
 def sums(query: Query) -> list[tuple[int, int]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from gradviz.events.kinds import Stepped
 from gradviz.events.values import Stats
 from gradviz.query.changes import writes_by_any_name
-from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, collectives, sums
+from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, collective_clock, collectives, sums
 from gradviz.query.cuts import root_is_mean
 from gradviz.query.of_one_rank import (
     MOST_ROOTS,
@@ -46,12 +47,14 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A parameter whose gradient is not the same on all ranks at an optimizer's step. `step` counts from 1; `gradients`
-    are those of the ranks, None where there is none; `averaged` says of each rank whether it had been all-reduced."""
+    are those of the ranks, None where there is none; `averaged` says of each rank whether it had been all-reduced.
+    `changed` are the events that made it differ since, if it was the same on all ranks then; 0 on ranks without one."""
 
     name: str
     step: int
     gradients: tuple[Snapshot | None, ...]
     averaged: tuple[bool, ...]
+    changed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,11 @@ class Replicas:
 
     @cached_property
     def steps(self) -> list[tuple[Stepped, ...]]:
-        """The steps that all ranks make: the first of each, the second of each, and so on."""
-        return list(zip(*(query.of(optimizer_steps) for query in self.queries), strict=False))
+        """The steps that all ranks make: the first of each, the second of each, and so on, until one of them makes a
+        step after another number of collectives than the others: it has left one out, or has one more."""
+        together = zip(*(query.of(optimizer_steps) for query in self.queries), strict=False)
+        clocks = [[call.event for call in query.of(collective_clock)] for query in self.queries]
+        return list(takewhile(lambda steps: _are_at_one_time(steps, clocks), together))
 
     @cached_property
     def parameters(self) -> list[dict[str, int]]:
@@ -158,6 +164,20 @@ class Replicas:
         if not all(query.of(collectives) for query in self.queries) or not self.are_replicas:
             return False
         return not self._apart_at(1, self.steps[0])
+
+    @cached_property
+    def are_averaged_parameters(self) -> bool:
+        """Whether the ranks bring their parameters together in place of their gradients (local SGD): one whose
+        gradients differed at a step is the same on all ranks when a later pass begins, or at the end."""
+        if not self.are_replicas or not self.gradients_apart:
+            return False
+        first = self.gradients_apart[0]
+        step = [one.index for one in self.steps[first.step - 1]]
+        passes = zip(*(query.trace.passes[:MOST_STEPS] for query in self.queries), strict=False)
+        points = [[one.first for one in together] for together in passes]
+        points.append([query.trace.count - 1 for query in self.queries])
+        later = [at for at in points if all(event > since for event, since in zip(at, step, strict=True))]
+        return any(are_same(self._values(first.name, at)) for at in later)
 
     # --- what is not the same
 
@@ -204,8 +224,55 @@ class Replicas:
             numbers, gradients = self._gradients(name, at)
             if are_apart(gradients):
                 averaged = tuple(map(_was_averaged, self.reduced, numbers, at))
-                found.append(Difference(name, number, gradients, averaged))
+                changed = self._changed_since(numbers, at) if all(averaged) else ()
+                found.append(Difference(name, number, gradients, averaged, changed))
         return found
+
+    def _changed_since(self, gradients: Sequence[int], at: Sequence[int]) -> tuple[int, ...]:
+        """The events, one of each rank or 0, that made gradients differ between when they were all-reduced and these
+        events; none if they differed already then."""
+        own = list(zip(self.queries, self.reduced, gradients, at, strict=True))
+        last = [
+            int(pairs[(pairs[:, 0] == grad) & (pairs[:, 1] <= until), 1].max())
+            for _, pairs, grad, until in own
+        ]
+        values = [
+            query.trace.snapshot(grad, event) for (query, _, grad, _), event in zip(own, last, strict=True)
+        ]
+        if not are_same(values):
+            return ()
+        writes = [
+            [
+                event
+                for event in writes_by_any_name(query, grad)
+                if since < event <= until and query.tensors.writer(event) != ALL_REDUCE
+            ]
+            for (query, _, grad, until), since in zip(own, last, strict=True)
+        ]
+        alone = tuple(map(self._at_own_line, range(len(writes)), [writes] * len(writes)))
+        if any(alone):
+            return alone
+        for together in zip(*writes, strict=False):
+            after = [
+                query.trace.snapshot(grad, event)
+                for (query, _, grad, _), event in zip(own, together, strict=True)
+            ]
+            if are_apart(after):
+                return together
+        return ()
+
+    def _at_own_line(self, place: int, writes: Sequence[Sequence[int]]) -> int:
+        """The first write of a rank, by its place, at a line where some other rank has none; 0 if there is none."""
+        lines = [
+            {query.places.site(int(query.trace.events["site"][event])) for event in own}
+            for query, own in zip(self.queries, writes, strict=True)
+        ]
+        query = self.queries[place]
+        for event in writes[place]:
+            site = query.places.site(int(query.trace.events["site"][event]))
+            if any(site not in known for known in lines):
+                return event
+        return 0
 
     @cached_property
     def sums(self) -> list[Sum]:
@@ -275,6 +342,9 @@ class Replicas:
         """The settings of optimizers that differ between the ranks, each at the first step where it does."""
         found: dict[str, OtherSetting] = {}
         for number, together in enumerate(self.steps, 1):
+            types = tuple(step.type for step in together)
+            if len(set(types)) > 1:
+                found.setdefault("optimizer", OtherSetting("optimizer", number, types))
             if len({(step.type, len(step.groups)) for step in together}) > 1:
                 continue
             for groups in zip(*(step.groups for step in together), strict=True):
@@ -366,6 +436,11 @@ class Replicas:
             for number, (query, _, event) in zip(numbers, own, strict=True)
         )
         return numbers, values
+
+
+def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:
+    """Whether as many collectives were called before each of the steps, by the events of these on each rank."""
+    return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
 
 
 def are_same(values: Sequence[Snapshot | None]) -> bool:

@@ -30,6 +30,7 @@ from gradviz.diagnose.rank_rule import (
     RankFound,
     RankRule,
     named,
+    site_of_event,
     site_of_step,
     values_of_each,
 )
@@ -42,6 +43,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     if not found:
         return
     first = found[0]
+    if any(first.changed):
+        yield _changed(ranks, first, [one.name for one in found])
+        return
     lacking = [rank for rank, was in zip(ranks.ranks, first.averaged, strict=True) if not was]
     yield RankFound(
         f"the gradient{'s' * (len(found) > 1)} of {named([one.name for one in found])} "
@@ -50,6 +54,24 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         _cure(first, lacking),
         site_of_step(ranks.ranks[lacking[0]] if lacking else ranks.queries[0], first.step),
         tuple(lacking or ranks.ranks),
+    )
+
+
+def _changed(ranks: Replicas, first: Difference, names: list[str]) -> RankFound:
+    """A line that changes gradients which were the same on all ranks."""
+    events = {rank: event for rank, event in zip(ranks.ranks, first.changed, strict=True) if event}
+    rank, event = next(iter(events.items()))
+    where = (
+        "not alike on all ranks" if len(events) == len(ranks.ranks) else f"on {called_ranks([*events])} alone"
+    )
+    return RankFound(
+        f"the gradient{'s' * (len(names) > 1)} of {named(names)} differ{'s' * (len(names) == 1)} between the ranks at "
+        f"step {first.step}: this line changes {'them' if len(names) > 1 else 'it'} after the all_reduce, {where}: "
+        f"{named([first.name])} has {values_of_each(ranks, first.gradients)}",
+        "do this on all ranks, with the same numbers, or before the all_reduce",
+        site_of_event(ranks.ranks[rank], event),
+        tuple(events),
+        (event,),
     )
 
 

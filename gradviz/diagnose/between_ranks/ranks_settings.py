@@ -49,7 +49,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         query = ranks.ranks[apart[-1]]
         yield RankFound(
             f"the optimizer's settings are not the same on all ranks at step {found.step}: {values}",
-            f"give {clean(found.name)} the same value on all ranks",
+            "make the same optimizer on all ranks"
+            if found.name == "optimizer"
+            else f"give {clean(found.name)} the same value on all ranks",
             site_of_optimizer(query) if found.step == 1 else site_of_step(query, found.step),
             apart,
         )

@@ -190,3 +190,41 @@ def test_gradvizs_own_engine_is_not_measured(gradviz_here: Command, tmp_path: Pa
     assert "--profile measures PyTorch's ops" in done.stderr
     assert "profile" not in gradviz_here("info", "program.gradviz").stdout
     assert gradviz_here("report", "program.gradviz").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "n = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])\n"
+        "y = n @ torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(3, 2)])",
+        "s = torch.eye(3).to_sparse()\ny = torch.sparse.mm(s, torch.ones(3, 2))",
+        "y = torch.ones(2, 3, device='meta') @ torch.ones(3, 2, device='meta')",
+        "import warnings\nwarnings.simplefilter('ignore')\n"
+        "y = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)",
+    ],
+    ids=["nested", "sparse", "meta", "quantized"],
+)
+def test_a_tensor_without_plain_memory_does_not_end_the_recording(
+    program: str, tmp_path: Path, gradviz_here: Command
+) -> None:
+    after = "w = torch.ones(2, requires_grad=True)\nw.exp().sum().backward()\n"
+    (tmp_path / "program.py").write_text(f"import torch\n{program}\n{after}")
+    done = gradviz_here("trace", "--profile", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert "stopped" not in done.stderr
+    with gradviz.open(tmp_path / "program.gradviz") as trace:
+        assert any(isinstance(event, OpMeasured) and event.op == "exp" for event in trace)
+
+
+def test_what_is_taken_apart_under_inference_mode_gives_the_same(
+    traced: Callable[..., Trace], tmp_path: Path
+) -> None:
+    program = (
+        "import torch\ntorch.manual_seed(0)\n"
+        "net = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 3), torch.nn.Linear(8, 4), torch.nn.Softmax(-1))\n"
+        "with torch.inference_mode():\n    y = net(torch.randn(5, 2, 10))\n"
+        "print([v.hex() for v in (y @ y.mT).flatten().tolist()])\n"
+    )
+    with traced(program), traced(program, "--profile", name="profile") as trace:
+        assert (tmp_path / "run.txt").read_text() == (tmp_path / "profile.txt").read_text() != ""
+        assert profile(Query(trace)).total.flops[FORWARD] > 0

@@ -13,7 +13,9 @@ from torch.utils.flop_counter import flop_registry
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.kernels import UNTOLD, BelowAutograd, call_of, name_of
 from gradviz.sources.torch_recorder.shared import safely
+from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
+_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 _WITHOUT_CLOCK = {"cpu", "meta"}  # an op on these has ended when its call returns
 
 
@@ -28,9 +30,9 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         if self.source.is_off or not self.source.is_detailed:
             with torch._C.DisableTorchFunction():
                 return call_of(func)(*args, **given)
-        if _is_composite(func):  # under inference_mode it comes whole
+        if _is_composite(func, args, given):  # under inference_mode it comes whole
             with self:
-                return func.decompose(*args, **given)
+                return func._op_dk(_IMPLICIT, *args, **given)
         result, seconds = self._called(func, args, given)
         self._tell(func, args, given, result, seconds, sys._getframe(1))
         return result
@@ -80,29 +82,44 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         )  # fmt: skip
 
 
-def _is_composite(func: Any) -> bool:
-    """Whether an op is made of others, as PyTorch says."""
+def _is_composite(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an op is made of others, as PyTorch says, and may be taken apart as PyTorch does: of plain tensors."""
     if type(func) is not torch._ops.OpOverload or func._overloadpacket in flop_registry:
         return False
-    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
     op: Any = func
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), implicit))
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _IMPLICIT)) and all(
+        type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
+        for tensor in tensors_in(args, kwargs)
+    )
 
 
 def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
     """The bytes of the storages that outputs have and inputs have not."""
-    storages = {}
-    for tensor in outputs:
-        if tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            storages[storage._cdata] = storage.nbytes()
-    for tensor in inputs:
-        if tensor.layout is torch.strided and storages:
-            storages.pop(tensor.untyped_storage()._cdata, None)
-    return sum(storages.values())
+    sizes = dict(filter(None, map(_storage_of, outputs)))
+    for known in filter(None, map(_storage_of, inputs if sizes else ())):
+        sizes.pop(known[0], None)
+    return sum(sizes.values())
+
+
+def _storage_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The identity and the bytes of a tensor's storage; None where it has none."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage._cdata, storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # it is sparse, or wraps others
+        return None
 
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """The floating-point operations of an op by PyTorch's own count, 0 where it has none."""
     count = flop_registry.get(func._overloadpacket) if type(func) is torch._ops.OpOverload else None
-    return int(count(*args, **kwargs, out_val=result)) if count is not None else 0
+    try:
+        return int(count(*args, **kwargs, out_val=result)) if count is not None else 0
+    except (
+        AssertionError,
+        NotImplementedError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # of shapes it cannot count
+        return 0

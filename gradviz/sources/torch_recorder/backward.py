@@ -200,7 +200,7 @@ class Pass:
         for fn in fns:
             identity.record_of(fn)
         seen, records, handles = self.targets, self.records, self.handles
-        wants, after = _wish_of(self.listener), self._hook()
+        wants, after, after_leaf = _wish_of(self.listener), self._hook(), self._leaf_hook()
         stack = list(fns)
         while stack:
             fn = stack.pop()
@@ -211,7 +211,7 @@ class Pass:
             records[node] = record
             if record.is_leaf:
                 seen[node] = ()
-                self._watch_leaf(fn, record)
+                self._watch_leaf(fn, record, after_leaf)
                 continue
             targets = []
             for target, _ in fn.next_functions:
@@ -235,6 +235,7 @@ class Pass:
     def _watch_leaves(self, fns: Sequence[Any]) -> None:
         """Put a hook on the leaves that are reached, and on nothing else."""
         seen: dict[Any, None] = {}
+        after_leaf = self._leaf_hook()
         stack = list(fns)
         while stack:
             fn = stack.pop()
@@ -245,15 +246,15 @@ class Pass:
                 record = self.identity.quiet_record(fn)
                 self.records[record.number] = record
                 self.targets[record.number] = ()
-                self._watch_leaf(fn, record)
+                self._watch_leaf(fn, record, after_leaf)
             stack += [target for target, _ in fn.next_functions if target is not None]
 
-    def _watch_leaf(self, fn: Any, record: NodeRecord) -> None:
+    def _watch_leaf(self, fn: Any, record: NodeRecord, after: Callable[..., None]) -> None:
         leaf = self.identity.known.get(id(fn.variable))
         if leaf is None:
             self.identity.number_of(fn.variable)
             leaf = self.identity.known[id(fn.variable)]
-        self.handles.append(fn.register_hook(partial(self._accumulated, record, leaf)))
+        self.handles.append(fn.register_hook(partial(after, record, leaf)))
 
     def _precede_hooks(self, roots: Sequence[Any]) -> None:
         """Where several gradients are added up at a tensor with hooks: see the sum before they do."""
@@ -344,36 +345,72 @@ class Pass:
         with _Plain():
             self.listener.produced(record.number, self.number, flows, given)
 
-    @_in_hook
-    def _accumulated(
-        self, record: NodeRecord, leaf: Known, _: Sequence[Any], received: Sequence[Any]
-    ) -> None:
-        """A leaf has taken in its gradient."""
-        with _Plain():
-            gradient = self.flowing.expected(record, received)
-            numbers, values = ([gradient], [None]) if gradient else self.flowing.received(record, received)
-            self.ran.add(record.number)
-            tensor = leaf()
-            grad = None if tensor is None else tensor.grad  # None if a hook has used it up already
-            is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
-            is_told = numbers[0] and values[0] is None and grad is not None and not is_computed
-            if not is_told:
-                self.listener.received(record.number, record.name, self.number, numbers, values)
-            if grad is None or not numbers[0]:
+    def _leaf_hook(self) -> Callable[..., None]:
+        """What runs after each leaf has taken in a gradient, and tells of it: given what is known of its node and of
+        the leaf, what was produced (nothing) and what was received. As `_hook`, no method."""
+        source, flowing, known_of, kept, leaves = (
+            self.source, self.flowing, self.identity.known.get, self.kept, self.leaves
+        )  # fmt: skip
+        ran, number, expected = self.ran, self.number, self.flowing.expected
+
+        def after(record: NodeRecord, leaf: Known, _: Sequence[Any], received: Sequence[Any]) -> None:
+            listener: Any = source.listener
+            if listener is None:
                 return
-            if is_computed:  # a copy, or the sum with the `.grad` before, with a node of its own
-                self.flowing.tell_derivative(self.where, [grad], received)
-            known = self.identity.known.get(id(grad))
-            if known is None:
-                known = self.identity.fresh(grad)
-                if numbers[0] not in self.kept:  # a gradient that two leaves get is the `.grad` of one
-                    known.number = numbers[0]
-            self.kept.add(known.number)
-            known.version = version_of(grad)
-            state = self.identity.state(grad, known)
-            self.leaves.add(leaf.number)
-            tell = self.listener.leaf_ran if is_told else self.listener.accumulated
-            tell(leaf.number, record.number, self.number, numbers[0], state)
+            try:
+                with _Plain():
+                    node = record.number
+                    ran.add(node)
+                    gradient = expected(record, received)
+                    tensor = leaf()
+                    grad = None if tensor is None else tensor.grad
+                    if not gradient or grad is None or self.create_graph:
+                        numbers, values = flowing.received(record, received)
+                        self._accumulated(record, leaf, numbers, values, received, grad)
+                        return
+                    known = known_of(id(grad)) or self._new_grad(grad, gradient)
+                    kept.add(known.number)
+                    known.version = version_of(grad)
+                    leaves.add(leaf.number)
+                    state = source.identity.state(grad, known)
+                    listener.leaf_ran(leaf.number, node, number, gradient, state)
+            except Exception as error:
+                source.gave_up(error)
+
+        return after
+
+    def _new_grad(self, grad: torch.Tensor, gradient: int) -> Known:
+        """What is known of a leaf's new `.grad`: it is the gradient that it received, unless another leaf's is."""
+        known = self.identity.fresh(grad)
+        if gradient not in self.kept:
+            known.number = gradient
+        return known
+
+    def _accumulated(
+        self,
+        record: NodeRecord,
+        leaf: Known,
+        numbers: Sequence[int],
+        values: Sequence[Any],
+        received: Sequence[Any],
+        grad: torch.Tensor | None,
+    ) -> None:
+        """A leaf has taken in its gradient; `grad` is None if a hook has used up its `.grad` already."""
+        is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
+        is_told = numbers[0] and values[0] is None and grad is not None and not is_computed
+        if not is_told:
+            self.listener.received(record.number, record.name, self.number, numbers, values)
+        if grad is None or not numbers[0]:
+            return
+        if is_computed:  # a copy, or the sum with the `.grad` before, with a node of its own
+            self.flowing.tell_derivative(self.where, [grad], received)
+        known = self.identity.known.get(id(grad)) or self._new_grad(grad, numbers[0])
+        self.kept.add(known.number)
+        known.version = version_of(grad)
+        state = self.identity.state(grad, known)
+        self.leaves.add(leaf.number)
+        tell = self.listener.leaf_ran if is_told else self.listener.accumulated
+        tell(leaf.number, record.number, self.number, numbers[0], state)
 
 
 def _wish_of(listener: Any) -> Callable[[int], bool] | None:

@@ -8,6 +8,7 @@ the entry. Where one answer is no, the call goes the long way, and nothing has b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from gradviz.sources.torch_recorder.arguments import OPERANDS
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
-from gradviz.sources.torch_recorder.saved import HAVE_DATA, saved_as_is
+from gradviz.sources.torch_recorder.saved import HAVE_DATA, RAW, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
@@ -36,6 +37,7 @@ _Place = tuple[int, int, Any]  # the address of a code, the instruction in it, a
 _is_traced = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _SavedTensor: Any = torch._C._autograd.SavedTensor
+_INNER = re.compile(f"{RAW}result[1-9][0-9]*")
 _TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
 # Arguments whose text is the same where they are of the same type and equal, but for zeros, which have a sign.
 _CONSTANTS = {
@@ -293,7 +295,8 @@ class InlineCache:
             record = fn.metadata.get(self.identity.key)
             if record is None or record.name != type(fn).__name__:  # a type that nodes of several names have
                 return None
-            name, edges, saved = record.name, len(fn.next_functions), self.identity.saved_names(fn)
+            name, edges = record.name, len(fn.next_functions)
+            saved = self._names_of_saved(fn, (*inputs, result))
             rule = rule if rule.inputs else rule_of_node(name, edges)
         dtypes = inputs[0].dtype, result.dtype
         return Entry(
@@ -311,6 +314,21 @@ class InlineCache:
             edges,
             saved,
         )
+
+    def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
+        """The names under which a node of an op with one result saves tensors that somebody may know: not its inner
+        results, such as the mean of a `layer_norm`, which nobody is given."""
+        identity = self.identity
+        names = []
+        for name in identity.saved_names(fn):
+            if _INNER.fullmatch(name):
+                try:
+                    if not identity.saved_as(saved_as_is(fn, name, True), candidates):
+                        continue
+                except (RuntimeError, AttributeError):  # none was saved
+                    continue
+            names.append(name)
+        return tuple(names)
 
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -35,6 +35,7 @@ def tell_linear(source: Source, saved_of: _Saved, args: Any, out: torch.Tensor, 
     tensors = identity.known
     w, given, b = tensors[id(weight)].number, tensors[id(x)].number, tensors[id(bias)].number
     enabled, in_pass = torch.is_grad_enabled(), source.in_pass
+    where = listener.place(frame) or frame  # the place of both, found once
     t = next_tensor_number()
     known = identity.fresh(out)
     state = identity.state(out, known)
@@ -44,18 +45,18 @@ def tell_linear(source: Source, saved_of: _Saved, args: Any, out: torch.Tensor, 
     of_t, of_addmm = rules_of_linear()
     if turned is None:
         listener.op(
-            frame, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
+            where, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
         )
     else:
         _, record, edges = turned
         record.tensors[0] = t
         listener.differentiated(
-            frame, "t", "", of_t, in_pass, (w,), t, _transposed(weight), flags, 0, w, record.number, record.name,
+            where, "t", "", of_t, in_pass, (w,), t, _transposed(weight), flags, 0, w, record.number, record.name,
             identity.edges_of(edges), (),
         )  # fmt: skip
     if main is None:
         listener.op(
-            frame, "addmm", "", of_addmm, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
+            where, "addmm", "", of_addmm, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
             (state.version,), (0,),
         )  # fmt: skip
     else:
@@ -65,7 +66,7 @@ def tell_linear(source: Source, saved_of: _Saved, args: Any, out: torch.Tensor, 
         if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
             saved = (*saved, t, 0)
         listener.differentiated(
-            frame, "addmm", "", of_addmm, in_pass, (b, given, t), state.tensor, out, state.flags, state.version, 0,
+            where, "addmm", "", of_addmm, in_pass, (b, given, t), state.tensor, out, state.flags, state.version, 0,
             record.number, record.name, identity.edges_of(edges, (b, given, t)), saved,
         )  # fmt: skip
     return True

@@ -82,7 +82,12 @@ class Scopes:
     def _leave(self, module: torch.nn.Module) -> None:
         source = self.source
         scopes = source.thread.scopes
-        if source.listener is None or id(module) not in [owner for _, owner in scopes]:
+        if source.listener is None:
+            return
+        if scopes and scopes[-1][1] == id(module):  # nothing has left it in another way
+            source.listener.scope_left(scopes.pop()[0])
+            return
+        if id(module) not in [owner for _, owner in scopes]:
             return
         while scopes:
             number, owner = scopes.pop()

@@ -157,6 +157,9 @@ def logits(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
+    for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+        if spot.finding.fix.startswith(f"{source.code(call.func)}(") and ")(" in spot.finding.fix:
+            return [source.replaced(call, spot.finding.fix)]  # the module of a loss, made and then called
     if "log_softmax" in spot.finding.fix:
         return _log_probabilities(spot)
     names = ("softmax", "sigmoid", "log_softmax")

@@ -1,5 +1,6 @@
 """`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that
-is no logarithm of a probability where it expects one (it does not normalise at all).
+is no logarithm of a probability where it expects one (it does not normalise at all). Or the module of a loss is made
+of the tensors, and never called with them.
 
 Why it is bad: the loss normalises a second time, so that its gradients are small and its minimum is somewhere
 else; or it does not normalise at all, and has none.
@@ -13,7 +14,8 @@ Example:
     loss.backward()
 
 Cure: hand the logits to `cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to
-`nll_loss` and `kl_div`, probabilities to `binary_cross_entropy`.
+`nll_loss` and `kl_div`, probabilities to `binary_cross_entropy`. Make the module of a loss first, then call it:
+`nn.MSELoss()(prediction, target)`.
 
 Not reported: a loss that is computed from probabilities on purpose and is no term of a root, and labels that
 are smoothed.
@@ -21,15 +23,20 @@ are smoothed.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.loss_cures import of_data, of_probabilities
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_behind
+from gradviz.query.failures import Failure
+from gradviz.query.last_line import wrong_values
 from gradviz.query.ops import (
     CONVERTING,
     LOG_SHARES,
@@ -38,13 +45,66 @@ from gradviz.query.ops import (
     PROBABILITIES,
     RESHAPING,
 )
+from gradviz.query.source_trees import statement_at
+from gradviz.tracefile import Site
+from gradviz.words.escape import clean
 
 _PASSING = RESHAPING | CONVERTING
 _EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
 _PREPARING = LOG_SHARES  # what cross_entropy does before nll_loss, at the same site
 
 
+# What the making of a loss says of tensors in the place of its settings.
+_MADE_OF_TENSORS = ("Boolean value of Tensor", "Loss.__init__() ")
+
+
+def _uncalled(case: Case) -> Iterator[Found]:
+    """The module of a loss that is made of the tensors, and not called with them, in the line that ended the
+    program."""
+    for failure in case.failures:
+        if failure.handled or failure.site is None:
+            continue
+        statement = statement_at(case.query, failure.site)
+        is_of_tensors = any(told in failure.message for told in _MADE_OF_TENSORS)
+        made = [*ast.walk(statement)] if statement is not None and is_of_tensors else []
+        made += [
+            value.origin
+            for value in case.query.of(wrong_values)
+            if value.attribute == "backward" and value.type.endswith(_LOSS)
+        ]
+        calls = [node for node in made if isinstance(node, ast.Call) and len(node.args) > 1]
+        losses = [call for call in calls if ast.unparse(call.func).endswith(_LOSS)]
+        if len(losses) != 1:
+            continue
+        call = losses[0]
+        name, settings = ast.unparse(call.func), ", ".join(map(ast.unparse, call.keywords))
+        arguments = ", ".join(map(ast.unparse, call.args))
+        site, event = _made_at(case, failure, failure.site.place.file, call.lineno)
+        yield Found(
+            f"{clean(name)} is made of the tensors in line {call.lineno}, and is not called with them",
+            clean(f"{name}({settings})({arguments})"),
+            (event,),
+            site=site,
+            severity=ERROR,
+        )
+
+
+_LOSS = "Loss"
+
+
+def _made_at(case: Case, failure: Failure, file: str, line: int) -> tuple[Site | None, int]:
+    """The place of a line and its last event; those of the failure, where nothing was recorded in that line."""
+    if failure.site is not None and failure.site.place.line == line:
+        return failure.site, failure.event
+    site = case.query.places.of_line(file, line)
+    events = (
+        np.flatnonzero(case.query.places.of_events == site.number) if site is not None else np.zeros(0, int)
+    )
+    return (site, int(events[-1])) if len(events) else (failure.site, failure.event)
+
+
 def _search(case: Case) -> Iterator[Found]:
+    yield from _uncalled(case)
     ops = case.trace.table(Kind.OP)
     wanted = {number: text for number, text in case.trace.strings.items() if text in _EXPECTING}
     seen: set[int] = set()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 
 from gradviz.cli.common import fail, opened
 from gradviz.replay.changed_pass import what_if as what_if_of
 from gradviz.replay.changed_pass_text import what_if_json, what_if_text
 from gradviz.replay.edit_texts import DTYPES
+from gradviz.replay.samples import samples as samples_of
+from gradviz.replay.samples_text import samples_json, samples_text
 from gradviz.sources.pytorch import is_installed
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
@@ -25,6 +28,7 @@ Examples:
   gradviz what-if --set 'w[0,2]=0' --json
   gradviz what-if --dtype float64              is it precision?
   gradviz what-if --without detach@6           would the cure work?
+  gradviz what-if --samples                    which sample did it?
 """,
 )
 @click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
@@ -39,6 +43,7 @@ Examples:
     metavar="OP@LINE",
     help="Leave out a call, as detach@6, clamp@12 or dropout@30.",
 )
+@click.option("--samples", is_flag=True, help="Show which samples of the batch give most of the gradients.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def what_if(
     trace: Path | None,
@@ -46,6 +51,7 @@ def what_if(
     sets: tuple[str, ...],
     dtype: str | None,
     without: tuple[str, ...],
+    samples: bool,
     as_json: bool,
 ) -> None:
     """Run a pass of TRACE again, and show what becomes of the loss and of each gradient if something is different.
@@ -55,13 +61,23 @@ def what_if(
     """
     if not is_installed():
         fail("a pass runs again on PyTorch, which is not installed here: pip install torch")
+    if samples and (sets or dtype or without):
+        fail("--samples shows the pass as it was: leave out --set, --dtype and --without")
     from gradviz.sources.torch_replay import TorchRunner
 
     with opened(trace) as recorded:
         words = Words(recorded)
+        if samples:
+            parts = samples_of(words.query, TorchRunner(words.at_line), number)
+            _show(samples_json(words, parts) if as_json else samples_text(words, parts))
+            return
         found = what_if_of(words, TorchRunner(words.at_line), number, sets, dtype or "", without)
-        told = what_if_json(words, found) if as_json else what_if_text(words, found)
-    if as_json:
+        _show(what_if_json(words, found) if as_json else what_if_text(words, found))
+
+
+def _show(told: dict[str, Any] | Group) -> None:
+    """Print data as JSON, or text."""
+    if isinstance(told, dict):
         click.echo(json_text(told))
     else:
         Console(highlight=False).print(told)

@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -21,6 +22,7 @@ from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.replay.samples import Term
 from gradviz.system.memory_limit import limited_memory
 
 _SECONDS = 600.0  # between calls: one that has begun is not interrupted
@@ -45,6 +47,11 @@ class TorchRunner:
         """Run a plan. Raises ReplayError where a call fails, or is none of the table's."""
         with _alone():
             return _Run(self, plan, edits, graph).outcome()
+
+    def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
+        """The terms of the loss that call `last` made: see TermRunner."""
+        with _alone():
+            return _Run(self, plan, Edits(), None).terms(last, most)
 
 
 @contextmanager
@@ -76,9 +83,15 @@ class _Run:
 
     def outcome(self) -> Outcome:
         """What the plan gives."""
+        self._go_through(self.plan.steps)
+        gradients = self._gradients()
+        roots = {number: array_of(self._tensor(number)) for number in self.plan.roots}
+        return Outcome(roots, gradients, self.checksums, self.small, self.made, self.nodes)
+
+    def _go_through(self, steps: Sequence[Input | Call]) -> None:
         with ExitStack() as contexts:
             context = ""
-            for step in self.plan.steps:
+            for step in steps:
                 if isinstance(step, Input):
                     self._enter(step)
                     continue
@@ -89,9 +102,63 @@ class _Run:
                     self._begin_context(contexts, step.context)
                     context = step.context
                 self._call(step)
-        gradients = self._gradients()
-        roots = {number: array_of(self._tensor(number)) for number in self.plan.roots}
-        return Outcome(roots, gradients, self.checksums, self.small, self.made, self.nodes)
+
+    # --- the terms of a loss
+
+    def terms(self, last: Call, most: int) -> list[Term]:
+        """The terms of the loss that call `last` made."""
+        self._go_through(self.plan.steps)
+        loss = self._tensor(last.outputs[0])
+        parts = self._parts(last, loss)
+        losses = [float(part) for part in parts.detach()]
+        order = sorted(
+            range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
+        )
+        chosen = set(order[:most])
+        return [
+            Term(at, value, self._norms(parts[at]) if at in chosen else {}) for at, value in enumerate(losses)
+        ]
+
+    def _parts(self, last: Call, loss: torch.Tensor) -> torch.Tensor:
+        """The parts of a loss, one for each index of the first dimension, which add up to it."""
+        positional, named = last.arguments
+        if last.op in ("mean", "sum"):
+            elements = self._value(positional[0] if positional else named["input"], last)
+        else:
+            unreduced = replace(last, arguments=[positional, {**named, "reduction": "none"}], outputs=(-1,))
+            self._call(unreduced)
+            elements = self._tensor(-1)
+        if elements.ndim == 0:
+            raise self._refused(last, "has one element only: there is no batch")
+        by_sample = elements.flatten(1).sum(1) if elements.ndim > 1 else elements
+        total, parts = float(loss.detach()), by_sample * self._share(last, elements.numel())
+        if np.isfinite(total) and not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12):
+            raise self._refused(last, "weights its terms: they cannot be told apart")
+        return parts
+
+    def _share(self, last: Call, count: int) -> float:
+        """What each element of a loss has part in it with: all in a sum, one of so many in a mean. Targets that a loss
+        ignores do not count."""
+        positional, named = last.arguments
+        if last.op == "sum" or named.get("reduction") == "sum":
+            return 1.0
+        target = positional[1] if len(positional) > 1 else named.get("target")
+        if "ignore_index" in named and target is not None:
+            count = int((self._value(target, last) != named["ignore_index"]).sum())
+        return 1 / max(count, 1)
+
+    def _norms(self, part: torch.Tensor) -> dict[int, float]:
+        """The norms of the gradients of a part, by leaf."""
+        found = torch.autograd.grad(
+            part, [leaf for _, leaf in self.leaves], retain_graph=True, allow_unused=True
+        )
+        norms: dict[int, float] = {}
+        for (number, _), gradient in zip(self.leaves, found, strict=True):
+            if gradient is not None:
+                norms[number] = float(
+                    np.hypot(norms.get(number, 0.0), float(gradient.detach().double().norm()))
+                )
+        return norms
 
     # --- inputs
 

@@ -1,0 +1,99 @@
+"""Which sample did it: the parts that the samples of a batch have in the loss and in each gradient.
+
+A loss that is a mean or a sum over a batch is a sum of terms, one for each index of the first dimension. Its gradients
+are sums of the gradients of these terms. So the parts add up, also where samples depend on one another: then a part is
+that of a term, and not what the pass would have given without the sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gradviz.query.ops import LOSSES
+from gradviz.query.query import Query
+from gradviz.replay.plan import Call, Plan, ReplayError, last_pass, plan_of
+
+MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
+_MEANS = frozenset(("mean", "sum"))
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of the loss: its index in the first dimension, its part in the loss, and the norm of its part in each
+    gradient, by leaf; none where that was not computed."""
+
+    index: int
+    loss: float
+    norms: dict[int, float]
+
+    @property
+    def norm(self) -> float:
+        """The norm of its part in all gradients together."""
+        return float(np.sqrt(sum(norm**2 for norm in self.norms.values())))
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether its part in the loss is NaN or infinite. Its gradients may be, too, because of another: 0 · NaN is
+        NaN."""
+        return not np.isfinite(self.loss)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The terms of a loss, the worst first: those that are NaN or infinite, then by the norm of the gradient. `mixing`
+    is the first call that lets samples depend on one another, None where none is known."""
+
+    plan: Plan
+    count: int
+    terms: tuple[Term, ...]
+    mixing: Call | None
+
+
+class TermRunner(Protocol):
+    """What computes the terms of a loss."""
+
+    def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
+        """The terms of the loss that a call made, in their order; those with the largest part in it have gradients.
+        Raises ReplayError where they cannot be told apart."""
+
+
+def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samples:
+    """The terms of the loss of a pass (None: the last). Raises ReplayError where it is no mean or sum over a batch, or
+    where the pass cannot run again."""
+    plan = plan_of(query, last_pass(query) if number is None else number)
+    if len(plan.roots) != 1:
+        raise ReplayError(
+            f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
+        )
+    last = next((call for call in reversed(plan.calls) if plan.roots[0] in call.outputs), None)
+    if last is None or not is_reduction(last):
+        made = "nothing that can run again" if last is None else last.function
+        raise ReplayError(
+            f"the loss of pass {plan.number} is made by {made}: it is no mean or sum over a batch"
+        )
+    found = runner.terms(plan, last, MOST)
+    worst = sorted(found, key=lambda term: (not term.is_odd, -_size(term.norm), -_size(term.loss)))
+    return Samples(plan, len(found), tuple(worst), next((call for call in plan.calls if _mixes(call)), None))
+
+
+def _size(number: float) -> float:
+    return abs(number) if np.isfinite(number) else np.inf
+
+
+def is_reduction(call: Call) -> bool:
+    """Whether a call is a mean or a sum of all elements, or a loss that is one."""
+    positional, named = call.arguments
+    if call.op in _MEANS:
+        return len(positional) == 1 and not {"dim", "axis", "keepdim"} & named.keys()
+    return call.op in LOSSES and named.get("reduction", "mean") in ("mean", "sum")
+
+
+def _mixes(call: Call) -> bool:
+    """Whether a call computes something over the batch, as a normalisation of batches does while it trains."""
+    positional, named = call.arguments
+    place = 5 if call.op == "batch_norm" else None
+    if place is None:
+        return False
+    return bool(named.get("training", positional[place] if len(positional) > place else False))

@@ -1,0 +1,124 @@
+"""Which sample did it: the parts of a batch in the loss and in each gradient add up, and the worst comes first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.query.query import Query  # noqa: E402
+from gradviz.replay.plan import ReplayError  # noqa: E402
+from gradviz.replay.samples import Samples, samples  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
+from gradviz.tracefile import open_trace  # noqa: E402
+from tests.invoked import invoked  # noqa: E402
+
+pytestmark = pytest.mark.torch
+F = torch.nn.functional
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.gradviz"
+
+
+def told_apart(path: Path, program: Callable[[], object]) -> Samples:
+    with gradviz.record(path, values="inputs"):
+        program()
+    with open_trace(path) as trace:
+        return samples(Query(trace), TorchRunner())
+
+
+def line(path: Path) -> Samples:
+    def program() -> None:
+        w = torch.tensor(2.0, requires_grad=True)
+        x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.5, 0.0])
+        loss = ((w * x - y) ** 2).mean()
+        loss.backward()
+
+    return told_apart(path, program)
+
+
+def test_the_parts_are_those_that_are_known_by_hand(path: Path) -> None:
+    found = line(path)
+    assert [term.index for term in found.terms] == [2, 1, 0]
+    assert [term.loss for term in found.terms] == pytest.approx([36 / 3, 0.25 / 3, 0])
+    assert [term.norm for term in found.terms] == pytest.approx([2 * 6 * 3 / 3, 2 * 0.5 * 2 / 3, 0])
+    assert found.mixing is None
+
+
+def test_the_parts_of_a_network_are_those_of_autograd(path: Path) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    x, y = torch.randn(5, 6), torch.randint(0, 3, (5,))
+    found = told_apart(path, lambda: F.cross_entropy(net(x), y).backward())
+    for term in found.terms:
+        part = F.cross_entropy(net(x), y, reduction="none")[term.index] / 5
+        gradients = torch.autograd.grad(part, list(net.parameters()))
+        assert term.loss == pytest.approx(float(part))
+        assert sorted(term.norms.values()) == pytest.approx(
+            sorted(float(g.norm()) for g in gradients), rel=1e-5
+        )
+
+
+def test_targets_that_are_ignored_have_no_part(path: Path) -> None:
+    torch.manual_seed(0)
+    w, y = torch.randn(4, 3, requires_grad=True), torch.tensor([0, -100, 2, 1])
+    found = told_apart(path, lambda: F.cross_entropy(w, y, ignore_index=-100).backward())
+    assert sum(term.loss for term in found.terms) == pytest.approx(float(F.cross_entropy(w, y).detach()))
+    assert found.terms[-1].index == 1
+    assert found.terms[-1].norm == 0
+
+
+def test_a_sample_with_nan_comes_first(path: Path) -> None:
+    w, x = torch.ones(3, requires_grad=True), torch.ones(4, 3)
+    x[2, 1] = float("nan")
+    found = told_apart(path, lambda: (w * x).sum(1).mean().backward())
+    assert found.terms[0].index == 2
+    assert [term.is_odd for term in found.terms] == [True, False, False, False]
+
+
+def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
+    torch.manual_seed(0)
+    norm, x = torch.nn.BatchNorm1d(3), torch.randn(4, 3)
+    assert told_apart(path, lambda: (norm(x) ** 2).mean().backward()).mixing is not None
+    norm.eval()
+    assert told_apart(path, lambda: (norm(x) ** 2).mean().backward()).mixing is None
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (lambda w: (w.mean() + w.pow(2).sum()).backward(), "no mean or sum over a batch"),
+        (
+            lambda w: F.cross_entropy(w, torch.tensor([0, 1]), weight=torch.tensor([1.0, 9.0])).backward(),
+            "weights",
+        ),
+        (lambda w: torch.autograd.backward([w.sum(), w.mean()]), "begins at 2 tensors"),
+        (lambda w: w[0, 0].mean().backward(), "there is no batch"),
+    ],
+)
+def test_a_loss_that_has_no_parts_is_refused(
+    path: Path, program: Callable[[object], object], why: str
+) -> None:
+    w = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    with pytest.raises(ReplayError, match=why):
+        told_apart(path, lambda: program(w))
+
+
+def test_the_command_shows_the_worst_first(path: Path) -> None:
+    line(path)
+    shown = invoked(["what-if", str(path), "--samples"])
+    assert shown.exit_code == 0
+    first = next(row.split() for row in shown.stdout.splitlines() if row.startswith("2 "))
+    assert first == ["2", "12", "12", "w"]
+    told = json.loads(invoked(["what-if", str(path), "--samples", "--json"]).stdout)
+    assert [term["index"] for term in told["samples"]] == [2, 1, 0]
+    assert np.isclose(sum(term["loss"] for term in told["samples"]), 36.25 / 3)
+    assert invoked(["what-if", str(path), "--samples", "--set", "w=1"]).exit_code == 2

@@ -315,6 +315,21 @@ def test_a_pass_gives_what_was_recorded(path: Path, program: Callable[[], object
     assert are_equal(path, PROGRAMS[program])
 
 
+@pytest.mark.parametrize("chosen", [{"passes": {3}}, {"last": 1}, {"every": 3}])
+def test_a_chosen_pass_gives_what_was_recorded(path: Path, chosen: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net, frozen = torch.nn.Linear(9, 9), torch.randn(9, 9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with gradviz.record(path, values="inputs", **chosen):
+        for _ in range(3):
+            optimizer.zero_grad()
+            (net(torch.randn(4, 9)) @ frozen).square().mean().backward()
+            optimizer.step()
+    found = asked(path, 3)
+    assert found.check.differences == ()
+    assert found.check.gradients == 2
+
+
 def test_a_pass_does_not_go_back_beyond_a_detached_state(path: Path) -> None:
     recorded(path, hidden_state)
     with open_trace(path) as trace:

@@ -1,0 +1,32 @@
+"""The share of passes that run again, as the documentation has it, is that of the zoo's programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.replay_shares import EQUAL, PAGE, SMALL, TRAINING, known, outcomes, table
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+FOUND = {name: told for programs in known().values() for name, told in programs.items()}
+DIFFER = [name for name, told in FOUND.items() if told and set(told) != {EQUAL}]
+SOME = sorted({*list(SMALL)[::25], *DIFFER[::4], "gan", "gpt", "maml", "tbptt", "vae"})
+
+
+def test_the_table_of_the_page_is_what_was_found() -> None:
+    assert table(known()) in PAGE.read_text(encoding="utf-8"), "python -m tests.replay_shares writes it anew"
+
+
+def test_all_programs_of_the_zoo_are_among_those_that_were_run() -> None:
+    unknown = {*SMALL, *TRAINING} - FOUND.keys()
+    assert len(unknown) <= len(FOUND) // 20, "python -m tests.replay_shares runs them"
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_program_runs_again_as_it_did_when_the_table_was_made(tmp_path: Path, name: str) -> None:
+    if name not in SMALL and name not in TRAINING:
+        pytest.skip("the program has another name now")
+    assert outcomes(name, tmp_path) == FOUND[name]

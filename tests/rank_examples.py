@@ -25,6 +25,11 @@ CURES = {
         "dist.all_reduce(p.grad)",
         "dist.all_reduce(p.grad)\n        p.grad /= dist.get_world_size()",
     ),
+    "ranks-clip": (
+        "    norm = torch.stack([part.norm() for part in parts]).norm()\n",
+        "    norm = torch.stack([part.norm() for part in parts]).norm() ** 2\n"
+        "    dist.all_reduce(norm)\n    norm = norm.sqrt()\n",
+    ),
     "ranks-drift": ("torch.randn(1, 4))", "torch.ones(1, 4))"),
     "ranks-settings": ("lr=0.1 / (1 + rank)", "lr=0.1"),
     "ranks-mode": ("if rank == 0 and step == 1:\n        model.eval()", "model.train()"),

@@ -312,6 +312,22 @@ def group_of_all_ranks() -> None:
         optimizer.step()
 
 
+def parts_clipped_by_the_norm_of_the_whole() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+
+    def clip(net: Net) -> None:
+        parts = [p.grad.to_local() for p in net.parameters()]
+        squares = torch.stack([part.pow(2).sum() for part in parts]).sum()
+        dist.all_reduce(squares)
+        for part in parts:
+            part.mul_(0.01 / squares.sqrt())
+
+    train(net, sgd(net), batches(), clip)
+
+
 class OneOfTwo(nn.Module):
     """Uses one of two networks for a batch."""
 
@@ -509,7 +525,8 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
     in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
-    group_of_all_ranks, each_rank_uses_another_part, clipped_after_the_average,
+    group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole,
+    each_rank_uses_another_part, clipped_after_the_average,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,

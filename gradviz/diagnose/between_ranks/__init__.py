@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from gradviz.diagnose.between_ranks import (
     ranks_apart,
     ranks_buffers,
+    ranks_clip,
     ranks_collectives,
     ranks_data,
     ranks_drift,
@@ -35,6 +36,7 @@ RANK_RULES: tuple[RankRule, ...] = tuple(
         ranks_drift,
         ranks_data,
         ranks_sum,
+        ranks_clip,
         ranks_buffers,
         ranks_dropout,
     )

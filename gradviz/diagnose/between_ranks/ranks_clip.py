@@ -1,0 +1,104 @@
+"""`ranks-clip`: a gradient that lies on the ranks in parts (`fully_shard`, `DTensor`) is scaled by another factor on
+each rank: it is clipped by the norm of the part that lies there, and not by that of the whole gradient.
+
+Why it is bad: the step goes another way than the gradient, and its size grows with the number of ranks.
+
+Example:
+
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 6)).pow(2).mean().backward()
+        parts = [p.grad.to_local() for p in model.parameters()]
+        norm = torch.stack([part.norm() for part in parts]).norm()
+        for part in parts:
+            part.mul_(0.01 / norm)  # <- ranks-clip
+        optimizer.step()
+
+Cure: `torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)` knows the norm of the whole. By hand: sum the squares
+of the norms over the ranks before the root.
+
+Not reported: parts that all ranks scale by one factor, and clipping of each element.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import sqrt
+
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named, site_of_event
+from gradviz.query.replicas import Replicas
+from gradviz.query.scaled_parts import ScaledPart, scaled_parts
+from gradviz.words.numbers import number
+
+_Scaled = dict[int, dict[str, ScaledPart]]  # by rank and parameter
+_SAME = 1e-3  # relative: factors that differ by less are the same
+
+
+def _search(ranks: Replicas) -> Iterator[RankFound]:
+    scaled = {
+        rank: {query.names.of(part.parameter) or "": part for part in query.of(scaled_parts)}
+        for rank, query in ranks.ranks.items()
+    }
+    names = [name for name in ranks.common if all(name in parts for parts in scaled.values())]
+    apart = [name for name in names if _are_apart([parts[name] for parts in scaled.values()])]
+    if not apart:
+        return
+    name = apart[0]
+    norms = {rank: sqrt(sum(part.norm**2 for part in parts.values())) for rank, parts in scaled.items()}
+    rank, query = next(iter(ranks.ranks.items()))
+    event = scaled[rank][name].event
+    lie = "lie" if len(apart) > 1 else "lies"
+    factors = each_rank(ranks, [number(parts[name].factor, 4) for parts in scaled.values()])
+    yield RankFound(
+        f"the gradient{'s' * (len(apart) > 1)} of {named(apart)} {lie} on the ranks in parts, and each rank scales its "
+        f"own by another factor: that of {named([name])} by {factors}. {_norms_told(ranks, scaled, norms)}",
+        f"torch.nn.utils.clip_grad_norm_({_model_of(name)}.parameters(), {_bound(scaled, norms, name)})  "
+        "# in the place of what scales the parts",
+        site_of_event(query, event),
+        tuple(ranks.ranks),
+        (event,),
+    )
+
+
+def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> str:
+    """The norm of what each rank scales, and of the whole, if each element lies on one rank."""
+    told = (
+        f"The norm of what a rank scales is {each_rank(ranks, [number(norm, 4) for norm in norms.values()])}"
+    )
+    here: Counter[str] = Counter()
+    whole: dict[str, int] = {}
+    for parts in scaled.values():
+        for name, part in parts.items():
+            here[name] += part.elements[0]
+            whole[name] = part.elements[1]
+    if dict(here) != whole:
+        return told
+    return f"{told}, that of the whole {number(sqrt(sum(norm**2 for norm in norms.values())), 4)}"
+
+
+def _are_apart(parts: list[ScaledPart]) -> bool:
+    factors = [part.factor for part in parts]
+    return max(factors) > min(factors) * (1 + _SAME)
+
+
+def _model_of(name: str) -> str:
+    """The variable of a model, by the name of a parameter."""
+    return name.partition(".")[0]
+
+
+def _bound(scaled: _Scaled, norms: dict[int, float], name: str) -> str:
+    """The norm that each rank gives its parts, if it is the same on all."""
+    bounds = [scaled[rank][name].factor * norm for rank, norm in norms.items()]
+    is_same = max(bounds) <= min(bounds) * (1 + _SAME)
+    return number(bounds[0], 3) if is_same else "1.0"
+
+
+RULE = RankRule("ranks-clip", WARNING, "parts of a gradient that each rank scales by another factor", _search)

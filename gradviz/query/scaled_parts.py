@@ -1,0 +1,75 @@
+"""How the parts of gradients that lie on several ranks are scaled there, as who clips by hand does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.query import Query
+from gradviz.tracefile import Snapshot
+
+_TO_PART = "_ToTorchTensor"  # what `DTensor.to_local()` is in a trace
+
+
+class ScaledPart(NamedTuple):
+    """The part of a gradient that a rank scales: the parameter, the event, the factor, the norm of the part before, and
+    how many of how many elements it has."""
+
+    parameter: int
+    event: int
+    factor: float
+    norm: float
+    elements: tuple[int, int]
+
+
+def scaled_parts(query: Query) -> list[ScaledPart]:
+    """The first scaling of the part of each parameter's gradient, in order, before the first step of an optimizer. Use
+    `query.of(scaled_parts)`."""
+    steps = query.trace.table(Kind.STEPPED).events
+    until = int(steps[0]) if len(steps) else query.trace.count
+    found: dict[int, ScaledPart] = {}
+    for parameter, part, since, elements in _parts(query, until):
+        for event in query.tensors.writes(part):
+            if since < event < until and parameter not in found and (scaled := _scaling(query, part, event)):
+                found[parameter] = ScaledPart(parameter, event, *scaled, elements)
+    return sorted(found.values(), key=lambda one: one.event)
+
+
+def _parts(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int, int]]]:
+    """The tensors that `to_local()` makes of gradients that lie on several ranks in parts: the parameter, the tensor,
+    the event, and how many of how many elements."""
+    ops = query.trace.table(Kind.OP)
+    for event in ops.events[query.trace.named(ops["op"], (_TO_PART,)) & (ops.events < until)].tolist():
+        op = query.tensors.op(event)
+        gradient = op.inputs[0] if op.inputs else 0
+        value = query.trace.snapshot(gradient, event) if gradient else None
+        parameter = query.at(event).owner(gradient) if gradient else 0
+        if parameter and op.outputs and value is not None and value.part is not None:
+            yield parameter, op.outputs[0], event, value.part
+
+
+def _scaling(query: Query, part: int, event: int) -> tuple[float, float] | None:
+    """The factor by which an event scales a tensor, and the norm before; None if it changes nothing, or not by one
+    factor."""
+    before, after = (query.trace.snapshot(part, at) for at in (event - 1, event))
+    norms = _norm(before), _norm(after)
+    if before is None or after is None or not norms[0] or norms[0] == norms[1]:
+        return None
+    factor = norms[1] / norms[0]
+    if before.stats is None or after.stats is None:
+        return None
+    if before.array is not None and after.array is not None:
+        is_one_factor = bool(np.allclose(before.array * factor, after.array, rtol=1e-3))
+    else:
+        is_one_factor = bool(np.isclose(before.stats.mean * factor, after.stats.mean, rtol=1e-3))
+    return (factor, norms[0]) if is_one_factor else None
+
+
+def _norm(value: Snapshot | None) -> float:
+    """The norm of a tensor by its statistics; 0 if it is not known."""
+    if value is None or value.stats is None or not np.isfinite(value.stats.rms):
+        return 0.0
+    return float(value.stats.rms * np.sqrt(np.prod(value.shape)))

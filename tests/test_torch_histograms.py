@@ -90,6 +90,25 @@ def test_what_has_no_range_is_left_out(tmp_path: Path) -> None:
     assert ("net.0.bias", "parameter") not in found
 
 
+class Freeing(torch.nn.Module):
+    """Returns a tensor whose memory is freed at once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.ones(100)
+        y.untyped_storage().resize_(0)
+        return y
+
+
+def test_memory_that_was_freed_does_not_end_the_recording(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with gradviz.record(tmp_path / "run.gradviz", histograms=True, say=lines.append):
+        Freeing()(torch.ones(2))
+        torch.nn.Linear(20, 3)(torch.ones(2, 20)).sum().backward()
+    assert lines == []
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert [one.what for one in binned(Query(trace))][:2] == ["activation", "parameter"]
+
+
 def test_all_else_is_as_without(net: Any, tmp_path: Path) -> None:
     kinds = []
     for histograms in (False, True):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradviz.sources.torch_recorder.arguments import outputs_of
-from gradviz.sources.torch_recorder.memory import is_dense
+from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -66,7 +66,7 @@ class Binning:
         self, tensor: torch.Tensor, value: torch.Tensor, what: str, module: str, in_pass: int = 0
     ) -> None:
         with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
-            elements = None if in_transform() else _some_elements(value)
+            elements = None if in_transform() else _elements_to_read(value)
         if elements is None or not len(elements):
             return
         low, high = float(elements.min()), float(elements.max())
@@ -78,8 +78,17 @@ class Binning:
         listener.binned(number, what, module, low, high, counts.tolist(), in_pass)
 
 
+def _elements_to_read(tensor: torch.Tensor) -> np.ndarray | None:
+    """Some finite elements of a tensor; None where none can be read, as where its memory was freed."""
+    try:
+        check_room(tensor)
+        return _some_elements(tensor)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
 def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
-    """The finite elements of a tensor, of a large one some that lie evenly in it; None where none can be read."""
+    """The finite elements of a tensor, of a large one some that lie evenly in it; None of what is no plain tensor."""
     is_read = type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_meta
     if not is_read or not tensor.is_floating_point():
         return None
@@ -90,5 +99,5 @@ def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
     step = (
         -(-flat.numel() // _MOST_ELEMENTS) | 1 if flat.numel() > _MOST_ELEMENTS else 1
     )  # odd: not always one channel
-    elements: np.ndarray = flat[::step].to("cpu", torch.float64, copy=True).numpy()
+    elements: np.ndarray = flat[::step].to("cpu", copy=True).to(torch.float64).numpy()
     return elements[np.isfinite(elements)]

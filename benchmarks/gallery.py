@@ -20,7 +20,8 @@ PROGRAMS = sorted((ROOT / "examples/gallery").glob("*.py"))
 PAGE = """# Gallery
 
 Training programs in the manner of today's practice, each as `gradviz graph` draws it without options. The programs are
-in `examples/gallery`. `python benchmarks/gallery.py` makes this page.
+in `examples/gallery`. `python benchmarks/gallery.py` makes this page; [what torchview and torchviz draw of
+them](peers.md) is beside it.
 
 {table}
 

@@ -57,6 +57,9 @@ ADVISED = {
     "unused-parameter: a layer that is initialised and never called",
     "zero-gradient: outputs that are clamped away",
     "zero-gradient: a critic whose own loss is clamped away, and that its actor's loss goes through",
+    "constant-start: matrices of zeros",
+    "restarted-optimizer: a function that makes its optimizer",
+    "restarted-optimizer: a model that is made for each batch",
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
 }
 FORGOTTEN = """

@@ -51,12 +51,12 @@ def initialised(spot: Spot) -> list[Edit]:
     return []
 
 
-def started_smaller(spot: Spot) -> list[Edit]:
-    """Other first values in place of the statement that wrote these."""
-    cure = re.match(r"(torch\.nn\.init\.\w+\(.+\))  # in place of this line", spot.finding.fix)
-    if cure is None or not isinstance(spot.statement, ast.Expr):
+def started_otherwise(spot: Spot) -> list[Edit]:
+    """Other first values in place of the call that wrote these."""
+    cure = re.match(r"(torch\.nn\.init\.\w+\(.+\))  # in place of this call", spot.finding.fix)
+    if cure is None or not isinstance(spot.expression, ast.Call):
         return []
-    return [spot.source.replaced(spot.statement, cure[1])]
+    return [spot.source.replaced(spot.expression, cure[1])]
 
 
 def shared(spot: Spot) -> list[Edit]:

@@ -289,3 +289,36 @@ def copied(spot: Spot) -> list[Edit]:
         return []
     end = spot.source.span(statement.value)[1]
     return [Edit(end, end, ".clone()")]
+
+
+def scheduled_in_the_loop(spot: Spot) -> list[Edit]:
+    """`scheduler.step()` at the end of the first loop behind the making of the scheduler."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    block = source.siblings(statement)
+    loops = (other for other in block[block.index(statement) :] if isinstance(other, ast.For | ast.While))
+    loop = next(loops, None)
+    step = spot.finding.fix.partition("  #")[0]
+    return [source.after(loop.body[-1], step)] if loop is not None else []
+
+
+def made_before_the_loop(spot: Spot) -> list[Edit]:
+    """The making of the optimizer in front of the outermost loop, where it needs nothing that is made there."""
+    source, statement = spot.source, spot.statement
+    loops = (
+        [node for node in source.around(statement) if isinstance(node, ast.For | ast.While)]
+        if statement
+        else []
+    )
+    if statement is None or not loops or "model" in spot.finding.fix:
+        return []
+    read = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    stored = {n.id for n in ast.walk(loops[-1]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if read & stored:
+        return []
+    return [source.removed(statement), source.before(loops[-1], source.code(statement))]

@@ -102,5 +102,5 @@ RULE = Rule(
     "an op that gives the same for every input",
     _search,
     needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
-    follows=("huge-start",),
+    follows=("huge-start", "constant-start"),
 )

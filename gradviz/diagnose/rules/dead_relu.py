@@ -143,5 +143,5 @@ RULE = Rule(
     "a rectifier that gives only zeros",
     _search,
     needs=(Need.VALUES, Need.DETAILS, Need.PASS),
-    follows=("huge-start",),
+    follows=("huge-start", "constant-start"),
 )

@@ -118,6 +118,7 @@ RULE = Rule(
     needs=(Need.VALUES, Need.PASS, Need.DETAILS),
     follows=(
         "huge-start",
+        "constant-start",
         "dead-relu",
     ),
 )

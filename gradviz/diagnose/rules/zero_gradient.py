@@ -153,6 +153,7 @@ RULE = Rule(
     needs=(Need.VALUES, Need.DETAILS, Need.PASS),
     follows=(
         "huge-start",
+        "constant-start",
         "dead-relu",
         "constant-output",
         "hook-changed-gradient",

@@ -1,0 +1,97 @@
+"""The first product of each trained matrix with data, and the values with which that matrix begins."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.diagnose.case import Case
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.changes import writes_by_any_name
+from gradviz.query.cuts import transposed_of
+from gradviz.query.ops import PRODUCTS
+from gradviz.query.writes import Writes
+from gradviz.sets import contained
+from gradviz.words.escape import clean
+
+_MOST = 1000  # products that are looked at
+_MATRIX = 2  # dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class FirstProduct:
+    """An op that multiplies the tensor `data` with the trained matrix `weight`, for the first time."""
+
+    op: OpRan
+    weight: int
+    data: int
+
+
+def first_products(case: Case) -> list[FirstProduct]:
+    """The first product of each trained matrix, if no step has changed it before. Use `case.of(first_products)`."""
+    return list(_found(case))
+
+
+def _found(case: Case) -> Iterator[FirstProduct]:
+    ops = case.trace.table(Kind.OP)
+    own = case.trace.named(ops["op"], PRODUCTS)
+    own &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
+    seen: set[int] = set()
+    for event in ops.events[own][:_MOST].tolist():
+        op = case.query.tensors.op(event)
+        weight, data = _weight_and_data(case, op)
+        if weight and weight not in seen:
+            seen.add(weight)
+            if not _is_trained_before(case, weight, event):
+                yield FirstProduct(op, weight, data)
+
+
+def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
+    """The trained matrix of a product, and the input that it is multiplied with; 0 for none."""
+    leaves = {tensor: transposed_of(case.query, tensor) for tensor in op.inputs if tensor}
+    trained = case.training.trained
+    weight = next(
+        (leaf for leaf in leaves.values() if leaf in trained and dimensions(case, leaf) >= _MATRIX), 0
+    )
+    others = [t for t, leaf in leaves.items() if leaf not in trained and dimensions(case, t) >= 1]
+    return (weight, others[0]) if weight and len(others) == 1 else (0, 0)
+
+
+def dimensions(case: Case, tensor: int) -> int:
+    """How many dimensions a tensor has; 0 where that is not known."""
+    form = case.trace.shape(tensor)
+    return 0 if form is None else len(form[0])
+
+
+def _is_trained_before(case: Case, leaf: int, event: int) -> bool:
+    """Whether an optimizer has changed a leaf before an event."""
+    writes = np.array(case.query.tensors.writes(leaf), np.int64)
+    return bool(contained(writes[writes < event], case.query.of(Writes).of_optimizers).any())
+
+
+def started_at(case: Case, leaf: int, until: int) -> int:
+    """The event that gave a leaf the values that an op reads: the last write, else its making."""
+    changes = writes_by_any_name(case.query, leaf)
+    made = case.query.tensors.maker(leaf) or 0
+    return max((event for event in changes if event < until), default=made)
+
+
+def other_start(case: Case, written: int) -> str:
+    """Other first values in place of the call that wrote these; empty if it was no call of an initialiser."""
+    try:
+        call = ast.parse(case.query.places.expression(case.site(written)), mode="eval").body
+    except SyntaxError:
+        return ""
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Attribute)
+        or call.func.attr[-1] != "_"
+    ):
+        return ""
+    receiver = ast.unparse(call.func.value)
+    of_init = receiver.endswith("init") and bool(call.args)
+    target = ast.unparse(call.args[0]) if of_init else receiver.removesuffix(".data")
+    return f"torch.nn.init.xavier_uniform_({clean(target)})  # in place of this call"

@@ -1,0 +1,114 @@
+"""`constant-start`: two layers that follow each other begin with one number everywhere, so that all units between them
+compute the same for good.
+
+Why it is bad: each unit gets the gradient of the others, too. The layer is as wide as a single unit, however long it
+trains.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    for layer in (model[0], model[2]):
+        torch.nn.init.constant_(layer.weight, 0.1)  # <- constant-start
+        torch.nn.init.constant_(layer.bias, 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        x = torch.randn(16, 4)
+        loss = (model(x) - x[:, :1] * x[:, 1:2]).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: begin with random values, as the layers themselves do: `torch.nn.init.xavier_uniform_(first.weight)`.
+
+Not reported: one such layer beside one with random values, as adapters begin; layers with a dropout, another summand or
+another factor between them, which tell the units apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.first_products import FirstProduct, first_products, other_start, started_at
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import OpRan
+from gradviz.events.values import Stat
+from gradviz.query.cuts import transposed_of
+from gradviz.query.ops import DROPOUTS
+from gradviz.words.numbers import number
+
+_FAR = 8  # ops between two layers
+_CURE = "begin with random values, as the layer itself does: torch.nn.init.xavier_uniform_"
+
+
+def _search(case: Case) -> Iterator[Found]:
+    products = {product.op.index: product for product in case.of(first_products)}
+    alike = {event: product for event, product in products.items() if _is_of_one_number(case, product)}
+    for first in alike.values():
+        second = _next(case, first, alike)
+        if second is None:
+            continue
+        written = started_at(case, first.weight, first.op.index)
+        values = {_extreme(case, product.weight, product.op.index, Stat.MIN) for product in (first, second)}
+        units = " and ".join(number(value, 3) for value in sorted(values))
+        yield Found(
+            f"all elements of {case.called([first.weight, second.weight])} begin as {units}: the units between these "
+            "layers compute the same, get the same gradient, and stay the same",
+            other_start(case, written) or _CURE,
+            (written, first.op.index, second.op.index),
+            tensors=(first.weight, second.weight),
+        )
+        return
+
+
+def _is_of_one_number(case: Case, product: FirstProduct) -> bool:
+    """Whether all elements of the matrix of a product are equal, and all of each of its other trained leaves, too."""
+    event, trained = product.op.index, case.training.trained
+    leaves = {transposed_of(case.query, tensor) for tensor in product.op.inputs if tensor} & trained
+    return all(_is_constant(case, leaf, event) for leaf in leaves)
+
+
+def _is_constant(case: Case, tensor: int, at: int) -> bool:
+    return _extreme(case, tensor, at, Stat.MIN) == _extreme(case, tensor, at, Stat.MAX)
+
+
+def _extreme(case: Case, tensor: int, at: int, which: Stat) -> float:
+    states = case.trace.states
+    row = states.valued(tensor, at)
+    return float(states.stats[row, which]) if row >= 0 else float("nan")
+
+
+def _next(case: Case, first: FirstProduct, alike: dict[int, FirstProduct]) -> FirstProduct | None:
+    """The product of such a matrix that reads what the first gave, with nothing between them but functions of each
+    element and constant summands."""
+    tensor = first.op.outputs[0] if len(first.op.outputs) == 1 else 0
+    for _ in range(_FAR):
+        readers = case.downstream.readers(tensor) if tensor else []
+        if len(readers) != 1:
+            return None
+        op = case.query.tensors.op(readers[0])
+        if op.index in alike and alike[op.index].data == tensor:
+            return alike[op.index]
+        if not _keeps_units_alike(case, op, tensor):
+            return None
+        tensor = op.outputs[0]
+    return None
+
+
+def _keeps_units_alike(case: Case, op: OpRan, tensor: int) -> bool:
+    """Whether an op does the same to all units: a function of each element, perhaps with a summand or factor that has
+    one value."""
+    others = [other for other in op.inputs if other not in (0, tensor)]
+    is_alike = op.rule.elementwise and op.op not in DROPOUTS and len(op.outputs) == 1
+    return is_alike and all(_is_constant(case, other, op.index) for other in others)
+
+
+RULE = Rule(
+    "constant-start",
+    WARNING,
+    "two layers that begin with one number everywhere",
+    _search,
+    needs=(Need.VALUES, Need.TRAINING, Need.DETAILS),
+)

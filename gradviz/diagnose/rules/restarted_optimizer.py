@@ -1,0 +1,112 @@
+"""`restarted-optimizer`: the same line makes an optimizer anew for each step, so that what it keeps between steps is
+thrown away; or it makes the parameters anew, too, so that each step is lost.
+
+Why it is bad: momentum and the averages of Adam begin at 0 again, so that each step is the first one. If the model is
+made in the loop, training begins again with every batch.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    for step in range(5):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)  # <- restarted-optimizer
+        x = torch.randn(16, 4)
+        loss = (model(x) - x.sum(1, keepdim=True)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+Cure: make the model and the optimizer once, before the loop.
+
+Not reported: an optimizer that keeps nothing (SGD without momentum), one that takes several steps before the next is
+made (a new one for each epoch, phase or task), and new parameters that are used again after their step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.first_products import started_at
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind, OptimizerHolds
+from gradviz.query.optimizer_settings import settings_of
+from gradviz.sets import contained, distinct
+from gradviz.words.escape import clean
+
+_LEAST = 3  # optimizers of one line
+
+
+def _search(case: Case) -> Iterator[Found]:
+    held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
+    first = {
+        int(number): int(event)
+        for event, number in zip(held.events[::-1], held["optimizer"][::-1], strict=True)
+    }
+    for events in case.by_site(held.events[contained(held.events, sorted(first.values()))]).values():
+        made = [held.object(event) for event in events.tolist()]
+        counts = [int((stepped["optimizer"] == one.optimizer).sum()) for one in made]
+        used = [one for one, count in zip(made, counts, strict=True) if count]
+        if (
+            len(used) < _LEAST
+            or max(counts) > 1
+            or not _take_turns([first[one.optimizer] for one in used], case)
+        ):
+            continue
+        leaves = [set(one.parameters) for one in used]
+        one = used[0]
+        if all(own == leaves[0] for own in leaves) and _keeps_something(case, one.optimizer):
+            yield Found(
+                f"{clean(one.type)} is made {len(used)} times here, and takes one step each time: what it keeps "
+                "between steps begins at 0 again",
+                "make the optimizer once, before the loop",
+                (used[1].index, first[one.optimizer]),
+                tensors=tuple(sorted(leaves[0])),
+            )
+        elif not set.intersection(*leaves) and not any(_are_read_later(case, each) for each in leaves):
+            parameters = sorted(leaves[0])
+            yield Found(
+                f"{case.called(parameters)} are made {len(used)} times here, and get one step each time: no pass uses "
+                "what it changed",
+                "make the model and the optimizer once, before the loop",
+                (_made_at(case, used[1]), used[1].index),
+                tensors=tuple(parameters),
+            )
+
+
+def _made_at(case: Case, optimizer: OptimizerHolds) -> int:
+    """The event at which the first of the parameters of an optimizer got its first values."""
+    return started_at(case, min(optimizer.parameters), optimizer.index) or optimizer.index
+
+
+def _take_turns(made: list[int], case: Case) -> bool:
+    """Whether a step lies between each two makings: they are no group of optimizers that are made together."""
+    steps = case.training.stepped.events
+    return all(bool(((steps > one) & (steps < other)).any()) for one, other in pairwise(made))
+
+
+def _keeps_something(case: Case, optimizer: int) -> bool:
+    """Whether an optimizer has momentum or averages: every one but plain SGD."""
+    stepped = case.training.stepped
+    event = stepped.object(int(stepped.events[stepped["optimizer"] == optimizer][0]))
+    return event.type != "SGD" or any(settings_of(group).get("momentum") for group in event.groups)
+
+
+def _are_read_later(case: Case, leaves: set[int]) -> bool:
+    """Whether an op reads parameters after the step of their optimizer."""
+    stepped = case.training.stepped
+    lists = stepped.lists("parameters")
+    steps = stepped.events[distinct(lists.owners[contained(lists.values, sorted(leaves))])]
+    after = int(steps[-1]) if len(steps) else 0
+    return any(reader > after for leaf in leaves for reader in case.downstream.readers(leaf))
+
+
+RULE = Rule(
+    "restarted-optimizer",
+    WARNING,
+    "an optimizer that is made anew for each step",
+    _search,
+    needs=(Need.STEPS, Need.START),
+)

@@ -1,0 +1,95 @@
+"""`unused-scheduler`: a learning-rate scheduler is made, and nothing ever calls its `step()`.
+
+Why it is bad: the rate that was meant to fall or to warm up stays what it is when the scheduler is made.
+
+Example:
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)  # <- unused-scheduler
+    for epoch in range(3):
+        for step in range(2):
+            x = torch.randn(16, 4)
+            loss = (model(x) - x.sum(1, keepdim=True)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        rate = scheduler.get_last_lr()[0]
+
+Cure: `scheduler.step()` once after each epoch, or after each batch, as its schedule counts.
+
+Not reported: a run that did not end by itself; a scheduler whose `step` is called somewhere in the source, though the
+run did not come there; one that is handed to another function, or kept in a list.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.source_trees import method_calls, statement_at, trees
+from gradviz.sets import distinct
+from gradviz.words.escape import clean
+
+_LEAST = 2  # steps of the optimizer
+
+
+def _search(case: Case) -> Iterator[Found]:
+    if case.trace.meta.get("ended") != "ok":
+        return
+    told, stepped = case.scheduled, case.training.stepped
+    for optimizer in distinct(told["optimizer"]).tolist():
+        own = told.events[told["optimizer"] == optimizer]
+        is_counting = bool((told["steps"][told["optimizer"] == optimizer] > 0).any())
+        steps = stepped.events[stepped["optimizer"] == optimizer]
+        later = steps[steps > own[0]]
+        site = case.query.places.site(case.site(int(own[0])))
+        name = _name(statement_at(case.query, site))
+        if is_counting or len(own) != 1 or len(later) < _LEAST or not name or _is_used(case, name):
+            continue
+        event = told.object(int(own[0]))
+        yield Found(
+            f"nothing calls {name}.step(): {clean(event.type)} changes no rate in the {len(later)} steps of the "
+            "optimizer after this line",
+            f"{name}.step()  # after each epoch, or after each batch, as its schedule counts",
+            (int(own[0]), int(later[0])),
+        )
+
+
+def _name(statement: ast.stmt | None) -> str:
+    """The variable or attribute that a scheduler is assigned to; empty where it goes elsewhere."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return ""
+    target = statement.targets[0]
+    is_plain = isinstance(target, ast.Name | ast.Attribute) and isinstance(statement.value, ast.Call)
+    return ast.unparse(target) if is_plain else ""
+
+
+def _is_used(case: Case, name: str) -> bool:
+    """Whether the source hands a scheduler on under its name, or steps something of that name."""
+    last = name.rpartition(".")[2]
+    for tree in case.query.of(trees).values():
+        stepped = {ast.unparse(owner).rpartition(".")[2] for _, owner in method_calls(tree, "step")}
+        read = [
+            node
+            for node in ast.walk(tree)
+            if (isinstance(node, ast.Name) and node.id == last and isinstance(node.ctx, ast.Load))
+            or (isinstance(node, ast.Attribute) and node.attr == last and isinstance(node.ctx, ast.Load))
+        ]
+        asked = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        if last in stepped or any(id(node) not in asked for node in read):
+            return True
+    return False
+
+
+RULE = Rule(
+    "unused-scheduler",
+    WARNING,
+    "a learning-rate scheduler that nothing steps",
+    _search,
+    needs=(Need.SCHEDULER, Need.STEPS, Need.START),
+)

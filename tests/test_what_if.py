@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -472,3 +474,35 @@ def test_the_command_refuses_in_one_line(path: Path) -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith("gradviz: no tensor is called y")
     assert done.stderr.count("\n") == 1
+
+
+WITHOUT_PYTORCH = """
+import sys
+import gradviz.sources.pytorch
+gradviz.sources.pytorch.is_installed = lambda: False
+from gradviz.cli.main import main
+status = main(sys.argv[1:], standalone_mode=False)
+assert "torch" not in sys.modules
+"""
+
+
+def test_without_pytorch_a_pass_runs_again_on_our_engine(path: Path) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(30, 3)
+    )
+    x, y = torch.randn(16, 20), torch.randint(0, 3, (16,))
+    recorded(path, lambda: F.cross_entropy(net(x), y).backward())
+    command = [sys.executable, "-c", WITHOUT_PYTORCH, "what-if", str(path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["runner"].startswith("gradviz's engine")
+    expected = asked(path)
+    for change, here in zip(expected.changes, told["changes"], strict=True):
+        assert change.before is not None
+        rms = np.sqrt(np.mean(np.square(change.before, dtype=np.float64)))
+        given = here["before"]
+        found = given["rms"] if isinstance(given, dict) else np.sqrt(np.mean(np.square(given)))
+        assert found == pytest.approx(rms, rel=1e-4)
+    assert max(one["largest"] for one in told["replay"]["differences"] if one["largest"] != "nan") < 1e-5

@@ -14,7 +14,6 @@ from gradviz.replay.changed_pass_text import what_if_json, what_if_text
 from gradviz.replay.edit_texts import DTYPES
 from gradviz.replay.samples import samples as samples_of
 from gradviz.replay.samples_text import samples_json, samples_text
-from gradviz.sources.pytorch import is_installed
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
 
@@ -59,8 +58,6 @@ def what_if(
     TRACE was recorded with gradviz trace --values inputs. Without an option the pass runs as it was, and is compared
     with what was recorded. Default: the newest *.gradviz here.
     """
-    if not is_installed():
-        fail("a pass runs again on PyTorch, which is not installed here: pip install torch")
     if samples and (sets or dtype or without):
         fail("--samples shows the pass as it was: leave out --set, --dtype and --without")
     from gradviz.sources.torch_replay import TorchRunner

@@ -55,6 +55,9 @@ def check_text(words: Words, check: Check) -> str:
         first = check.differences[0]
         size = "" if np.isnan(first.largest) else f" by up to {number(first.largest, 3)}"
         told += f"; it differs first in {words.called(first.tensor)} (event {first.event + 1}){size}"
+        sizes = [one.largest for one in check.differences if not np.isnan(one.largest)]
+        if len(sizes) > 1:
+            told += f", and by at most {number(max(sizes), 3)} where elements were recorded"
     return told
 
 

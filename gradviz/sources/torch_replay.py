@@ -1,4 +1,4 @@
-"""Runs a plan of `gradviz.replay` on PyTorch.
+"""Runs a plan of `gradviz.replay` on PyTorch; where it is not installed, on gradviz's engine, which has its names.
 
 A trace may come from anybody. It names the functions: only those of the closed table are called. Its arguments are
 numbers, names of dtypes and devices, and tensors, all decoded here by hand. What it makes PyTorch compute is limited in
@@ -16,14 +16,20 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-import torch
 
 from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
 from gradviz.replay.samples import Term
+from gradviz.sources.pytorch import is_installed
 from gradviz.system.memory_limit import limited_memory
+
+IS_PYTORCH = is_installed()
+if IS_PYTORCH:
+    import torch
+else:
+    import gradviz.engine as torch  # type: ignore[no-redef]
 
 _SECONDS = 600.0  # between calls: one that has begun is not interrupted
 _WIDENING = {"float16", "bfloat16", "float32", "float64"}
@@ -39,7 +45,9 @@ class TorchRunner:
     """PyTorch as a `Runner`. `place` turns the site of a call into words for a message, as `, line 12`."""
 
     def __init__(self, place: Any = lambda site: "") -> None:
-        self.name = f"PyTorch {torch.__version__}"
+        self.name = (
+            f"PyTorch {torch.__version__}" if IS_PYTORCH else "gradviz's engine, as PyTorch is not installed"
+        )
         self.functions = functions_of(torch)
         self.place = place
 
@@ -206,6 +214,8 @@ class _Run:
         try:
             args = [self._value(part, call) for part in positional]
             kwargs = {key: self._value(part, call) for key, part in named.items()}
+            if not IS_PYTORCH:  # it does without the arguments that PyTorch has given up
+                kwargs = {key: part for key, part in kwargs.items() if part is not None}
             if call.generator is None:
                 return function(*args, **kwargs)
             return self._random_result(call, function, args, kwargs)
@@ -363,8 +373,10 @@ class _Run:
 
 
 _NAMED: dict[str, type] = {
-    "dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format, "device": torch.device,
-}  # fmt: skip
+    name: found
+    for name in ("dtype", "layout", "memory_format", "device")
+    if isinstance(found := getattr(torch, name, None), type)
+}
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
@@ -389,12 +401,15 @@ def _collect(parts: Sequence[Any], found: list[torch.Tensor]) -> None:
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """The elements of a tensor; those of dtypes that NumPy has not as float32."""
     plain = tensor.detach().cpu()
+    return (_in_numpys_way(plain) if IS_PYTORCH else plain).numpy().copy()
+
+
+def _in_numpys_way(plain: torch.Tensor) -> torch.Tensor:
+    """A tensor of PyTorch's as NumPy can have it."""
     if plain.layout is not torch.strided:
         plain = plain.to_dense()
     plain = plain.resolve_conj().resolve_neg()
-    if plain.dtype is torch.bfloat16:
-        plain = plain.float()
-    return plain.numpy().copy()
+    return plain.float() if plain.dtype is torch.bfloat16 else plain
 
 
 def _dtype(name: str) -> torch.dtype:

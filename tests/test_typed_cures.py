@@ -63,3 +63,21 @@ def test_a_cure_typed_in_the_place_of_its_line_mends_the_program(
     old = lines[line - 1]
     lines[line - 1] = old[: len(old) - len(old.lstrip())] + cure
     assert first_finding("\n".join(lines), tmp_path) == (0, None)
+
+
+def test_the_line_that_adds_a_number_is_told_with_the_tensor(tmp_path: Path) -> None:
+    program = """\
+import torch
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+total = 0
+for i in range(2):
+    total = total + x[i].item() ** 2
+total.backward()
+"""
+    (tmp_path / "script.py").write_text(program)
+    run(Target(str(tmp_path / "script.py"), False, ()), tmp_path / "script.gradviz")
+    with open_trace(tmp_path / "script.gradviz") as trace:
+        (finding,) = [one for one in check(trace).findings if one.rule == "no-graph"]
+    assert finding.fix == "total = total + x[i] ** 2  # at line 5"
+    mended = program.replace("total = total + x[i].item() ** 2", "total = total + x[i] ** 2")
+    assert first_finding(mended, tmp_path) == (0, None)

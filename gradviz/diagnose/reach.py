@@ -220,8 +220,11 @@ class _OfTensors(ast.NodeTransformer):
 def _of_tensors(case: Case, event: int) -> str:
     """The statement of an event with the tensors in place of their numbers; empty if that is no other statement."""
     statement = statement_at(case.query, case.query.places.site(case.site(event)))
-    if statement is None:
-        return ""
+    return "" if statement is None else of_tensors(statement)
+
+
+def of_tensors(statement: ast.stmt) -> str:
+    """A statement without `.item()` and `float()`; empty if it has none."""
     before = ast.unparse(statement)
     after = ast.unparse(_OfTensors().visit(copy.deepcopy(statement)))
     return "" if after == before else clean(after)

@@ -23,10 +23,11 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.reach import of_tensors
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.query.last_line import wrong_values
-from gradviz.query.source_trees import backward_call
+from gradviz.query.last_line import WrongValue, wrong_values
+from gradviz.query.source_trees import backward_call, trees
 from gradviz.query.upstream import Upstream
 from gradviz.words.escape import clean
 
@@ -67,20 +68,31 @@ def _on_numbers(case: Case) -> Iterator[Found]:
         of = f"the number of {tensor}" if tensor else "a plain number"
         yield Found(
             f"backward() is called on {written}, which is {of} ({value.type}): a number has no graph",
-            f"{tensor}.backward()" if tensor else _of_torch(value.origin, written),
+            f"{tensor}.backward()" if tensor else _of_torch(case, value, written),
             (value.failure.event,),
             site=value.failure.site,
         )
         return
 
 
-def _of_torch(origin: ast.expr, written: str) -> str:
-    """The first function of `math` in what a number was computed by, as that of `torch`."""
-    for node in ast.walk(origin):
+def _of_torch(case: Case, value: WrongValue, written: str) -> str:
+    """The first function of `math` in what a number was computed by, as that of `torch`; or the line that adds a
+    tensor's number to it, with the tensor."""
+    for node in ast.walk(value.origin):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("math."):
             call = ast.unparse(node)
             return clean(f"torch.{call.removeprefix('math.')}  # not {call}")
+    tree = case.query.of(trees).get(value.failure.site.place.file) if value.failure.site is not None else None
+    nodes = ast.walk(tree) if tree is not None else iter(())
+    for node in (one for one in nodes if isinstance(one, ast.Assign | ast.AugAssign)):
+        typed = of_tensors(node) if ast.unparse(_target(node)) == written else ""
+        if typed:
+            return f"{typed}  # at line {node.lineno}"
     return f"compute {written} of tensors, without .item() and float()"
+
+
+def _target(statement: ast.Assign | ast.AugAssign) -> ast.expr:
+    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
 
 
 def _read_from(origin: ast.expr) -> str:

@@ -264,6 +264,16 @@ def a_pipeline() -> None:
         optimizer.step()
 
 
+def another_tensor_from_rank_0() -> None:
+    """What is handed out has another name where it comes from."""
+    net = model(rank)
+    for p in net.parameters():
+        dist.broadcast(p.data, 0)
+    train(net, sgd(net), batches(), average)
+    scale = torch.ones(1) if rank == 0 else torch.empty(1)
+    dist.broadcast(scale, 0)
+
+
 def averaged_parameters() -> None:
     """Local SGD: the ranks average their parameters, every second step."""
     net = model()
@@ -499,6 +509,33 @@ def other_optimizer() -> None:
     train(net, kind(net.parameters(), lr=0.1), batches())  # <- ranks-settings
 
 
+def largest_gradient() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            dist.all_reduce(p.grad, dist.ReduceOp.MAX)  # <- ranks-sum
+
+    train(net, sgd(net), batches(), collect)
+
+
+def another_order_of_parameters() -> None:
+    net = nn.Sequential(model(), model(1))
+    optimizer = sgd(net)
+
+    def collect(net: Net) -> None:
+        for part in net if rank == 0 else reversed(net):
+            for p in part.parameters():
+                dist.all_reduce(p.grad)  # <- ranks-collectives
+                p.grad /= world
+
+    for x in batches():
+        optimizer.zero_grad()
+        (net[0](x) + 2 * net[1](x)).pow(2).mean().backward()
+        collect(net)
+        optimizer.step()
+
+
 def gradients_of_rank_0_alone() -> None:
     net = model()
 
@@ -526,13 +563,13 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
     in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole,
-    each_rank_uses_another_part, clipped_after_the_average,
+    another_tensor_from_rank_0, each_rank_uses_another_part, clipped_after_the_average,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,
     other_weight_decay, other_rate_later, used_on_one_rank, same_sampler_everywhere, buffers_not_handed_out,
     clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
-    gradients_of_rank_0_alone, reduced_to_rank_0,
+    gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
 )  # fmt: skip
 
 

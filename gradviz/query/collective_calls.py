@@ -22,12 +22,14 @@ COLLECTIVES = frozenset({
 
 
 class Collective(NamedTuple):
-    """A collective that a rank called: its name, the shape of its first tensor, if it is given one, and the event."""
+    """A collective that a rank called: its name, the shape of its first tensor, if it is given one, the event, and that
+    tensor, 0 for none."""
 
     name: str
     shape: tuple[int, ...]
     event: int
     has_tensor: bool
+    tensor: int = 0
 
 
 class Parting(NamedTuple):
@@ -66,6 +68,7 @@ def collectives(query: Query) -> list[Collective]:
             _shape(query, call.tensors[0] if call.tensors else 0),
             call.index,
             bool(call.tensors),
+            call.tensors[0] if call.tensors else 0,
         )
         for call in map(called.object, events)
         if not is_of_some_ranks(call.args)
@@ -114,6 +117,20 @@ def all_reduced(query: Query) -> np.ndarray:
     pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
     found = np.concatenate(pairs)
     return found[contained(found[:, 0], grads)]
+
+
+# The reductions that neither add nor average.
+_NO_SUMS = frozenset({"MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"})
+
+
+def reduced_otherwise(query: Query) -> list[tuple[int, int, str]]:
+    """The gradients of which all ranks keep the largest, the smallest or the product, in order: the gradient, the
+    event, and the reduction. Use `query.of(reduced_otherwise)`."""
+    found = []
+    for gradient, event in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
+        parts = query.tensors.op(event).args.split(", ") if query.tensors.is_op(event) else []
+        found += [(gradient, event, part) for part in parts if part in _NO_SUMS]
+    return found
 
 
 class HandedOver(NamedTuple):

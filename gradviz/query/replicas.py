@@ -111,6 +111,16 @@ class OtherBuffer:
     values: tuple[Snapshot | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MixedUp:
+    """A collective, by its number from 1, that ranks call for other parameters, or the gradients of these: by rank the
+    event, and the parameter."""
+
+    number: int
+    events: tuple[int, ...]
+    names: tuple[str, ...]
+
+
 class Replicas:
     """The ranks of one run by number, each question about them answered once."""
 
@@ -275,6 +285,20 @@ class Replicas:
         return 0
 
     @cached_property
+    def mixed_up(self) -> MixedUp | None:
+        """The first collective that ranks call for other parameters than one another; None if there is none, or where
+        they do not train the same parameters."""
+        if not self.common or any(len(known) != len(self.common) for known in self.parameters):
+            return None
+        names = [_named_tensors(*one) for one in zip(self.queries, self.parameters, strict=True)]
+        called = zip(*(query.of(collectives) for query in self.queries), strict=False)
+        for number, calls in enumerate(called, 1):
+            found = tuple(known.get(call.tensor, "") for known, call in zip(names, calls, strict=True))
+            if all(found) and len(set(found)) > 1:
+                return MixedUp(number, tuple(call.event for call in calls), found)
+        return None
+
+    @cached_property
     def sums(self) -> list[Sum]:
         """The sums over the ranks that nothing divides, at the first step of the first rank."""
         query = self.queries[0]
@@ -436,6 +460,15 @@ class Replicas:
             for number, (query, _, event) in zip(numbers, own, strict=True)
         )
         return numbers, values
+
+
+def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str]:
+    """The parameters and their gradients, with the name of the parameter."""
+    found = {}
+    for name, tensor in parameters.items():
+        found[tensor] = name
+        found |= {int(gradient): name for gradient in query.tensors.grads.of(tensor)[1] if gradient}
+    return found
 
 
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:

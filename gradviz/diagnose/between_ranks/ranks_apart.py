@@ -40,7 +40,7 @@ from gradviz.words.rank_names import called_ranks
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.differences
-    if not found:
+    if not found or ranks.mixed_up is not None:  # of which ranks-collectives tells
         return
     first = found[0]
     if any(first.changed):

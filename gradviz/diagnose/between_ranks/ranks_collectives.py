@@ -1,5 +1,5 @@
 """`ranks-collectives`: a rank calls another collective than the others, the same with another shape, or one fewer. The
-n-th collective of each rank is the same one.
+n-th collective of each rank is the same one. Or ranks call it for other parameters.
 
 Why it is bad: ranks wait for one another in a collective: the run hangs until its timeout, or mixes up what it sends.
 
@@ -21,11 +21,13 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, site_of_event
 from gradviz.query.collective_calls import Collective, partings
 from gradviz.query.replicas import Replicas
+from gradviz.words.escape import clean
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     parting = partings(ranks.queries)
     if parting is None:
+        yield from _mixed_up(ranks)
         return
     rank, call = next(
         (rank, call) for rank, call in zip(ranks.ranks, parting.calls, strict=True) if call is not None
@@ -37,6 +39,22 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         site_of_event(ranks.ranks[rank], call.event),
         (rank,),
         (call.event,),
+    )
+
+
+def _mixed_up(ranks: Replicas) -> Iterator[RankFound]:
+    """A collective that puts together what belongs to different parameters."""
+    found = ranks.mixed_up
+    if found is None:
+        return
+    query = ranks.queries[0]
+    yield RankFound(
+        f"collective {found.number} puts together what belongs to different parameters: "
+        f"{each_rank(ranks, [clean(name) for name in found.names])}",
+        "call the collectives for the parameters in the same order on each rank, as model.parameters() has them",
+        site_of_event(query, found.events[0]),
+        tuple(ranks.ranks),
+        (found.events[0],),
     )
 
 

@@ -1,5 +1,5 @@
 """`ranks-sum`: a gradient is summed over the ranks, and nothing divides it by their number before the step, though the
-loss is a mean; or it is reduced twice.
+loss is a mean; or it is reduced twice, or the largest is kept in place of the mean (`ReduceOp.MAX`).
 
 Why it is bad: the step is as many times as large as there are ranks, and grows when ranks are added.
 
@@ -27,12 +27,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, named, site_of_event
+from gradviz.diagnose.rank_rule import AVERAGE, RankFound, RankRule, named, site_of_event
+from gradviz.query.collective_calls import reduced_otherwise
 from gradviz.query.replicas import Replicas, Sum
+
+_KEPT = {"MAX": "the largest", "MIN": "the smallest", "PRODUCT": "the product"}
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
-    if not ranks.are_averaged or not ranks.sums:
+    if not ranks.are_averaged:
+        return
+    yield from _not_summed(ranks)
+    if not ranks.sums:
         return
     first = ranks.sums[0]
     again = first.averaged or first.summed
@@ -43,6 +49,25 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         tuple(ranks.ranks),
         (first.event,),
         severity=WARNING if again else NOTE,
+    )
+
+
+def _not_summed(ranks: Replicas) -> Iterator[RankFound]:
+    """Gradients of which the ranks keep the largest, say, and not the mean."""
+    query = ranks.queries[0]
+    first = next(iter(query.of(reduced_otherwise)), None)
+    if first is None or not all(other.of(reduced_otherwise) for other in ranks.queries):
+        return
+    gradient, event, how = first
+    name = query.names.of(query.at(event).owner(gradient))
+    yield RankFound(
+        f"the gradient of {named([name or 'a parameter'])} is {_KEPT.get(how, how)} of those of the ranks, element by "
+        "element, and not their mean",
+        AVERAGE,
+        site_of_event(query, event),
+        tuple(ranks.ranks),
+        (event,),
+        severity=WARNING,
     )
 
 

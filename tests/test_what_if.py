@@ -21,6 +21,7 @@ from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.changed_pass import WhatIf, what_if  # noqa: E402
 from gradviz.replay.outcome import Check, Edits, checked  # noqa: E402
 from gradviz.replay.plan import Call, Plan, ReplayError, plan_of  # noqa: E402
+from gradviz.sources.script import Target, run  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
@@ -381,6 +382,30 @@ def test_a_trace_of_another_grade_says_how_to_record_it(path: Path) -> None:
         torch.ones(2, requires_grad=True).sum().backward()
     with pytest.raises(ReplayError, match="--values inputs"):
         asked(path)
+
+
+def test_a_run_of_our_engine_is_refused_as_such(path: Path) -> None:
+    script = path.with_name("script.py")
+    script.write_text("import torch\ntorch.ones(2, requires_grad=True).sum().backward()\n")
+    run(Target(str(script), False, []), path, values="inputs", engine="numpy")
+    with pytest.raises(ReplayError, match="gradviz's engine's"):
+        asked(path)
+
+
+def test_hooks_that_changed_a_gradient_are_said_not_to_run(path: Path) -> None:
+    def program() -> None:
+        x = torch.tensor(3.0, requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 10)
+        y.backward()
+
+    recorded(path, program)
+    found = asked(path)
+    assert found.has_hooks
+    assert found.check.equal_gradients == 0
+    shown = invoked(["what-if", str(path), "--set", "x=1"]).stdout
+    assert "hooks changed gradients of this pass: they do not run again" in shown
+    assert "numbers and branches that the program worked out in Python stay" in shown
 
 
 def test_a_custom_function_is_a_leaf_of_the_replay(path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.events.kinds import OpRan
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.replay.edit_texts import edits_of
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
 from gradviz.replay.plan import CARRIED, CUT, Call, Plan, last_pass, plan_of
@@ -29,7 +29,7 @@ class Changed:
 class WhatIf:
     """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `first`
     is the first call that gives something else; `held` are what was computed by ops that cannot run again, or without
-    grad mode: they stay as they were."""
+    grad mode: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run."""
 
     plan: Plan
     runner: str
@@ -38,6 +38,7 @@ class WhatIf:
     changes: tuple[Changed, ...]
     first: Call | None
     held: tuple[tuple[int, str], ...]
+    has_hooks: bool
 
 
 def what_if(
@@ -64,6 +65,7 @@ def what_if(
         tuple(_changes(words, plan, before, after)),
         _first_difference(plan, edits, before, after) if is_edited else None,
         tuple(_held(words, plan)) if is_edited else (),
+        bool(np.any(query.trace.table(Kind.HOOKED)["in_pass"] == plan.number)),
     )
 
 

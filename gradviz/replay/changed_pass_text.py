@@ -23,8 +23,10 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
     """What the replay gives, and how it compares with the recording."""
     calls, inputs = plural(len(found.plan.calls), "call"), plural(len(found.plan.inputs), "input")
     head = f"pass {found.plan.number} runs again with {clean(found.runner)}: {calls}, {inputs}"
-    parts: list[RenderableType] = [Text(head, "bold"), Text(check_text(words, found.check)), Text()]
-    parts.append(_table(found))
+    parts: list[RenderableType] = [Text(head, "bold"), Text(check_text(words, found.check))]
+    if found.has_hooks:
+        parts.append(Text("hooks changed gradients of this pass: they do not run again"))
+    parts += [Text(), _table(found)]
     if found.is_edited:
         parts += [Text(), Text(_first(words, found))]
     if found.held:
@@ -33,6 +35,8 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
         parts.append(
             Text(f"held as recorded, because it cannot be computed again: {listed(names[:_MOST_HELD])}{more}")
         )
+    if found.is_edited:
+        parts.append(Text("numbers and branches that the program worked out in Python stay as they were"))
     return Group(*parts)
 
 
@@ -139,6 +143,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
         if found.first is None
         else {"function": found.first.function, "event": found.first.event + 1},
         "held": [name for _, name in found.held],
+        "hooks": found.has_hooks,
     }
 
 

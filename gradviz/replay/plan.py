@@ -97,8 +97,10 @@ def plan_of(query: Query, number: int) -> Plan:
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
-    if trace.meta.get("values") != "inputs" or trace.meta.get("engine") != "torch":
-        raise ReplayError(f"this trace has no calls of PyTorch's that can be made again: {HOW}")
+    if trace.meta.get("engine") != "torch":
+        raise ReplayError("this run was gradviz's engine's: only a run of PyTorch's can be run again")
+    if trace.meta.get("values") != "inputs":
+        raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
     if trace.find_pass(number) is None:
         raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")
     trace.reach_all()

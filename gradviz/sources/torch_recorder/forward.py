@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from gradviz.events.kinds import VIEW, WHOLE
-from gradviz.events.listener import edges_of
+from gradviz.events.listener import Where, edges_of
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
 from gradviz.sources.torch_recorder.attributes import Attributes
@@ -197,8 +197,10 @@ class Forward(TorchFunctionMode):
             nodes = []
         for tensor in told:
             identity.known[id(tensor)].version = version_of(tensor)
+        # The place of an op and of its several nodes is found once.
+        where: Where = self.source.place(frame) or frame if nodes else frame
         listener.op(
-            frame, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
+            where, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
             [state.tensor for state in states], told, [state.flags for state in states],
             [state.version for state in states], [state.base for state in states],
         )  # fmt: skip
@@ -208,7 +210,7 @@ class Forward(TorchFunctionMode):
             return
         if nodes:
             identity.put_outputs(roots)
-            identity.tell_numbered(frame, nodes, -1, (*inputs, *outputs), rule)
+            identity.tell_numbered(where, nodes, -1, (*inputs, *outputs), rule)
         elif roots:
             identity.tell_nodes(frame, roots, -1, (*inputs, *outputs), rule)
         if with_tangents:

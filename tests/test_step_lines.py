@@ -119,3 +119,17 @@ def test_a_trace_is_stepped_in_another_language(trace: Trace) -> None:
     assert "event" not in done.stdout
     assert done.exit_code == 2
     assert "이벤트 99" in done.stderr
+
+
+def test_who_says_whether_the_value_or_the_gradient_changed(trace: Trace) -> None:
+    session = Session(trace)
+    told = []
+    for command in ("last", "who w", "who w", "who w"):
+        obey(session, command)
+        told.append(session.message)
+        session.message = ""
+    assert told[1:] == [
+        "w.grad changed here, 1 earlier change",
+        "w.grad changed here, its first change",
+        "w changed here, its first change",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from gradviz.step.leaves import View
 from gradviz.step.state import Resume, Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.sentences import sentence
-from gradviz.words.subject import changes, subject
+from gradviz.words.subject import Subject, changes, subject
 
 FAR = 18  # digits
 
@@ -367,18 +368,28 @@ def who(session: Session, argument: str) -> None:
     here = session.position in events
     if found is not None:
         session.go(found)
-        earlier = int(np.searchsorted(events, found))
+        about = _changed_at(session, about, found)
+        earlier = int(np.searchsorted(changes(session.words, about), found))
         several = ", {count} earlier change" if earlier == 1 else ", {count} earlier changes"
         before = several if earlier else ", its first change"
         changed = session.say("{name} changed here", name=about)
         session.message = changed + session.say(before, count=earlier)
     elif here:
+        about = _changed_at(session, about, session.position)
         session.message = session.say("{name} changed here, for the first time", name=about)
     elif about.part == "grad":
         session.message = no_grad_told(session.stop, about.tensor, about.called)
     else:
         first = _first_change(session, events)
         session.message = session.say("{name} is not there yet: {change}", name=about, change=first)
+
+
+def _changed_at(session: Session, about: Subject, event: int) -> Subject:
+    """What of a tensor an event changed, of which no part was named: its value, or its `.grad`."""
+    if about.part:
+        return about
+    value = replace(about, part="value")
+    return value if event in changes(session.words, value) else replace(about, part="grad")
 
 
 def _first_change(session: Session, events: np.ndarray) -> str:

@@ -309,6 +309,24 @@ def groups_of_one_rank() -> None:
         optimizer.step()
 
 
+def wrapped_in_groups_of_one_rank() -> None:
+    groups = [dist.new_group([one]) for one in range(world)]
+    net = wrapped(model(), process_group=groups[rank])
+    train(net, sgd(net), batches())
+
+
+def loss_of_gathered_results() -> None:
+    """Each rank computes the loss of all results, as contrastive losses do."""
+    from torch.distributed.nn.functional import all_gather
+
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        torch.cat(all_gather(net(x))).pow(2).mean().backward()
+        optimizer.step()
+
+
 def group_of_all_ranks() -> None:
     group = dist.new_group([*range(world)])
     net = model()
@@ -563,7 +581,8 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
     in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole,
-    another_tensor_from_rank_0, each_rank_uses_another_part, clipped_after_the_average,
+    another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
+    each_rank_uses_another_part, clipped_after_the_average,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,

@@ -13,9 +13,10 @@ from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
 ALL_REDUCE = "all_reduce"
+_IN_GROUP = "all_reduce in a group"  # of DistributedDataParallel over some ranks
 # Those in which every rank of a group takes part.
 COLLECTIVES = frozenset({
-    ALL_REDUCE, "barrier", "monitored_barrier",
+    ALL_REDUCE, _IN_GROUP, "barrier", "monitored_barrier",
     "broadcast", "reduce", "scatter", "all_gather", "gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_gather_single", "reduce_scatter_single",
 })  # fmt: skip
@@ -151,6 +152,18 @@ def handed_over(query: Query) -> list[HandedOver]:
         own = [] if is_of_some_ranks(op.args) else [tensor for tensor in op.outputs if tensor in grads]
         found += [HandedOver(gradient, op.op, event) for gradient in own]
     return found
+
+
+def is_reduced_in_groups(query: Query) -> bool:
+    """Whether a group of some ranks all-reduces gradients."""
+    trace = query.trace
+    if trace.named(trace.table(Kind.MUTATED)["how"], (_IN_GROUP,)).any():
+        return True
+    grads = set(query.tensors.grads.values.tolist())
+    ops = trace.table(Kind.OP)
+    own = trace.named(ops["op"], (ALL_REDUCE,))
+    own &= trace.named(ops["args"], [text for text in trace.strings.values() if is_of_some_ranks(text)])
+    return any(grads.intersection(query.tensors.op(event).outputs) for event in ops.events[own].tolist())
 
 
 def sums(query: Query) -> list[tuple[int, int]]:

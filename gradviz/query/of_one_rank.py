@@ -14,6 +14,7 @@ from gradviz.query.collective_calls import COLLECTIVES
 from gradviz.query.ops import DROPOUTS, RUNNING
 from gradviz.query.query import Query
 from gradviz.query.training import Training
+from gradviz.query.upstream import Upstream
 from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
@@ -22,13 +23,25 @@ MOST_ROOTS = 32  # passes whose roots are compared, and dropouts
 
 
 def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
-    """The value of the first root of each of the first passes; None where it is not known, or was reduced."""
+    """The value of the first root of each of the first passes; None where it is not known, was reduced, or was computed
+    from what ranks put together."""
     ops = query.trace.table(Kind.OP)
     reduced = {int(t) for t in ops.lists("outputs").firsts[query.trace.named(ops["op"], COLLECTIVES)]}
+    given = _given_to_others(query)
     for backward_pass in query.trace.passes[:count]:
         roots = query.passes.began(backward_pass.number).roots
         is_own = bool(roots) and roots[0].tensor not in (0, *reduced)
+        if is_own and given:
+            is_own = given.isdisjoint(Upstream(query, roots[0].tensor, backward_pass.first).came)
         yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
+
+
+def _given_to_others(query: Query) -> set[int]:
+    """The tensors that are given to collectives, but for leaves that require grad: the results of a network that ranks
+    gather before the loss."""
+    tensors = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
+    last = query.trace.count - 1
+    return {t for t in tensors if t and not query.tensors.is_leaf_that_requires_grad(t, last)}
 
 
 @dataclass(frozen=True, slots=True)

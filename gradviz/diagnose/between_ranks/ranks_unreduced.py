@@ -18,8 +18,8 @@ before a step but the last. Or average by hand, before the step.
 
 Also reported: gradients that `broadcast` or `reduce` gives to some ranks, so that what others computed is lost.
 
-Not reported: ranks that average their parameters in place of the gradients (local SGD), ranks with parts of one model
-(a pipeline, shards), and ranks that begin with parameters of their own.
+Not reported: ranks that average their parameters in place of the gradients (local SGD), groups of ranks that average
+among themselves, ranks with parts of one model (a pipeline, shards), and ranks that begin with parameters of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gradviz.diagnose.rank_rule import (
     site_of_step,
     values_of_each,
 )
-from gradviz.query.collective_calls import HandedOver, handed_over
+from gradviz.query.collective_calls import HandedOver, handed_over, is_reduced_in_groups
 from gradviz.query.replicas import Replicas, are_apart
 from gradviz.words.escape import clean
 from gradviz.words.rank_names import called_ranks
@@ -45,6 +45,8 @@ _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     if any(map(len, ranks.reduced)) or not ranks.are_replicas or ranks.are_averaged_parameters:
+        return
+    if any(query.of(is_reduced_in_groups) for query in ranks.queries):
         return
     handed = _handed_over(ranks)
     if handed is not None:

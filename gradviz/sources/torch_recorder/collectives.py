@@ -159,27 +159,28 @@ class Collectives:
         if listener is None:
             return
         with torch._C.DisableTorchFunction():
-            for leaf, grad, is_new in self._averaged(leaves):
+            for leaf, grad, is_new, how in self._averaged(leaves):
                 state = identity.state_of(grad)
                 if is_new:
                     listener.grad_assigned(where, leaf, state.tensor)
-                listener.mutated(where, "all_reduce", state, 0, number)
+                listener.mutated(where, how, state, 0, number)
 
-    def _averaged(self, leaves: Callable[[int], bool]) -> Iterator[tuple[int, torch.Tensor, bool]]:
+    def _averaged(self, leaves: Callable[[int], bool]) -> Iterator[tuple[int, torch.Tensor, bool, str]]:
         """The leaves whose gradients were averaged, by their numbers, with the gradient: those that the pass reached,
         and with `find_unused_parameters` those that it reached on another rank alone. And whether the gradient is a new
-        tensor."""
+        tensor, and what has been done."""
         tensors = self.source.identity.known
         for module in list(self.replicas):
+            how = "all_reduce" if not _is_of_some(module.process_group) else "all_reduce in a group"
             for parameter in module.parameters() if module.require_backward_grad_sync else ():
                 known, grad = tensors.get(id(parameter)), parameter.grad
                 if known is None or grad is None:
                     continue
                 own = tensors.get(id(grad))
                 if leaves(known.number):
-                    yield known.number, grad, False
+                    yield known.number, grad, False, how
                 elif module.find_unused_parameters and (own is None or own.version != version_of(grad)):
-                    yield known.number, grad, own is None
+                    yield known.number, grad, own is None, how
 
 
 def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:

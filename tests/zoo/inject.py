@@ -36,7 +36,7 @@ _WORKERS = 2
 _SECONDS = 60  # for a program
 _NOT_REACHED = "not reached"
 # Of Python: the edit does not fit there, as a part of a loss that is one number.
-_NO_FAULT = ("AttributeError", "IndexError", "TypeError", "UnboundLocalError")
+_NO_FAULT = ("AttributeError", "IndexError", "NameError", "TypeError", "UnboundLocalError")
 _OWN = re.compile(
     r"^(torch|F|nn|math|random|copy|optim|len|range|list|zip|print|deque|int|float|min|argparse)\b"
 )
@@ -237,6 +237,27 @@ def _stale_optimizer(program: Program) -> Iterator[Edit]:
         held = re.match(r"([\w.]+)\.parameters\(\)$", program.source(call.args[0]))
         if held is not None:
             yield program.with_more(node, f"import copy; {held[1]} = copy.deepcopy({held[1]})"), {node.lineno}
+
+
+def _optimizer_for_each_step(program: Program) -> Iterator[Edit]:
+    for node, call in program.optimizers():
+        name = program.source(node.targets[0])
+        for step in program.calls("step"):
+            if program.source(step.func) == f"{name}.step" and re.search(
+                "Adam|momentum", program.source(call)
+            ):
+                edit = f"{program.source(node)}; {program.source(step)}"
+                yield program.with_node(step, edit), {node.lineno, step.lineno}
+
+
+def _scheduler_without_steps(program: Program) -> Iterator[Edit]:
+    for node in ast.walk(program.tree):
+        if not isinstance(node, ast.Assign) or "lr_scheduler" not in program.source(node.value):
+            continue
+        name = program.source(node.targets[0])
+        for step in program.calls("step"):
+            if program.source(step.func) == f"{name}.step":
+                yield program.with_node(step, "None"), {node.lineno, step.lineno}
 
 
 def _changed_in_place(program: Program) -> Iterator[Edit]:
@@ -454,6 +475,8 @@ FAULTS: dict[str, Fault] = {
     "rate too small": _rate("1e-12 * {}"),
     "frozen": _frozen,
     "stale optimizer": _stale_optimizer,
+    "optimizer for each step": _optimizer_for_each_step,
+    "scheduler without steps": _scheduler_without_steps,
     "changed in place": _changed_in_place,
     "second softmax": _second_softmax,
     "broadcast": _broadcast,

@@ -274,6 +274,19 @@ def another_tensor_from_rank_0() -> None:
     dist.broadcast(scale, 0)
 
 
+def divided_for_all_passes_of_a_step() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        net(x).pow(2).mean().backward()
+        for p in net.parameters() if number % 2 else ():
+            dist.all_reduce(p.grad)
+            p.grad /= 2 * world
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def averaged_parameters() -> None:
     """Local SGD: the ranks average their parameters, every second step."""
     net = model()
@@ -537,6 +550,17 @@ def largest_gradient() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def divided_by_another_number() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 8  # <- ranks-sum
+
+    train(net, sgd(net), batches(), collect)
+
+
 def another_order_of_parameters() -> None:
     net = nn.Sequential(model(), model(1))
     optimizer = sgd(net)
@@ -580,7 +604,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
     in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
-    group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole,
+    group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
     each_rank_uses_another_part, clipped_after_the_average,
 )  # fmt: skip
@@ -589,6 +613,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     other_weight_decay, other_rate_later, used_on_one_rank, same_sampler_everywhere, buffers_not_handed_out,
     clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
+    divided_by_another_number,
 )  # fmt: skip
 
 

@@ -83,6 +83,15 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherShare:
+    """A gradient that is summed over the ranks, and then divided by something other than their number, at an event."""
+
+    name: str
+    event: int
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
 class OtherSetting:
     """A setting of an optimizer that is not the same on all ranks at a step, which counts from 1."""
 
@@ -320,6 +329,34 @@ class Replicas:
                 found.append(Sum(name, event, "average" in earlier, "sum" in earlier))
         return found
 
+    @cached_property
+    def other_shares(self) -> list[OtherShare]:
+        """The sums over the ranks that one line divides by another whole number than that of the ranks, before the
+        first step of the first rank, where one pass with a mean is before it and all ranks are known."""
+        query, world = self.queries[0], len(self.queries)
+        if not self.steps or query.trace.meta.get("world") != str(world):
+            return []
+        until = self.steps[0][0].index
+        before = [one for one in query.trace.passes if one.first < until]
+        if len(before) != 1 or not root_is_mean(query, before[0].number):
+            return []
+        last = {gradient: event for gradient, event in query.of(sums) if event < until}
+        found = []
+        for name, tensor in self.parameters[0].items():
+            gradient = query.tensors.grads.last(tensor, until) or 0
+            since = last.get(gradient, until)
+            writes = [
+                event
+                for event in writes_by_any_name(query, gradient)
+                if since < event < until and query.tensors.writer(event) != ALL_REDUCE
+            ]
+            divisor = (
+                _divisor(query, gradient, writes[0]) if len(writes) == 1 and before[0].first < since else 0
+            )
+            if divisor not in (0, 1, world):
+                found.append(OtherShare(name, writes[0], divisor))
+        return found
+
     def _reductions(self, gradient: int, until: int) -> set[str]:
         """How the first rank had reduced a gradient before an event: `average`, `sum`."""
         query = self.queries[0]
@@ -498,6 +535,18 @@ def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
     if one.array is not None and other.array is not None:
         return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")
     return one.shape != other.shape or repr(one.stats) != repr(other.stats)
+
+
+def _divisor(query: Query, tensor: int, event: int) -> int:
+    """The whole number by which an event divides a tensor whose elements are known; 0 if it does something else."""
+    before, after = (query.trace.snapshot(tensor, at) for at in (event - 1, event))
+    if before is None or after is None or before.array is None or after.array is None:
+        return 0
+    size = np.abs(after.array).sum()
+    if not np.isfinite(size) or not size:
+        return 0
+    divisor = round(float(np.abs(before.array).sum() / size))
+    return divisor if np.allclose(before.array, after.array * divisor, rtol=1e-3) else 0
 
 
 def _is_changed(query: Query, gradient: int, since: int, until: int) -> bool:

@@ -44,7 +44,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"{each_rank(ranks, [plural(count, 'step') for count in counts])}",
         "give each rank the same number of batches: DistributedSampler(dataset, drop_last=True), or model.join()",
         site_of_step(ranks.ranks[rank]),
-        (rank,),
+        tuple(own for own, count in zip(ranks.ranks, counts, strict=True) if count == min(counts)),
     )
 
 

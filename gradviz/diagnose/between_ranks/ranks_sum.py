@@ -1,5 +1,6 @@
 """`ranks-sum`: a gradient is summed over the ranks, and nothing divides it by their number before the step, though the
-loss is a mean; or it is reduced twice, or the largest is kept in place of the mean (`ReduceOp.MAX`).
+loss is a mean; or it is reduced twice, or divided by another number, or the largest is kept in place of the mean
+(`ReduceOp.MAX`).
 
 Why it is bad: the step is as many times as large as there are ranks, and grows when ranks are added.
 
@@ -38,6 +39,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     if not ranks.are_averaged:
         return
     yield from _not_summed(ranks)
+    yield from _divided(ranks)
     if not ranks.sums:
         return
     first = ranks.sums[0]
@@ -68,6 +70,21 @@ def _not_summed(ranks: Replicas) -> Iterator[RankFound]:
         tuple(ranks.ranks),
         (event,),
         severity=WARNING,
+    )
+
+
+def _divided(ranks: Replicas) -> Iterator[RankFound]:
+    """Gradients that are divided by another number than that of the ranks."""
+    if not ranks.other_shares:
+        return
+    first, count = ranks.other_shares[0], len(ranks.ranks)
+    yield RankFound(
+        f"the gradient of {named([one.name for one in ranks.other_shares])} is summed over the {count} ranks and "
+        f"divided by {first.divisor} before step 1: it is {count / first.divisor:.4g} times the mean",
+        "p.grad /= dist.get_world_size()  # in the place of this division",
+        site_of_event(ranks.queries[0], first.event),
+        tuple(ranks.ranks),
+        (first.event,),
     )
 
 

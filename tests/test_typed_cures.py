@@ -25,6 +25,12 @@ x = torch.tensor([2.0], requires_grad=True)
 y = torch.tensor(x ** 2, requires_grad=True)
 y.backward()
 """
+PARTS = """\
+import torch
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+y = torch.tensor([x[0] * 2, x[1] * 3], requires_grad=True)
+y.sum().backward()
+"""
 UPDATE = """\
 import torch
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -49,9 +55,10 @@ def first_finding(text: str, folder: Path) -> tuple[int, Finding | None]:
         (NUMBERS, 5, "y[i] = x[i] ** 2"),
         (ITEMS, 5, "y[i] = 3 * x[i]"),
         (COPY, 3, "y = x ** 2  # the tensor itself"),
+        (PARTS, 3, "y = torch.stack([x[0] * 2, x[1] * 3])  # the tensors themselves"),
         (UPDATE, 5, "x -= 0.1 * x.grad  # in place: it stays the leaf"),
     ],
-    ids=["numbers", "items", "copy", "update"],
+    ids=["numbers", "items", "copy", "parts", "update"],
 )
 def test_a_cure_typed_in_the_place_of_its_line_mends_the_program(
     program: str, line: int, cure: str, tmp_path: Path

@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
-from gradviz.query.copies import read_in_its_line, written_in_its_line
+from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.cut_places import place_of_cut, switched_off
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.lack import PARAMETER, Lack, Lacking, Lacks
@@ -230,6 +230,12 @@ def of_tensors(statement: ast.stmt) -> str:
     return "" if after == before else clean(after)
 
 
+def _are_tensors(case: Case, parts: list[ast.expr], at: int) -> bool:
+    """Whether all elements of a list are computed from tensors that the program names."""
+    called = case.query.names.tensor_called
+    return bool(parts) and all(any(called(name, at) for name in numbers_in(part)) for part in parts)
+
+
 def _without_copy(case: Case, made: TensorMade) -> str:
     """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if that is the whole statement; else empty."""
     statement = statement_at(case.query, case.query.places.site(made.site))
@@ -238,6 +244,14 @@ def _without_copy(case: Case, made: TensorMade) -> str:
         return ""
     is_copy = isinstance(value.func, ast.Attribute) and value.func.attr == made.how
     own = value.args[0]
+    if is_copy and isinstance(own, ast.List) and _are_tensors(case, own.elts, made.index):
+        parts = ", ".join(ast.unparse(_OfTensors().visit(copy.deepcopy(part))) for part in own.elts)
+        assert isinstance(statement, ast.Assign)
+        assert isinstance(value.func, ast.Attribute)
+        library = ast.unparse(value.func.value)
+        return clean(
+            f"{ast.unparse(statement.targets[0])} = {library}.stack([{parts}])  # the tensors themselves"
+        )
     if not is_copy or not isinstance(own, ast.BinOp | ast.Call) or not read_in_its_line(case.query, made):
         return ""
     assert isinstance(statement, ast.Assign)

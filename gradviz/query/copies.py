@@ -122,7 +122,7 @@ def written_in_its_line(query: Query, event: int) -> int:
 def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int) -> int:
     """The tensor that requires grad whose numbers an expression has, also by way of what arrays were assigned above
     it; 0 if it names none."""
-    for name in _numbers_in(value):
+    for name in numbers_in(value):
         tensor = query.names.tensor_called(name, event)
         if tensor:
             if query.tensors.flags(tensor, event) & REQUIRES_GRAD:
@@ -130,7 +130,7 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
             continue
         assigned = assigned_before(query, site, name)
         array = assigned.value if assigned is not None else None
-        for source in _numbers_in(array):
+        for source in numbers_in(array):
             tensor = query.names.tensor_called(source, event)
             if tensor and query.tensors.flags(tensor, event) & REQUIRES_GRAD:
                 return tensor
@@ -140,29 +140,29 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
 _ARRAYS = "np", "numpy"
 
 
-def _numbers_in(node: ast.AST | None) -> Iterator[str]:
+def numbers_in(node: ast.AST | None) -> Iterator[str]:
     """The names in an expression whose numbers it has: none of those of which it has the shape or the length."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Subscript):
-        yield from _numbers_in(node.value)
+        yield from numbers_in(node.value)
     elif isinstance(node, ast.Attribute):
         if node.attr in _READING:
-            yield from _numbers_in(node.value)
+            yield from numbers_in(node.value)
     elif isinstance(node, ast.Call):
         is_plain = (
             isinstance(node.func, ast.Name) and node.func.id in ("float", "int") and len(node.args) == 1
         )
         if _is_of_arrays(node.func):
             for argument in node.args:
-                yield from _numbers_in(argument)
+                yield from numbers_in(argument)
             return
-        yield from _numbers_in(
+        yield from numbers_in(
             node.args[0] if is_plain else node.func if isinstance(node.func, ast.Attribute) else None
         )
     elif isinstance(node, ast.List | ast.Tuple | ast.BinOp | ast.UnaryOp):
         for child in ast.iter_child_nodes(node):
-            yield from _numbers_in(child)
+            yield from numbers_in(child)
 
 
 def _is_of_arrays(function: ast.expr) -> bool:

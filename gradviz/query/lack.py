@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
-from gradviz.query.copies import copied_from, original
+from gradviz.query.copies import copied_from, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import COPYING, SHARING, SPLITTING
@@ -285,7 +285,8 @@ class Lacks:
                 return None
             return self._as_number(leaf, leaf) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad:
-            return self._root_of_numbers(leaf, begun) or self._off_path(leaf, max(with_grad))
+            of_numbers = self._root_of_numbers(leaf, begun) or self._read_by_a_leaf(leaf, begun, results)
+            return of_numbers or self._off_path(leaf, max(with_grad))
         event = self._function_without_node(min(readers))
         if event < 0 or last is None:
             return None
@@ -330,6 +331,19 @@ class Lacks:
             is_new = isinstance(made, TensorMade) and made.how in FROM_OUTSIDE
             if is_new and made is not None and one.root not in self.query.of(Training).holders:
                 return Lacking(leaf, Lack.CUT, made.index, one.root, one.pass_number)
+        return None
+
+    def _read_by_a_leaf(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
+        """The event that made a leaf behind a root of the numbers of this one, by its source:
+        `torch.tensor([x[0] * 2, x[1] * 3])`; None if there is none. What an optimizer holds is no copy on a way."""
+        holders = self.query.of(Training).holders
+        for one in reversed(begun):
+            for made in map(self.query.tensors.made, self._leaves(one)):
+                if not isinstance(made, TensorMade) or made.how not in FROM_OUTSIDE or made.tensor in holders:
+                    continue
+                source = read_in_its_line(self.query, made)
+                if source == leaf or source in results:
+                    return Lacking(leaf, Lack.CUT, made.index, one.root, one.pass_number)
         return None
 
     def _function_without_node(self, event: int) -> int:

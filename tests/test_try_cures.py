@@ -25,7 +25,6 @@ ADVISED = {
     "broken-tie: an autoencoder with transposed weights",
     "clip-before-unscale: a scale by hand",
     "constant-output: cross_entropy of one class",
-    "detached-path: a new tensor of elements that are computed",
     "detached-path: a mask that is made to require grad",
     "detached-path: accuracy as a loss",
     "detached-path: a scaling in NumPy",

@@ -254,8 +254,9 @@ def test_what_was_replaced_is_put_back_where_the_rest_cannot_be(
 
 # What consists of calls that cannot fail: it hands the program's own calls on.
 HAND_ON = {
-    "forward.Forward.__torch_function__", "kernels.Kernels.__torch_dispatch__", "kernels.Kernels._should_skip_dynamo",
-    "kernels.Kernels.on", "refusals.Refusals.seen",
+    "forward.Forward.__torch_function__", "kernels.BelowAutograd._should_skip_dynamo",
+    "kernels.BelowAutograd.on", "kernels.Kernels.__torch_dispatch__", "kernels.call_of",
+    "measuring.Measured.__torch_dispatch__", "measuring.Measured._called", "refusals.Refusals.seen",
     "recording.TorchRecorder._as_before", "recording.TorchRecorder._as_one_op",
     "recording.TorchRecorder.opaque", "replaced.Replaced.put_back_for_now", "shared.Source.gave_up",
     "shared.Source.quiet", "shared.Source.recover", "shared.safely", "watching.Watching.on",
@@ -264,8 +265,9 @@ HAND_ON = {
 }  # fmt: skip
 # What switches off: where it fails, something of the recorder stays, and is silent.
 SWITCH_OFF = {
-    "kernels.Kernels.leave", "program_lines.Places.end", "recording.TorchRecorder.end", "replaced.Replaced.put_back",
-    "optimizers.Training.end", "watching.Watching.take_out", "watching.Watching._take_out_safely",
+    "kernels.BelowAutograd.leave", "program_lines.Places.end", "recording.TorchRecorder.end",
+    "replaced.Replaced.put_back", "optimizers.Training.end", "watching.Watching.take_out",
+    "watching.Watching._take_out_safely",
 }  # fmt: skip
 SHOWN = {"program_lines.Places.without_ours"}  # without it, tracebacks have frames of gradviz's
 

@@ -32,7 +32,7 @@ class Binning:
     @safely
     def called(self, module: torch.nn.Module, path: str, result: Any) -> None:
         """A module has returned."""
-        if module._modules or path in self.seen or not self._is_chosen():
+        if next(module.children(), None) is not None or path in self.seen or not self._is_chosen():
             return
         first = next(iter(outputs_of(result)), None)
         if first is None or len(self.seen) >= _MOST_TENSORS:

@@ -30,7 +30,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         if self.source.is_off or not self.source.is_detailed:
             with torch._C.DisableTorchFunction():
                 return call_of(func)(*args, **given)
-        if _is_composite(func, args, given):  # under inference_mode it comes whole
+        if self._is_composite(func, args, given):  # under inference_mode it comes whole
             with self:
                 return func._op_dk(_IMPLICIT, *args, **given)
         result, seconds = self._called(func, args, given)
@@ -47,6 +47,17 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
             result = call(*args, **kwargs)
             self._wait_for(devices)
             return result, perf_counter() - began
+
+    @safely
+    def _is_composite(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether an op of plain tensors is made of others, as PyTorch says, and may be taken apart as PyTorch does."""
+        if type(func) is not torch._ops.OpOverload or func._overloadpacket in flop_registry:
+            return False
+        op: Any = func
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _IMPLICIT)) and all(
+            type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
+            for tensor in tensors_in(args, kwargs)
+        )
 
     @safely
     def _devices(self, args: Any, kwargs: Any) -> set[torch.device]:
@@ -80,17 +91,6 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
             None if is_in_node else frame, name_of(func), seconds, made, flops, source.in_pass, node,
             step is not None and not step.is_in_closure,
         )  # fmt: skip
-
-
-def _is_composite(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an op is made of others, as PyTorch says, and may be taken apart as PyTorch does: of plain tensors."""
-    if type(func) is not torch._ops.OpOverload or func._overloadpacket in flop_registry:
-        return False
-    op: Any = func
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _IMPLICIT)) and all(
-        type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_nested
-        for tensor in tensors_in(args, kwargs)
-    )
 
 
 def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:

@@ -80,4 +80,5 @@ def test_the_picture_cuts_an_edge_at_the_line_and_the_page_says_why(
             assert site.place.line in lines
             told = reasons(graph, words, trace.count - 1)
             own = [text for text in told.values() if text.startswith(f"{words.called(leaf)}.grad")]
-            assert all(f", line {finding.line}" in text for text in own)
+            if leaf in lacks.never_got:  # of another leaf `.grad` is None since it was cleared
+                assert all(f", line {finding.line}" in text for text in own)

@@ -68,7 +68,7 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
         if not is_plain or _requires_grad(case, source, op.index):
             continue
         cut = cut_behind(case, source, since, case.training.trained)
-        if cut is not None and maker is not None and cut[0] != maker.index:
+        if cut is not None:
             yield CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
 
 

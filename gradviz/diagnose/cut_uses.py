@@ -13,6 +13,7 @@ from gradviz.query.cuts import op_of
 from gradviz.query.lack import FROM_OUTSIDE, Lacks
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.separation import taken_by
+from gradviz.query.upstream import leaves_behind
 from gradviz.query.uses import uses
 
 _NEAR = 256  # tensors behind a cut that are looked at
@@ -30,9 +31,10 @@ class CutUse:
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """The first pass from a line: its root, the event where it begins, the last event of the passes before, and the
-    leaves that it is to train."""
+    """The first pass from a line: its number and root, the event where it begins, the last event of the passes before,
+    and the leaves that it is to train."""
 
+    number: int
     root: int
     at: int
     since: int
@@ -53,7 +55,7 @@ def first_passes(case: Case) -> Iterator[FirstPass]:
         optimizers = case.query.of(PassOwners).optimizers(run.number)
         own = {leaf for leaf, owners in case.training.owners.items() if owners & optimizers}
         since = max((end for end in ends if end < run.first), default=-1)
-        yield FirstPass(roots[0].tensor, run.first, since, own)
+        yield FirstPass(run.number, roots[0].tensor, run.first, since, own)
 
 
 def cut_uses(case: Case) -> list[CutUse]:
@@ -93,7 +95,8 @@ def sources_of(case: Case, made: OpRan | TensorMade) -> list[int]:
 
 def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int, set[int]] | None:
     """The event behind a tensor that cuts off what requires grad and was computed after `since`, and the leaves behind
-    it that are to be trained; None if there is none."""
+    it that are to be trained; None if there is none. What lies behind a cut is reached by its graph alone: another cut
+    there takes nothing from this tensor."""
     waiting, seen = [tensor], {tensor}
     cut, leaves = -1, set[int]()
     while waiting and len(seen) < _NEAR:
@@ -102,12 +105,19 @@ def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int,
             continue
         taken = sources_of(case, made)
         blocks = isinstance(made, TensorMade) or not case.query.nodes.of_op(made.index)
-        if blocks and any(_requires_grad(case, source, made.index) for source in taken):
+        open_ = {source for source in taken if _requires_grad(case, source, made.index)} if blocks else set()
+        behind = {leaf for source in open_ for leaf in _leaves_behind(case, source)} & own
+        if behind:
             cut = made.index if cut < 0 else min(cut, made.index)
-        leaves.update(source for source in taken if source in own)
-        waiting += [source for source in taken if source not in seen]
+        leaves |= behind
+        waiting += [source for source in taken if source not in seen | open_]
         seen.update(taken)
     return (cut, leaves) if cut >= 0 and leaves else None
+
+
+def _leaves_behind(case: Case, tensor: int) -> set[int]:
+    nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
+    return {tensor, *leaves_behind(case.query, nodes)}
 
 
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:

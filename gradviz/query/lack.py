@@ -13,7 +13,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, Te
 from gradviz.query.copies import copied_from, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
-from gradviz.query.ops import COPYING, SHARING, SPLITTING
+from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import read_as_number
 from gradviz.query.query import Query
@@ -319,7 +319,7 @@ class Lacks:
         if op.op in SPLITTING and any(read_as_number(self.query, part) for part in op.outputs):
             return False
         readers = self.query.of(Downstream).readers
-        return op.op in COPYING | SPLITTING and all(
+        return op.op in COPYING | CONVERTING | SPLITTING and all(
             self._only_copies(reader) for out in op.outputs for reader in readers(out)
         )
 

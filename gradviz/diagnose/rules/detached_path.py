@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_holdings import cut_holdings
 from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
 from gradviz.diagnose.cut_parts import CutPart, cut_parts
 from gradviz.diagnose.cut_rows import cut_rows
@@ -38,6 +39,7 @@ from gradviz.diagnose.rootless import rootless, roots_of_numbers
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.lack import Lack, Lacks
+from gradviz.query.own_names import optimizer_name
 from gradviz.tracefile import Site
 
 _Cut = TypeVar("_Cut", CutInput, CutPart, CutTerm, CutUse)
@@ -80,6 +82,23 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _inputs(case)
     yield from _rows(case)
     yield from _parts(case)
+    yield from _holdings(case)
+
+
+def _holdings(case: Case) -> Iterator[Found]:
+    """Leaves of two optimizers that are cut off in the passes of one of them."""
+    for held in case.of(cut_holdings):
+        why, cure = how_cut(case, held.event)
+        its = optimizer_name(case.query, {held.optimizer}) or "one of their optimizers"
+        yield Found(
+            f"no pass before a step of {its} brings {case.called(held.leaves)} a gradient: the path to "
+            f"{case.words.called(held.root)} is cut here, {why}",
+            cure,
+            (held.event,),
+            site=place_of_cut(case.query, held.event),
+            tensors=held.leaves,
+            severity=WARNING,
+        )
 
 
 def _parts(case: Case) -> Iterator[Found]:

@@ -1,0 +1,69 @@
+"""Leaves that two optimizers hold, and that only the passes of one bring gradients to: on the way to the roots of the
+other they are cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.query.lack import Lacks
+from gradviz.query.pass_owners import PassOwners
+from gradviz.query.uses import uses
+from gradviz.sets import contained, distinct
+
+_SEVERAL = 2  # optimizers
+
+
+@dataclass(frozen=True, slots=True)
+class CutHolding:
+    """An event that cuts leaves off from the root of the passes of one of their optimizers."""
+
+    event: int
+    leaves: tuple[int, ...]
+    optimizer: int
+    root: int
+
+
+def cut_holdings(case: Case) -> list[CutHolding]:
+    """The cuts in the first pass of each line that begins passes. Use `case.of(cut_holdings)`."""
+    return list(_found(case))
+
+
+def _found(case: Case) -> Iterator[CutHolding]:
+    owners = case.query.of(PassOwners)
+    for first in first_passes(case):
+        optimizers = owners.optimizers(first.number)
+        if len(optimizers) != 1:
+            continue
+        optimizer = min(optimizers)
+        missing = _without_gradients(case, optimizer)
+        cut = _cut(case, first, missing) if missing else None
+        if cut is not None:
+            yield CutHolding(cut[0], tuple(sorted(cut[1])), optimizer, first.root)
+
+
+def _without_gradients(case: Case, optimizer: int) -> set[int]:
+    """The leaves that an optimizer shares with others, and that none of its passes brings a gradient; none where its
+    passes bring none at all."""
+    owners, came = case.query.of(PassOwners), case.trace.table(Kind.ACCUMULATED)
+    own = [run.number for run in case.trace.passes if optimizer in owners.optimizers(run.number)]
+    got = set(distinct(came["tensor"][contained(came["in_pass"], own)]).tolist())
+    ever = set(distinct(came["tensor"]).tolist())
+    held = {leaf: holders for leaf, holders in case.training.holders.items() if optimizer in holders}
+    if got.isdisjoint(held):
+        return set()
+    return {leaf for leaf, holders in held.items() if len(holders) >= _SEVERAL and leaf in ever - got}
+
+
+def _cut(case: Case, first: FirstPass, missing: set[int]) -> tuple[int, set[int]] | None:
+    """The cut behind what a pass used without a graph, and the leaves behind it."""
+    for use in uses(case.query, case.query.of(Lacks).ways(first.root, first.at)):
+        for tensor in use.data:
+            is_open = case.query.tensors.flags(tensor, first.at) & REQUIRES_GRAD
+            cut = None if is_open else cut_behind(case, tensor, first.since, missing)
+            if cut is not None:
+                return cut
+    return None

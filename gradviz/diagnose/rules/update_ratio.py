@@ -58,11 +58,8 @@ def _search(case: Case) -> Iterator[Found]:
     matrices = _are_matrices(case, before)
     usable = matrices & (before >= 0) & (after >= 0)
     usable &= ~contained(stepped.events[at], case.of(range_tests))
-    usable &= ~_is_written_by_another_name(case, tensors, states.events[before], events)
-    usable &= (states.stats[before, Stat.RMS] > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(
-        axis=1
-    )
-    was, now = states.stats[before, Stat.RMS], states.stats[after, Stat.RMS]
+    was, now = _sizes_before(case, tensors, before, events), states.stats[after, Stat.RMS]
+    usable &= (was > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(axis=1)
     large = usable & (np.abs(now - was) > _LARGE * was)
     huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
     high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})
@@ -98,6 +95,19 @@ def _search(case: Case) -> Iterator[Found]:
             (int(stepped.events[at[row]]), int(events[row])),
             tensors=tuple(dict.fromkeys([*low, *stepped.object(int(stepped.events[at[row]])).parameters])),
         )
+
+
+def _sizes_before(case: Case, tensors: np.ndarray, before: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """The root mean square of each tensor before a step, also where the program wrote to its memory by another name;
+    NaN where it is not known."""
+    states = case.trace.states
+    found = states.stats[before, Stat.RMS]
+    for row in np.flatnonzero(
+        _is_written_by_another_name(case, tensors, states.events[before], events)
+    ).tolist():
+        value = case.query.memory.value(int(tensors[row]), int(events[row]) - 1)
+        found[row] = value.stats.rms if value is not None and value.stats is not None else np.nan
+    return found
 
 
 def _is_written_by_another_name(

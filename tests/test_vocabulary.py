@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -83,3 +84,20 @@ def test_each_function_of_pytorch_is_of_a_kind_or_listed_as_of_none() -> None:
     of_none = set((Path(__file__).parent / "ops_of_no_kind.txt").read_text("utf-8").split())
     assert names - of_a_kind - of_none == set()
     assert of_none & of_a_kind == set()
+
+
+def test_a_function_with_several_names_is_asked_for_by_its_kind() -> None:
+    several = {name for pair in ops._OTHER_NAMES.items() for name in (pair[0], *pair[1])}
+    files = [p for p in PACKAGE.rglob("*.py") if not {"engine", "sources", "cures", "replay"} & set(p.parts)]
+    assert len(files) > 300
+    found = [
+        (path.name, compared.lineno)
+        for path in files
+        for compared in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(compared, ast.Compare)
+        and isinstance(compared.left, ast.Attribute)
+        and compared.left.attr == "op"
+        for literal in ast.walk(compared)
+        if isinstance(literal, ast.Constant) and literal.value in several
+    ]
+    assert found == []

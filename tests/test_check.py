@@ -211,7 +211,9 @@ def test_what_cannot_be_checked_is_said(gradviz_here: Command, stale: Path) -> N
     done = gradviz_here("check", stale.name)
     assert done.returncode == 0
     assert "no findings" in done.stdout
-    assert "scheduler-order: there is no learning-rate scheduler" in " ".join(done.stdout.split())
+    assert "scheduler-order, unused-scheduler: there is no learning-rate scheduler" in " ".join(
+        done.stdout.split()
+    )
 
 
 @pytest.mark.parametrize(

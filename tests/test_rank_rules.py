@@ -116,9 +116,25 @@ def test_what_is_averaged_is_a_gate_in_the_picture_of_the_pass(
 def test_the_first_collective_that_is_not_the_same_is_named(calls: str, said: str, tmp_path: Path) -> None:
     record_calls(tmp_path, calls)
     (found,) = checked(tmp_path, "--select", "ranks-collectives")
-    assert found["line"] == 9
+    assert found["line"] == 7
     assert "collective 2 is not the same on all ranks" in found["message"]
     assert found["message"].endswith(said)
+
+
+def test_collectives_of_a_group_of_some_ranks_need_not_be_the_same(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nimport torch\nimport torch.distributed as dist\n"
+        "from torch.testing._internal.distributed.fake_pg import FakeStore\n"
+        "rank = int(os.environ['RANK'])\n"
+        "dist.init_process_group('fake', rank=rank, world_size=4, store=FakeStore())\n"
+        "some, all_of_them = dist.new_group([rank, 3]), dist.new_group([0, 1, 2, 3])\n"
+        "dist.all_reduce(torch.ones(5 + rank), group=some)\n"
+        "dist.all_reduce(torch.ones(2 + rank), group=all_of_them)\n"
+    )
+    record_two_ranks(tmp_path)
+    (found,) = checked(tmp_path, "--select", "ranks-collectives")
+    assert found["line"] == 9
+    assert "collective 1 is not the same on all ranks" in found["message"]
 
 
 def test_settings_choose_rules_between_ranks(tmp_path: Path) -> None:
@@ -146,7 +162,7 @@ def test_a_comment_ignores_a_rule_between_ranks(comment: str, found: list[str], 
 
 
 def record_calls(folder: Path, calls: str) -> None:
-    """Record two ranks that call collectives, `calls` in line 9. Each is a group of its own: with one another they
+    """Record two ranks that call collectives, `calls` in line 7. Each is a group of its own: with one another they
     would hang."""
     (folder / "train.py").write_text(
         "import os\n"
@@ -154,10 +170,13 @@ def record_calls(folder: Path, calls: str) -> None:
         "import torch.distributed as dist\n"
         "rank = int(os.environ['RANK'])\n"
         "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
-        "dist.all_reduce(torch.ones(2))\n"
-        "some = dist.new_group([0])\n"
-        "dist.all_reduce(torch.ones(5 + rank), group=some)\n" + calls
+        "dist.all_reduce(torch.ones(2))\n" + calls
     )
+    record_two_ranks(folder)
+
+
+def record_two_ranks(folder: Path) -> None:
+    """Record train.py as rank 0 and as rank 1."""
     for rank in ("0", "1"):
         gradviz(folder, "trace", "train.py", RANK=rank, WORLD_SIZE="2")
 

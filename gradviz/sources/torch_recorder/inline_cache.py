@@ -127,15 +127,16 @@ class InlineCache:
         versions: list[int] = []
         try:
             for value, before in zip(values, entry.given):  # noqa: B905
-                if before is _TENSOR:
-                    one = known.get(id(value))
-                    if one is None or type(value) not in PLAIN:
-                        return None
-                    inputs.append(value)
-                    numbers.append(one.number)
-                    versions.append(value._version)
-                elif value is not before and not _is_equal(value, before):
+                if before is not _TENSOR:
+                    if value is before or _is_equal(value, before):
+                        continue
                     return None
+                one = known.get(id(value))
+                if one is None or type(value) not in PLAIN:
+                    return None
+                inputs.append(value)
+                numbers.append(one.number)
+                versions.append(value._version)
         except RuntimeError:  # a tensor of inference mode counts no versions
             return None
         if entry.dimensions is not None and tuple([tensor.ndim for tensor in inputs]) != entry.dimensions:

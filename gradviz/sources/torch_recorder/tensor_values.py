@@ -150,7 +150,7 @@ class TorchReader:
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if value.is_meta or value.is_nested:
             return None
-        if not value.is_cpu:
+        if is_distant(value):
             return self._keep_distant(value.detach(), whole)
         if value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
             return bytes_of(value) if whole else self._keep_dense(value)

@@ -59,6 +59,7 @@ ADVISED = {
     "constant-start: matrices of zeros",
     "restarted-optimizer: a function that makes its optimizer",
     "restarted-optimizer: a model that is made for each batch",
+    "detached-path: an array of NumPy in a function that is called without grad mode before",
     "unused-scheduler: a schedule of a trainer that it does not follow",
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
 }

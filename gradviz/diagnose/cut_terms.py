@@ -21,7 +21,7 @@ _AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\
 
 @dataclass(frozen=True, slots=True)
 class CutTerm:
-    """A term that is added to a loss without its graph: the event of the addition, the tensor that the term was, how
+    """A term that is added to a loss without its graph: the event that took it, the tensor that the term was, how
     the program reads it, and the trained leaves behind it."""
 
     event: int
@@ -42,11 +42,11 @@ def cut_terms(case: Case) -> list[CutTerm]:
         if not op.outputs or _shape(case, op.outputs[0]) != ():
             continue
         found += _without_any_graph(case, op)
-        for tensor, reading in _read_without_graph(case, op):
+        for event, tensor, reading in _read_without_graph(case, op):
             nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
             leaves = tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
             if leaves and used.isdisjoint(nodes):
-                found.append(CutTerm(op.index, tensor, reading, leaves))
+                found.append(CutTerm(event, tensor, reading, leaves))
     return found
 
 
@@ -80,20 +80,21 @@ def _learning_behind(case: Case, tensor: int, at: int) -> tuple[int, ...]:
     return tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
 
 
-def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, str]]:
-    """The tensors that require grad and that an addition has as a number, or detached."""
+def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:
+    """The tensors that require grad and that an addition has as a number, or detached: the event that reads or detaches
+    one, the tensor, and how the program reads it."""
     text = case.query.places.expression(case.site(op.index))
     for match in _AS_NUMBER.finditer(text):
         name = match[1] or match[2]
         tensor = case.query.names.tensor_called(name, op.index)
         if tensor and _requires_grad(case, tensor, op.index):
-            yield tensor, match[0]
+            yield op.index, tensor, match[0]
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         if isinstance(maker, OpRan) and maker.op in SHARING and _shape(case, source) == ():
             for tensor in filter(None, maker.inputs[:1]):
                 if _requires_grad(case, tensor, op.index):
-                    yield tensor, case.words.called(source)
+                    yield maker.index, tensor, case.words.called(source)
 
 
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:

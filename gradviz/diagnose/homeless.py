@@ -6,6 +6,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.query.ops import CLAMPING
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct_pairs
 
@@ -24,12 +25,17 @@ def homeless(case: Case) -> list[int]:
 
 def _changed_between(case: Case) -> np.ndarray:
     """The leaves that were written to after their first gradient and before their last one. A checkpoint that is loaded
-    when all is over trains nothing."""
+    when all is over trains nothing, nor does a clamp of what is there."""
     came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
     leaves, at = np.unique(came["tensor"][::-1], return_index=True)
     last = dict(zip(leaves.tolist(), came.events[::-1][at].tolist(), strict=True))
     pairs = zip(writes.events.tolist(), writes.leaves.tolist(), strict=True)
-    found = {leaf for event, leaf in pairs if writes.started(leaf) < event < last.get(leaf, -1)}
+    found = {
+        leaf
+        for event, leaf in pairs
+        if writes.started(leaf) < event < last.get(leaf, -1)
+        and case.query.tensors.writer(event) not in CLAMPING
+    }
     return np.array(sorted(found), np.int64)
 
 

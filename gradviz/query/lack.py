@@ -257,17 +257,20 @@ class Lacks:
 
     def _left_for_numpy(self, begun: Begun, results: dict[int, list[int]]) -> int:
         """The event that detached one of these results, if no op reads it and, before the root was computed, a tensor
-        came from outside: `torch.from_numpy(f(h.detach().numpy()))`; −1 if there is none."""
+        came from outside: `torch.from_numpy(f(h.detach().numpy()))`; −1 if there is none. One with grad mode on
+        comes before those without it, as where actions are chosen."""
         made = [self.query.tensors.made(leaf) for leaf in self._leaves(begun)]
         outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in FROM_OUTSIDE]
         earlier = max((run.first for run in self.trace.passes if run.first < begun.at), default=-1)
+        detached = []
         for result, readers in results.items():
             maker = self.query.tensors.made(result)
             if readers or maker is None or not earlier < maker.index < max(outside, default=-1):
                 continue
             if isinstance(maker, OpRan) and maker.op in SHARING and maker.inputs:
-                return maker.index
-        return -1
+                detached.append(maker)
+        with_graph = (one for one in detached if one.grad_enabled)
+        return next((one.index for one in (*with_graph, *detached)), -1)
 
     # --- no way at all
 

@@ -5,10 +5,11 @@
 
 A fault is put wherever it fits, at most twice in a program. One that changes neither the output of the program nor how
 it ends, or that Python itself refuses, is left out. *named*: a finding (an error or a warning) stands on a line of the
-fault; *first*: the first finding does; *elsewhere*: there are findings, and none is on a line of the fault. A third of
-the mutants is held out, which one says the seed: its misses are listed only with `--held-out`, and `--unseen` runs no
-other. The order is one of chance, by the seed, so that what `--minutes` leaves time for is a sample. All of it takes
-some half an hour on two cores."""
+fault; *first*: the first finding does; *elsewhere*: there are findings, and none is on a line of the fault. Findings of
+rules that report the program as it is, too, count only on a line of the fault. A third of the mutants is held out,
+which one says the seed: its misses are listed only with `--held-out`, and `--unseen` runs no other. The order is one of
+chance, by the seed, so that what `--minutes` leaves time for is a sample. All of it takes some half an hour on two
+cores."""
 
 from __future__ import annotations
 
@@ -642,7 +643,11 @@ def _report(
         same = (found["ended"], found.get("printed")) == (before["ended"], before["printed"])
         if same or found["ended"].endswith(_NO_FAULT):
             continue
-        at = [finding[2] in mutant.lines for finding in found["findings"]]
+        known = [finding[0] for finding in before["findings"]]  # of the program as it is
+        own = [
+            finding for finding in found["findings"] if finding[0] not in known or finding[2] in mutant.lines
+        ]
+        at = [finding[2] in mutant.lines for finding in own]
         for key in ((held, mutant.fault), (held, "all")):
             row = counts[key]
             row[0] += 1

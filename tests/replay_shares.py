@@ -1,12 +1,13 @@
 """How many passes of the zoo's programs run again, and give what was recorded.
 
 `python -m tests.replay_shares` runs them all, and writes what it found into replay_shares.json and the table of
-docs/what-if.md. tests/test_replay_shares.py runs some of them."""
+docs/what-if.md; with `--new` only those that are not known yet. tests/test_replay_shares.py runs some of them."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
@@ -80,9 +81,15 @@ def known() -> dict[str, dict[str, dict[str, int]]]:
 
 
 if __name__ == "__main__":
+    told_before = known() if "--new" in sys.argv else {}
     with tempfile.TemporaryDirectory() as here:
         all_found = {
-            kind: {name: outcomes(name, Path(here)) for name in names}
+            kind: {
+                name: told_before[kind][name]
+                if name in told_before.get(kind, {})
+                else outcomes(name, Path(here))
+                for name in names
+            }
             for kind, names in (("of the zoo", SMALL), ("that train", TRAINING))
         }
     FOUND.write_text(json.dumps(all_found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -31,8 +31,9 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE
 from gradviz.diagnose.reach import lacking
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.lack import Lack
+from gradviz.query.pass_owners import PassOwners
 from gradviz.query.source_trees import follow_each_other
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct, without
@@ -61,6 +62,8 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         if len(numbers) == len(all_of_site) and not _between_steps(case, numbers, lives.leaves[lost]):
             continue
+        if _is_of_frozen_leaves(case, by_number[numbers[0]]):
+            continue  # which is another fault: these passes are to train what the optimizer holds
         if any(_are_kept(case, np.flatnonzero(lost & (lives.numbers == number))) for number in numbers):
             continue
         rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
@@ -94,6 +97,14 @@ def _lost_for_good(leaves: np.ndarray, used: np.ndarray, rows: np.ndarray) -> in
     """Of the rows of lost gradients the first whose leaf never gets one that is used, else the first."""
     never = rows[~contained(leaves[rows], distinct(leaves[used]))]
     return int([*never, *rows][0])
+
+
+def _is_of_frozen_leaves(case: Case, run: PassInfo) -> bool:
+    """Whether nothing that the optimizers of a pass hold requires grad."""
+    owners = case.query.of(PassOwners).optimizers(run.number)
+    held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
+    flags = case.query.tensors.flags
+    return bool(held) and not any(flags(leaf, run.first) & REQUIRES_GRAD for leaf in held)
 
 
 def _step_before(case: Case, leaf: int, run: PassInfo, cleared: int) -> int | None:

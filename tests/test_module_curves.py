@@ -10,8 +10,9 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
+from gradviz.events.values import BINS
 from gradviz.query import Query
-from gradviz.query.histograms import BINS, distributions
+from gradviz.query.histograms import distributions
 from gradviz.query.model_summary import model_summary
 from gradviz.query.module_curves import (
     changes_of_modules,

@@ -90,6 +90,25 @@ def test_what_has_no_range_is_left_out(tmp_path: Path) -> None:
     assert ("net.0.bias", "parameter") not in found
 
 
+class Huge(torch.nn.Module):
+    """Returns numbers that lie further apart than a float64 can say."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([1.5e308, -1.5e308], dtype=torch.float64)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_range_that_overflows_does_not_end_the_recording(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with gradviz.record(tmp_path / "run.gradviz", histograms=True, say=lines.append):
+        Huge()(torch.ones(2, 2, dtype=torch.float64))
+        torch.nn.Linear(20, 3)(torch.ones(2, 20)).sum().backward()
+    assert lines == []
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        found = binned(Query(trace))[0]
+    assert (found.name, found.what) == ("Linear", "activation")
+
+
 class Freeing(torch.nn.Module):
     """Returns a tensor whose memory is freed at once."""
 

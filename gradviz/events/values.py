@@ -14,6 +14,7 @@ import numpy as np
 SMALL = 64  # tensors of up to so many elements are kept in full, unless no values are
 LARGEST = 1 << 25  # ...and larger ones not even at `full`: SQLite takes no more than a gigabyte at once
 GRADES = ("none", "stats", "inputs", "full")
+BINS = 32  # of a histogram
 _MOST = 2**53  # elements that a double counts
 _SEVEN = struct.Struct("=7d").pack
 
@@ -42,6 +43,16 @@ class Stats:
     nan: int
     inf: int
     zeros: int
+
+
+@np.errstate(all="ignore")  # numbers may be as large as they get, and a program may have its warnings raised
+def counts_between(elements: np.ndarray, low: float, high: float) -> np.ndarray | None:
+    """How many of these finite elements lie in each of BINS equal bins from `low` to `high`, of shape (BINS,); None
+    where there are no such bins, as between neighbours among the numbers, or ends that are too far apart."""
+    if not (np.diff(np.linspace(low, high, BINS + 1)) > 0).all():
+        return None
+    counts: np.ndarray = np.histogram(elements, BINS, (low, high))[0]
+    return counts
 
 
 def stats_of(array: np.ndarray) -> Stats:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.events.values import counts_between
 from gradviz.query.module_curves import Grouping
 from gradviz.query.query import Query
 from gradviz.tracefile.columns import Table
 
-BINS = 32
 _PASSES = 3  # the first, the one in the middle, and the last that reached a module
 _MOST_ELEMENTS = 1 << 22  # of a module at a pass
 
@@ -75,7 +75,6 @@ def _elements(query: Query, tensors: np.ndarray, events: np.ndarray) -> np.ndarr
     return np.concatenate([np.zeros(0), *(part.astype(np.float64).ravel() for _, part in parts)])
 
 
-@np.errstate(all="ignore")  # numbers may be as large as they get
 def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
     """The histograms of several passes over one range; None if the elements of one are not known, or all are alike."""
     known = {number: own[np.isfinite(own)] for number, own in elements.items() if own is not None}
@@ -83,9 +82,12 @@ def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
     if len(known) < len(elements) or not len(together) or together.min() == together.max():
         return None
     low, high = float(together.min()), float(together.max())
-    if not (np.diff(np.linspace(low, high, BINS + 1)) > 0).all():  # there are no such parts
-        return None
-    counts = {number: np.histogram(own, BINS, (low, high))[0] for number, own in known.items()}
+    counts: dict[int, np.ndarray] = {}
+    for number, own in known.items():
+        counted = counts_between(own, low, high)
+        if counted is None:
+            return None
+        counts[number] = counted
     return Histogram(low, high, counts)
 
 

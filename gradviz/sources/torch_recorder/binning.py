@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradviz.events.values import counts_between
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
-_BINS = 32
 _MOST_ELEMENTS = 1 << 14  # of a tensor
 _MOST_TENSORS = 512  # activations, and leaves, of a pass
 
@@ -70,9 +70,9 @@ class Binning:
         if elements is None or not len(elements):
             return
         low, high = float(elements.min()), float(elements.max())
-        if not (np.diff(np.linspace(low, high, _BINS + 1)) > 0).all():  # there are no such bins
+        counts = counts_between(elements, low, high)
+        if counts is None:
             return
-        counts, _ = np.histogram(elements, _BINS, (low, high))
         listener: Any = self.source.listener
         number = self.source.identity.number_of(tensor)
         listener.binned(number, what, module, low, high, counts.tolist(), in_pass)

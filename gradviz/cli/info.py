@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.cli.common import all_opened, traces_argument, wide_console
-from gradviz.cli.report_costs import profile_line
 from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
@@ -24,6 +23,7 @@ from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
 from gradviz.words.numbers import brief, number, of_passes, plural
+from gradviz.words.op_costs import profile_line
 
 _MOST_LEAVES = 50
 _MOST_WHOLES = 12  # parameters

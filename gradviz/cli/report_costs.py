@@ -9,6 +9,7 @@ from gradviz.query.profile import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, i
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.words.numbers import duration, flops, plural, size
+from gradviz.words.op_costs import profile_line, total_of
 
 _MOST_LINES = 20
 _COLUMNS = ("ops", "forward", "backward", "optimizer", "memory made", "computed")
@@ -18,22 +19,6 @@ _NOTE = (
     "of ops, kept or not. Computed are the floating-point operations of products, convolutions and attention, counted "
     "by torch.utils.flop_counter."
 )
-
-
-def total_of(cost: Cost) -> str:
-    """All costs in a sentence: `1,234 ops took 1.25 s (forward 400 ms, backward 850 ms), 3.2 GFLOP`."""
-    phases = [f"{phase} {duration(seconds)}" for phase, seconds in cost.seconds.items() if seconds]
-    computed = sum(cost.flops.values())
-    told = f"{plural(cost.ops, 'op')} took {duration(cost.all_seconds)}"
-    told += f" ({', '.join(phases)})" if phases else ""
-    told += f", made {size(sum(cost.made.values()))}" if any(cost.made.values()) else ""
-    return told + (f", computed {flops(computed)}" if computed else "")
-
-
-def profile_line(query: Query) -> str:
-    """What the ops of a run cost, in a line; empty where nothing was measured."""
-    cost = query.of(profile).total if is_profiled(query) else Cost()
-    return total_of(cost) if cost.ops else ""
 
 
 def costs_of(query: Query) -> Costs | None:

@@ -1,0 +1,23 @@
+"""What the ops of a run cost, in a sentence."""
+
+from __future__ import annotations
+
+from gradviz.query.profile import Cost, is_profiled, profile
+from gradviz.query.query import Query
+from gradviz.words.numbers import duration, flops, plural, size
+
+
+def profile_line(query: Query) -> str:
+    """What the ops of a run cost, in a line; empty where nothing was measured."""
+    cost = query.of(profile).total if is_profiled(query) else Cost()
+    return total_of(cost) if cost.ops else ""
+
+
+def total_of(cost: Cost) -> str:
+    """All costs in a sentence: `1,234 ops took 1.25 s (forward 400 ms, backward 850 ms), 3.2 GFLOP`."""
+    phases = [f"{phase} {duration(seconds)}" for phase, seconds in cost.seconds.items() if seconds]
+    computed = sum(cost.flops.values())
+    told = f"{plural(cost.ops, 'op')} took {duration(cost.all_seconds)}"
+    told += f" ({', '.join(phases)})" if phases else ""
+    told += f", made {size(sum(cost.made.values()))}" if any(cost.made.values()) else ""
+    return told + (f", computed {flops(computed)}" if computed else "")

@@ -185,11 +185,15 @@ def test_a_redacted_copy_has_the_costs(traced: Callable[..., Trace], tmp_path: P
 
 
 def test_gradvizs_own_engine_is_not_measured(gradviz_here: Command, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import torch\ntorch.ones(3, requires_grad=True).sum().backward()\n")
+    (tmp_path / "program.py").write_text(
+        "import torch\ntorch.nn.Linear(3, 2)(torch.ones(2, 3)).sum().backward()\n"
+    )
     done = gradviz_here("trace", "--engine", "numpy", "--profile", "program.py")
     assert "--profile measures PyTorch's ops" in done.stderr
     assert "profile" not in gradviz_here("info", "program.gradviz").stdout
-    assert gradviz_here("report", "program.gradviz").returncode == 0
+    assert gradviz_here("report", "program.gradviz", "-o", "report.html").returncode == 0
+    model = (tmp_path / "report.html").read_text().partition('<section id="model">')[2]
+    assert "Ops are those of the first call of a module, with those of modules inside." in model
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gradviz.query.profile import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, i
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.words.numbers import duration, flops, plural, size
-from gradviz.words.op_costs import profile_line, total_of
+from gradviz.words.op_costs import total_of
 
 _MOST_LINES = 20
 _COLUMNS = ("ops", "forward", "backward", "optimizer", "memory made", "computed")
@@ -23,7 +23,7 @@ _NOTE = (
 
 def costs_of(query: Query) -> Costs | None:
     """The costs of a run for its report; None where nothing was measured."""
-    if not is_profiled(query) or not query.of(profile).total.ops:
+    if not is_profiled(query):
         return None
     found = query.of(profile)
     ordered = sorted(found.lines.items(), key=lambda pair: -pair[1].all_seconds)
@@ -55,7 +55,7 @@ def _line(query: Query, found: Profile, place: tuple[str, int], cost: Cost) -> L
 def costs_of_modules(query: Query, paths: Iterable[str], first_call: float | None) -> tuple[str, ...]:
     """The columns of a row of modules, of all of them together but for those of the first call; none where nothing was
     measured."""
-    if not profile_line(query):
+    if not is_profiled(query):
         return ()
     together = Cost()
     known = query.of(profile).modules

@@ -54,8 +54,12 @@ class Profile:
 
 
 def is_profiled(query: Query) -> bool:
-    """Whether the ops of a run were measured."""
-    return "profile" in query.trace.meta
+    """Whether ops of a run were measured: that was asked for, and PyTorch ran some."""
+    trace = query.trace
+    if "profile" not in trace.meta:
+        return False
+    trace.reach_all()
+    return len(trace.table(Kind.MEASURED)) > 0
 
 
 def profile(query: Query) -> Profile:

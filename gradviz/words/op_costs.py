@@ -9,8 +9,7 @@ from gradviz.words.numbers import duration, flops, plural, size
 
 def profile_line(query: Query) -> str:
     """What the ops of a run cost, in a line; empty where nothing was measured."""
-    cost = query.of(profile).total if is_profiled(query) else Cost()
-    return total_of(cost) if cost.ops else ""
+    return total_of(query.of(profile).total) if is_profiled(query) else ""
 
 
 def total_of(cost: Cost) -> str:

@@ -396,6 +396,20 @@ def clipped_after_the_average() -> None:
     train(net, sgd(net), batches(), lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
 
 
+def summed_on_rank_0_in_one_piece() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        flat = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+        dist.reduce(flat, 0)
+        for p, part in zip(net.parameters(), flat.split([p.numel() for p in net.parameters()]), strict=True):
+            if rank == 0:
+                p.grad.copy_(part.view_as(p) / world)
+            dist.broadcast(p.grad, 0)
+
+    train(net, sgd(net), batches(), collect)
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -599,6 +613,16 @@ def reduced_to_rank_0() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def largest_reduced_to_rank_0() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            dist.reduce(p.grad, 0, dist.ReduceOp.MAX)  # <- ranks-unreduced
+
+    train(net, sgd(net), batches(), collect)
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -606,14 +630,14 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
-    each_rank_uses_another_part, clipped_after_the_average,
+    each_rank_uses_another_part, clipped_after_the_average, summed_on_rank_0_in_one_piece,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,
     other_weight_decay, other_rate_later, used_on_one_rank, same_sampler_everywhere, buffers_not_handed_out,
     clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
-    divided_by_another_number,
+    divided_by_another_number, largest_reduced_to_rank_0,
 )  # fmt: skip
 
 

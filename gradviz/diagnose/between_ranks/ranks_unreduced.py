@@ -18,8 +18,9 @@ before a step but the last. Or average by hand, before the step.
 
 Also reported: gradients that `broadcast` or `reduce` gives to some ranks, so that what others computed is lost.
 
-Not reported: ranks that average their parameters in place of the gradients (local SGD), groups of ranks that average
-among themselves, ranks with parts of one model (a pipeline, shards), and ranks that begin with parameters of their own.
+Not reported: ranks that average their parameters in place of the gradients (local SGD), gradients that one rank
+averages and hands out, groups of ranks that average among themselves, ranks with parts of one model (a pipeline,
+shards), and ranks that begin with parameters of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from gradviz.diagnose.rank_rule import (
     site_of_step,
     values_of_each,
 )
+from gradviz.events.kinds import Kind
+from gradviz.query.changes import grad_changes
 from gradviz.query.collective_calls import HandedOver, handed_over, is_reduced_in_groups
+from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas, are_apart
 from gradviz.words.escape import clean
 from gradviz.words.rank_names import called_ranks
@@ -68,34 +72,40 @@ def _handed_over(ranks: Replicas) -> RankFound | None:
     calls = [query.of(handed_over) for query in ranks.queries]
     if not ranks.steps or not all(calls):
         return None
-    first = [own[0] for own in calls]
-    lost = tuple(rank for rank, call in zip(ranks.ranks, first, strict=True) if _is_lost(ranks, rank, call))
-    if {call.name for call in first} == {"broadcast"} and lost:
+    first = {rank: own[0] for rank, own in zip(ranks.ranks, calls, strict=True)}
+    names = {call.name for call in first.values()}
+    if names == {"broadcast"}:
+        lost = tuple(rank for rank, call in first.items() if _is_lost(ranks.ranks[rank], call))
+        givers = [(ranks.ranks[rank], call) for rank, call in first.items() if rank not in lost]
+        if not lost or not givers or not all(_is_as_computed(query, call) for query, call in givers):
+            return None
         message = f"broadcast() puts the gradients of one rank in the place of those that {called_ranks(lost)} computed"
-        fix = f"{AVERAGE}, in the place of this broadcast"
-    elif {call.name for call in first} == {"reduce"} and ranks.gradients_apart:
+    elif names == {"reduce"} and ranks.gradients_apart:
         lost = tuple(ranks.ranks)
-        message = "reduce() gives the sum of the gradients to one rank, and the others step with their own"
-        fix = f"{AVERAGE}, in the place of this reduce"
+        message = "reduce() gives its result to one rank alone, and the others step with their own gradients"
     else:
         return None
-    rank = lost[0]
-    event = first[[*ranks.ranks].index(rank)].event
+    query, call = ranks.ranks[lost[0]], first[lost[0]]
     return RankFound(
         f"no gradient is averaged over the ranks: {message}",
-        fix,
-        site_of_event(ranks.ranks[rank], event),
+        f"{AVERAGE}, in the place of this {call.name}",
+        site_of_event(query, call.event),
         lost,
-        (event,),
+        (call.event,),
     )
 
 
-def _is_lost(ranks: Replicas, rank: int, call: HandedOver) -> bool:
+def _is_lost(query: Query, call: HandedOver) -> bool:
     """Whether a broadcast changes the gradient of a rank."""
-    trace = ranks.ranks[rank].trace
-    return are_apart(
-        (trace.snapshot(call.gradient, call.event - 1), trace.snapshot(call.gradient, call.event))
-    )
+    before, after = (query.trace.snapshot(call.gradient, event) for event in (call.event - 1, call.event))
+    return are_apart((before, after))
+
+
+def _is_as_computed(query: Query, call: HandedOver) -> bool:
+    """Whether a rank gives away the gradient that its pass left, and not what it made of those of all ranks."""
+    changes = grad_changes(query, query.at(call.event).owner(call.gradient))
+    earlier = changes[changes < call.event]
+    return bool(len(earlier)) and query.trace.kinds[earlier[-1]] == Kind.ACCUMULATED
 
 
 def _cure(name: str) -> str:

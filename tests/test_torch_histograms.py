@@ -71,6 +71,20 @@ def test_few_passes_are_looked_at_and_few_elements_of_each_tensor(tmp_path: Path
     assert [*found["net.1", "activation"].histograms] == [1, 2, 4, 8]
 
 
+def test_the_report_does_not_say_that_the_ends_are_those_of_a_large_tensor(
+    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    net = torch.nn.Linear(200, 200)  # of its weight every third element is counted
+    with torch.no_grad():
+        net.weight[0, 1] = 1000.0
+    found = recorded(tmp_path / "run.gradviz", net, torch.ones(2, 200))
+    assert found["net.weight", "parameter"].histograms[1].high < 1.0
+    assert gradviz_here("report", "run.gradviz", "-o", "report.html").returncode == 0
+    page = (tmp_path / "report.html").read_text().partition('<section id="distributions">')[2]
+    assert "from the least element that was counted to the largest" in page
+    assert "it may have others outside" in page
+
+
 def test_a_module_that_is_called_often_before_a_pass_counts_once(net: Any, tmp_path: Path) -> None:
     with gradviz.record(tmp_path / "run.gradviz", histograms=True):
         for _ in range(5):

@@ -35,8 +35,9 @@ _COUNTED = (
     "memory are those of all calls."
 )
 _OF_COUNTED = (
-    "Each histogram reaches from the least element to the largest, with a line at 0; below it stand these and the "
-    "pass. Of a large tensor some thousand elements that lie evenly in it were counted."
+    "Each histogram reaches from the least element that was counted to the largest, with a line at 0; below it stand "
+    "these and the pass. Of a large tensor some thousand elements that lie evenly in it were counted: it may have "
+    "others outside."
 )
 _MOST_SPREADS = 16  # tensors of a sort
 _MOST_PASSES = 5  # of a tensor

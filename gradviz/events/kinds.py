@@ -346,7 +346,7 @@ class ElementsBinned(Event):
     tensor: Tensor = told("the tensor; of a gradient the leaf whose `.grad` it is")
     what: Text = told("`activation`, which is the output of a module, `parameter` or `gradient`")
     module: Text = told("the path of the module, empty for a leaf")
-    low: Real = told("where the first bin begins: the least element that is finite")
+    low: Real = told("where the first bin begins: the least element, of those counted, that is finite")
     high: Real = told("where the last bin ends: the largest")
     in_pass: PassNumber = told("the pass that is about to end, 0 for an activation")
     counts: Counts = told("how many elements each bin has; those that are not finite are in none")

@@ -93,8 +93,8 @@ def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from its own least element to
-    its largest, with how many elements were looked at."""
+    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least element that was
+    counted to the largest."""
 
     name: str
     what: str

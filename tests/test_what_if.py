@@ -164,6 +164,19 @@ def test_what_cannot_be_computed_again_is_said_to_be_held(path: Path) -> None:
     assert [name.partition(",")[0] for _, name in found.held] == ["target"]
 
 
+def test_another_dtype_is_named_where_the_gradients_keep_theirs(path: Path) -> None:
+    recorded(path, in_bfloat16)
+    found = asked(path, dtype="float32")
+    loss = found.changes[0]
+    assert loss.before is not None
+    assert loss.after is not None
+    assert loss.before.dtype == loss.after.dtype
+    assert loss.before != loss.after
+    shown = invoked(["what-if", str(path), "--dtype", "float32"]).stdout
+    assert "floating-point numbers are computed in float32" in shown
+    assert "no call gives anything else" not in shown
+
+
 # --- what is known by autograd
 
 

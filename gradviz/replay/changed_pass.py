@@ -27,14 +27,16 @@ class Changed:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `first`
-    is the first call that gives something else; `held` are what was computed by ops that cannot run again, or without
-    grad mode: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run."""
+    """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `dtype`
+    is that of all floating-point numbers, if it was to be another. `first` is the first call that gives something else,
+    None with a dtype; `held` are what was computed by ops that cannot run again, or without grad mode: they stay as
+    they were. `has_hooks` says that hooks changed gradients of the pass: they do not run."""
 
     plan: Plan
     runner: str
     check: Check
     is_edited: bool
+    dtype: str
     changes: tuple[Changed, ...]
     first: Call | None
     held: tuple[tuple[int, str], ...]
@@ -62,6 +64,7 @@ def what_if(
         runner.name,
         checked(query, plan, before),
         is_edited,
+        dtype,
         tuple(_changes(words, plan, before, after)),
         _first_difference(plan, edits, before, after) if is_edited else None,
         tuple(_held(words, plan)) if is_edited else (),

@@ -105,20 +105,11 @@ def _size(change: Changed) -> str:
 
 
 def _first(words: Words, found: WhatIf) -> str:
+    if found.dtype:
+        return f"floating-point numbers are computed in {found.dtype}"
     if found.first is None:
-        return (
-            "every floating-point number is computed anew"
-            if _is_all(found)
-            else "no call gives anything else"
-        )
+        return "no call gives anything else"
     return f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}"
-
-
-def _is_all(found: WhatIf) -> bool:
-    return any(
-        change.before is not None and change.after is not None and change.before.dtype != change.after.dtype
-        for change in found.changes
-    )
 
 
 def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:

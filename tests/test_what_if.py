@@ -164,6 +164,12 @@ def test_what_cannot_be_computed_again_is_said_to_be_held(path: Path) -> None:
     assert [name.partition(",")[0] for _, name in found.held] == ["target"]
 
 
+def test_a_state_of_an_earlier_pass_is_held_and_not_said_to_be_impossible(path: Path) -> None:
+    recorded(path, hidden_state)
+    shown = invoked(["what-if", str(path), "--set", "cell.weight_hh[0, 0]=1"]).stdout
+    assert "held as recorded, not computed again: h, line" in shown
+
+
 def test_another_dtype_is_named_where_the_gradients_keep_theirs(path: Path) -> None:
     recorded(path, in_bfloat16)
     found = asked(path, dtype="float32")

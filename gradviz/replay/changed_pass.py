@@ -29,8 +29,8 @@ class Changed:
 class WhatIf:
     """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `dtype`
     is that of all floating-point numbers, if it was to be another. `first` is the first call that gives something else,
-    None with a dtype; `held` are what was computed by ops that cannot run again, or without grad mode: they stay as
-    they were. `has_hooks` says that hooks changed gradients of the pass: they do not run."""
+    None with a dtype; `held` are what was computed by ops that cannot run again, without grad mode, or before an
+    earlier pass: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run."""
 
     plan: Plan
     runner: str

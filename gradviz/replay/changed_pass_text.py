@@ -32,9 +32,7 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
     if found.held:
         names = [clean(name) for _, name in found.held]
         more = f" and {len(names) - _MOST_HELD} more" if len(names) > _MOST_HELD else ""
-        parts.append(
-            Text(f"held as recorded, because it cannot be computed again: {listed(names[:_MOST_HELD])}{more}")
-        )
+        parts.append(Text(f"held as recorded, not computed again: {listed(names[:_MOST_HELD])}{more}"))
     if found.is_edited:
         parts.append(Text("numbers and branches that the program worked out in Python stay as they were"))
     return Group(*parts)

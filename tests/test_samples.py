@@ -76,6 +76,12 @@ def test_targets_that_are_ignored_have_no_part(path: Path) -> None:
     assert found.terms[-1].norm == 0
 
 
+def test_the_gradient_that_backward_was_given_counts(path: Path) -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    found = told_apart(path, lambda: (w**2).sum().backward(torch.tensor(3.0)))
+    assert [term.norm for term in found.terms] == [12.0, 6.0]
+
+
 def test_a_sample_with_nan_comes_first(path: Path) -> None:
     w, x = torch.ones(3, requires_grad=True), torch.ones(4, 3)
     x[2, 1] = float("nan")

@@ -123,8 +123,10 @@ class _Run:
             range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
         )
         chosen = set(order[:most])
+        (start,) = self._starts([loss])
         return [
-            Term(at, value, self._norms(parts[at]) if at in chosen else {}) for at, value in enumerate(losses)
+            Term(at, value, self._norms(parts[at], start) if at in chosen else {})
+            for at, value in enumerate(losses)
         ]
 
     def _parts(self, last: Call, loss: torch.Tensor) -> torch.Tensor:
@@ -155,10 +157,10 @@ class _Run:
             count = int((self._value(target, last) != named["ignore_index"]).sum())
         return 1 / max(count, 1)
 
-    def _norms(self, part: torch.Tensor) -> dict[int, float]:
-        """The norms of the gradients of a part, by leaf."""
+    def _norms(self, part: torch.Tensor, start: torch.Tensor | None) -> dict[int, float]:
+        """The norms of the gradients of a part, by leaf, where the pass begins with `start`."""
         found = torch.autograd.grad(
-            part, [leaf for _, leaf in self.leaves], retain_graph=True, allow_unused=True
+            part, [leaf for _, leaf in self.leaves], start, retain_graph=True, allow_unused=True
         )
         norms: dict[int, float] = {}
         for (number, _), gradient in zip(self.leaves, found, strict=True):
@@ -279,12 +281,9 @@ class _Run:
         if self.graph is not None:
             self._watch(self.graph, roots)
         try:
-            starts = [
-                None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype)
-                for start, root in zip(self.plan.starts, roots, strict=True)
-            ]
             found = torch.autograd.grad(
-                roots, [leaf for _, leaf in self.leaves], starts, allow_unused=True, materialize_grads=False
+                roots, [leaf for _, leaf in self.leaves], self._starts(roots), allow_unused=True,
+                materialize_grads=False,
             ) if self.leaves else ()  # fmt: skip
         except _REFUSALS as error:
             raise ReplayError(f"the backward pass cannot run: {_first_line(error)}") from error
@@ -294,6 +293,13 @@ class _Run:
             now = None if gradient is None else array_of(gradient)
             gradients[number] = now if before is None else before if now is None else before + now
         return gradients
+
+    def _starts(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The gradients that the pass begins with at its roots."""
+        return [
+            None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype)
+            for start, root in zip(self.plan.starts, roots, strict=True)
+        ]
 
     def _watch(self, graph: Graph, roots: Sequence[torch.Tensor]) -> None:
         """Keep the gradients at the nodes that are those of the recording: both graphs are walked side by side."""

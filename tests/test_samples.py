@@ -76,10 +76,22 @@ def test_targets_that_are_ignored_have_no_part(path: Path) -> None:
     assert found.terms[-1].norm == 0
 
 
-def test_the_gradient_that_backward_was_given_counts(path: Path) -> None:
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_the_gradient_that_backward_was_given_counts(path: Path, shape: tuple[int, ...]) -> None:
     w = torch.tensor([1.0, 2.0], requires_grad=True)
-    found = told_apart(path, lambda: (w**2).sum().backward(torch.tensor(3.0)))
+    found = told_apart(path, lambda: (w**2).sum(0, keepdim=bool(shape)).backward(torch.full(shape, 3.0)))
     assert [term.norm for term in found.terms] == [12.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "reduce", [lambda w: torch.sum(input=w), lambda w: w.sum(dim=None), lambda w: w.sum((0, 1))]
+)
+def test_a_sum_of_all_elements_is_one_however_it_is_written(
+    path: Path, reduce: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    w = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    found = told_apart(path, lambda: reduce(w).backward())
+    assert [(term.index, term.loss) for term in found.terms] == [(1, 7.0), (0, 3.0)]
 
 
 def test_a_sample_with_nan_comes_first(path: Path) -> None:
@@ -108,6 +120,7 @@ def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
         ),
         (lambda w: torch.autograd.backward([w.sum(), w.mean()]), "begins at 2 tensors"),
         (lambda w: w[0, 0].mean().backward(), "there is no batch"),
+        (lambda w: w.sum(0).backward(torch.ones(2)), "no mean or sum over a batch"),
     ],
 )
 def test_a_loss_that_has_no_parts_is_refused(

@@ -6,6 +6,7 @@ that of a term, and not what the pass would have given without the sample."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from gradviz.query.query import Query
 from gradviz.replay.plan import Call, Plan, ReplayError, last_pass, plan_of
 
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
-_MEANS = frozenset(("mean", "sum"))
+REDUCTIONS = frozenset(("mean", "sum"))
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samp
             f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
         )
     last = next((call for call in reversed(plan.calls) if plan.roots[0] in call.outputs), None)
-    if last is None or not is_reduction(last):
+    if last is None or not _is_reduction(query, last):
         made = "nothing that can run again" if last is None else last.function
         raise ReplayError(
             f"the loss of pass {plan.number} is made by {made}: it is no mean or sum over a batch"
@@ -82,18 +83,17 @@ def _size(number: float) -> float:
     return abs(number) if np.isfinite(number) else np.inf
 
 
-def is_reduction(call: Call) -> bool:
+def _is_reduction(query: Query, call: Call) -> bool:
     """Whether a call is a mean or a sum of all elements, or a loss that is one."""
-    positional, named = call.arguments
-    if call.op in _MEANS:
-        return len(positional) == 1 and not {"dim", "axis", "keepdim"} & named.keys()
-    return call.op in LOSSES and named.get("reduction", "mean") in ("mean", "sum")
+    if call.op in REDUCTIONS:
+        made = query.trace.shape(call.outputs[0])
+        return made is not None and math.prod(made[0]) == 1
+    return call.op in LOSSES and call.arguments[1].get("reduction", "mean") in REDUCTIONS
 
 
 def _mixes(call: Call) -> bool:
     """Whether a call computes something over the batch, as a normalisation of batches does while it trains."""
-    positional, named = call.arguments
-    place = 5 if call.op == "batch_norm" else None
-    if place is None:
+    if call.op != "batch_norm":
         return False
-    return bool(named.get("training", positional[place] if len(positional) > place else False))
+    positional, named = call.arguments
+    return bool(named.get("training", positional[5] if len(positional) > 5 else False))

@@ -21,7 +21,7 @@ from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
-from gradviz.replay.samples import Term
+from gradviz.replay.samples import REDUCTIONS, Term
 from gradviz.sources.pytorch import is_installed
 from gradviz.system.memory_limit import limited_memory
 
@@ -123,7 +123,7 @@ class _Run:
             range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
         )
         chosen = set(order[:most])
-        (start,) = self._starts([loss])
+        start = next(None if start is None else start.reshape(()) for start in self._starts([loss]))
         return [
             Term(at, value, self._norms(parts[at], start) if at in chosen else {})
             for at, value in enumerate(losses)
@@ -132,7 +132,7 @@ class _Run:
     def _parts(self, last: Call, loss: torch.Tensor) -> torch.Tensor:
         """The parts of a loss, one for each index of the first dimension, which add up to it."""
         positional, named = last.arguments
-        if last.op in ("mean", "sum"):
+        if last.op in REDUCTIONS:
             elements = self._value(positional[0] if positional else named["input"], last)
         else:
             unreduced = replace(last, arguments=[positional, {**named, "reduction": "none"}], outputs=(-1,))

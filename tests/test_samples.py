@@ -118,6 +118,20 @@ def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
             lambda w: F.cross_entropy(w, torch.tensor([0, 1]), weight=torch.tensor([1.0, 9.0])).backward(),
             "weights",
         ),
+        (
+            lambda w: F.cross_entropy(
+                w * torch.tensor([[1.0], [float("nan")]]),
+                torch.tensor([0, 1]),
+                weight=torch.tensor([1.0, 9.0]),
+            ).backward(),
+            "weights",
+        ),
+        (
+            lambda w: F.ctc_loss(
+                w[:, None].log_softmax(2), torch.tensor([[1, 1]]), torch.tensor([2]), torch.tensor([2])
+            ).backward(),
+            "weights",
+        ),
         (lambda w: torch.autograd.backward([w.sum(), w.mean()]), "begins at 2 tensors"),
         (lambda w: w[0, 0].mean().backward(), "there is no batch"),
         (lambda w: w.sum(0).backward(torch.ones(2)), "no mean or sum over a batch"),

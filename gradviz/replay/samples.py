@@ -18,6 +18,7 @@ from gradviz.replay.plan import Call, Plan, ReplayError, last_pass, plan_of
 
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
 REDUCTIONS = frozenset(("mean", "sum"))
+_OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,14 @@ def _is_reduction(query: Query, call: Call) -> bool:
         made = query.trace.shape(call.outputs[0])
         return made is not None and math.prod(made[0]) == 1
     return call.op in LOSSES and call.arguments[1].get("reduction", "mean") in REDUCTIONS
+
+
+def has_weights(call: Call) -> bool:
+    """Whether a loss is a mean in which its terms have different weights: of classes, or by the lengths of targets."""
+    named = call.arguments[1]
+    if named.get("reduction", "mean") != "mean":
+        return False
+    return call.op == "ctc_loss" or (call.op in _OF_CLASSES and named.get("weight") is not None)
 
 
 def _mixes(call: Call) -> bool:

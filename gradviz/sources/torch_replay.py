@@ -21,7 +21,7 @@ from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
-from gradviz.replay.samples import REDUCTIONS, Term
+from gradviz.replay.samples import REDUCTIONS, Term, has_weights
 from gradviz.sources.pytorch import is_installed
 from gradviz.system.memory_limit import limited_memory
 
@@ -142,7 +142,12 @@ class _Run:
             raise self._refused(last, "has one element only: there is no batch")
         by_sample = elements.flatten(1).sum(1) if elements.ndim > 1 else elements
         total, parts = float(loss.detach()), by_sample * self._share(last, elements.numel())
-        if np.isfinite(total) and not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12):
+        # A NaN is the sum of any parts with a NaN: then what the loss is tells whether the parts are its own.
+        if np.isfinite(total):
+            is_weighted = not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12)
+        else:
+            is_weighted = has_weights(last)
+        if is_weighted:
             raise self._refused(last, "weights its terms: they cannot be told apart")
         return parts
 

@@ -145,6 +145,14 @@ def test_a_loss_that_has_no_parts_is_refused(
         told_apart(path, lambda: program(w))
 
 
+def test_of_what_is_not_shown_only_the_number_is_said(path: Path) -> None:
+    w = torch.ones(12, 2, requires_grad=True)
+    told_apart(path, lambda: (w * 2).sum().backward())
+    shown = invoked(["what-if", str(path), "--samples"]).stdout
+    assert "the loss is a sum of 12 parts, one for each index of the first dimension" in shown
+    assert shown.splitlines()[-1] == "and 2 more"
+
+
 def test_the_command_shows_the_worst_first(path: Path) -> None:
     line(path)
     shown = invoked(["what-if", str(path), "--samples"])

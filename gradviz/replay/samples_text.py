@@ -20,7 +20,9 @@ _SHOWN = 10
 def samples_text(words: Words, found: Samples) -> Group:
     """The worst samples of a batch."""
     count = plural(found.count, "part")
-    head = f"pass {found.plan.number}: the loss is a sum of {count}, one for each index of the batch"
+    head = (
+        f"pass {found.plan.number}: the loss is a sum of {count}, one for each index of the first dimension"
+    )
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("index", "part of the loss", "norm of its gradients", "most of it in"):
         table.add_column(title)
@@ -29,7 +31,7 @@ def samples_text(words: Words, found: Samples) -> Group:
         table.add_row(str(term.index), number(term.loss, 6), norm, Text(_largest(words, term)))
     parts: list[RenderableType] = [Text(head, "bold"), Text(), table]
     if found.count > _SHOWN:
-        parts += [Text(), Text(f"{found.count - _SHOWN:,} more have smaller parts")]
+        parts += [Text(), Text(f"and {found.count - _SHOWN:,} more")]
     if found.count > MOST:
         parts.append(Text(f"gradients were computed of the {MOST} terms with the largest part of the loss"))
     if found.mixing is not None:

@@ -96,8 +96,6 @@ def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
         return None  # what is launched now would be run at every replay
     own = tensor.detach()
     flat = own.as_strided((own.numel(),), (1,)) if is_dense(own) else own.reshape(-1)
-    step = (
-        -(-flat.numel() // _MOST_ELEMENTS) | 1 if flat.numel() > _MOST_ELEMENTS else 1
-    )  # odd: not always one channel
+    step = -(-flat.numel() // _MOST_ELEMENTS) | 1  # odd: not always one channel
     elements: np.ndarray = flat[::step].to("cpu", copy=True).to(torch.float64).numpy()
     return elements[np.isfinite(elements)]

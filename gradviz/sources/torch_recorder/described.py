@@ -10,22 +10,10 @@ from typing import Any
 import torch
 
 from gradviz.events.field_types import Rule
-from gradviz.sources.torch_recorder.arguments import text_of
+from gradviz.sources.torch_recorder.arguments import CONSTANTS, text_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of
 
 _MOST = 2000  # calls that are kept
-_PLAIN = {
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-}
 _LISTS = {tuple, list, torch.Size}
 _TENSOR = repeat(torch.Tensor)
 _known: dict[tuple[Any, ...], tuple[str, Rule]] = {}
@@ -56,7 +44,7 @@ def _told(values: Iterable[Any], key: list[Any]) -> bool:
     """Put what arguments are into a key, tensors but for their elements. False for one that is not as simple."""
     for value in values:
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in CONSTANTS:
             key += (kind, value)
         elif isinstance(value, torch.Tensor):
             key.append(torch.Tensor)

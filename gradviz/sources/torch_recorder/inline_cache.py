@@ -21,7 +21,7 @@ from gradviz.events.counters import next_node_number
 from gradviz.events.field_types import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.sources.torch_recorder import calls
-from gradviz.sources.torch_recorder.arguments import OPERANDS
+from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Known, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
@@ -39,19 +39,6 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _SavedTensor: Any = torch._C._autograd.SavedTensor
 _INNER = re.compile(f"{RAW}result[1-9][0-9]*")
 _TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
-# Arguments whose text is the same where they are of the same type and equal, but for zeros, which have a sign.
-_CONSTANTS = {
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-}
 # Ops of which the long way asks more than an entry knows: a target's dtype, memory that is shared unseen.
 _LEFT_OUT = {"setitem", "cross_entropy", *calls.ALIASES, *calls.UNCOUNTED}
 
@@ -338,7 +325,7 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | 
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             given.append(_TENSOR)
-        elif type(value) in _CONSTANTS or _is_shape(value):
+        elif type(value) in CONSTANTS or _is_shape(value):
             given.append(value)
         else:
             return None

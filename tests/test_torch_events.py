@@ -302,6 +302,17 @@ def test_running_statistics_are_those_that_a_normalisation_wrote(engine: str, tm
             assert arrays == [mean, layer.running_mean.tolist()]
 
 
+@pytest.mark.parametrize(
+    "numbers", [(0.0, -0.0), (complex(1, 0.0), complex(1, -0.0))], ids=["real", "complex"]
+)
+def test_numbers_that_differ_in_the_sign_of_a_zero_are_told_apart(
+    record: Record, numbers: tuple[complex, complex]
+) -> None:
+    z = torch.ones(2, dtype=torch.complex64)
+    with record(lambda: [z * number for number in (*numbers, *numbers)]) as trace:
+        assert [op.args for op in of(trace, OpRan)] == [repr(number) for number in (*numbers, *numbers)]
+
+
 def test_arguments_of_pytorchs_own_are_not_told(record: Record) -> None:
     def run() -> None:
         torch.nn.functional.softmax(torch.ones(2, 3, requires_grad=True), dim=1)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 _PLAIN = (int, float, complex, bool, str, type(None))
-# Arguments that nobody can change, and whose text is the same where they are of the same type and equal, but for zeros,
-# which have a sign.
+# Arguments that nobody can change, and whose text is the same where they are of the same type and equal, but for the
+# sign of a zero.
 CONSTANTS = {*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format}
 # Ops that take two operands: a number among them is an input that is no tensor.
 OPERANDS = set(

@@ -14,6 +14,7 @@ from gradviz.sources.torch_recorder.arguments import CONSTANTS, text_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of
 
 _MOST = 2000  # calls that are kept
+_SIGNED = {float, complex}  # 0.0 and -0.0 are equal, and have two texts
 _LISTS = {tuple, list, torch.Size}
 _TENSOR = repeat(torch.Tensor)
 _known: dict[tuple[Any, ...], tuple[str, Rule]] = {}
@@ -45,7 +46,7 @@ def _told(values: Iterable[Any], key: list[Any]) -> bool:
     for value in values:
         kind = type(value)
         if kind in CONSTANTS:
-            key += (kind, value)
+            key += (kind, repr(value) if kind in _SIGNED else value)
         elif isinstance(value, torch.Tensor):
             key.append(torch.Tensor)
         elif kind in _LISTS and all(type(part) is int for part in value):

@@ -336,8 +336,10 @@ def _is_equal(value: Any, before: Any) -> bool:
     """Whether an argument that is not the object of an entry has the same text all the same."""
     if type(value) is not type(before) or value != before:
         return False
-    if type(value) in (float, complex):
-        return bool(value)
+    if type(value) is float:
+        return bool(value)  # a zero has a sign
+    if type(value) is complex:
+        return repr(value) == repr(before)
     return type(value) in (int, str, bool) or _is_shape(value)
 
 

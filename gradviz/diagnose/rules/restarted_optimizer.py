@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.first_products import started_at
@@ -41,38 +43,30 @@ _LEAST = 3  # optimizers of one line
 
 def _search(case: Case) -> Iterator[Found]:
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
-    first = {
-        int(number): int(event)
-        for event, number in zip(held.events[::-1], held["optimizer"][::-1], strict=True)
-    }
-    for events in case.by_site(held.events[contained(held.events, sorted(first.values()))]).values():
+    _, firsts = np.unique(held["optimizer"], return_index=True)
+    for events in case.by_site(held.events[np.sort(firsts)]).values():
         made = [held.object(event) for event in events.tolist()]
-        counts = [int((stepped["optimizer"] == one.optimizer).sum()) for one in made]
-        used = [one for one, count in zip(made, counts, strict=True) if count]
-        if (
-            len(used) < _LEAST
-            or max(counts) > 1
-            or not _take_turns([first[one.optimizer] for one in used], case)
-        ):
+        steps = {one.optimizer: int((stepped["optimizer"] == one.optimizer).sum()) for one in made}
+        used = [one for one in made if steps[one.optimizer]]
+        if len(used) < _LEAST or max(steps.values()) > 1 or not _take_turns(case, used):
             continue
         leaves = [set(one.parameters) for one in used]
-        one = used[0]
-        if all(own == leaves[0] for own in leaves) and _keeps_something(case, one.optimizer):
+        first, second = used[:2]
+        if all(own == leaves[0] for own in leaves) and _keeps_something(case, first.optimizer):
             yield Found(
-                f"{clean(one.type)} is made {len(used)} times here, and takes one step each time: what it keeps "
-                "between steps begins at 0 again",
+                f"{clean(first.type)} is made here for each of {len(used)} steps: what it keeps between steps begins "
+                "at 0 again",
                 "make the optimizer once, before the loop",
-                (used[1].index, first[one.optimizer]),
-                tensors=tuple(sorted(leaves[0])),
+                (second.index, first.index),
+                tensors=first.parameters,
             )
-        elif not set.intersection(*leaves) and not any(_are_read_later(case, each) for each in leaves):
-            parameters = sorted(leaves[0])
+        elif not set.intersection(*leaves) and not any(_are_read_later(case, own) for own in leaves):
             yield Found(
-                f"{case.called(parameters)} are made {len(used)} times here, and get one step each time: no pass uses "
-                "what it changed",
+                f"{case.called(sorted(leaves[0]))} are made here for each of {len(used)} steps: no pass uses what a "
+                "step changed",
                 "make the model and the optimizer once, before the loop",
-                (_made_at(case, used[1]), used[1].index),
-                tensors=tuple(parameters),
+                (_made_at(case, second), second.index),
+                tensors=first.parameters,
             )
 
 
@@ -81,10 +75,10 @@ def _made_at(case: Case, optimizer: OptimizerHolds) -> int:
     return started_at(case, min(optimizer.parameters), optimizer.index) or optimizer.index
 
 
-def _take_turns(made: list[int], case: Case) -> bool:
+def _take_turns(case: Case, made: list[OptimizerHolds]) -> bool:
     """Whether a step lies between each two makings: they are no group of optimizers that are made together."""
     steps = case.training.stepped.events
-    return all(bool(((steps > one) & (steps < other)).any()) for one, other in pairwise(made))
+    return all(((steps > one.index) & (steps < other.index)).any() for one, other in pairwise(made))
 
 
 def _keeps_something(case: Case, optimizer: int) -> bool:

@@ -16,13 +16,13 @@ def optimizer_name(query: Query, optimizers: set[int]) -> str:
     if len(numbers) != 1:
         return ""
     own = held.sites[held["optimizer"] == min(numbers)].tolist()
-    return next((name for site in own if (name := _assigned_at(query, site))), "")
+    return next((name for site in own if (name := assigned_at(query, site))), "")
 
 
 def scheduler_name(query: Query) -> str:
     """What the program calls its only scheduler; empty if it is unknown."""
     table = query.trace.table(Kind.SCHEDULED)
-    made = {_assigned_at(query, site) for site in table.sites[table["steps"] == 0].tolist()}
+    made = {assigned_at(query, site) for site in table.sites[table["steps"] == 0].tolist()}
     return made.pop() if len(made) == 1 else ""
 
 
@@ -69,7 +69,7 @@ def first_argument(query: Query, site: int) -> str:
     return text[1:-1] if isinstance(value.args[0], ast.List) else f"*{text}"
 
 
-def _assigned_at(query: Query, site: int) -> str:
+def assigned_at(query: Query, site: int) -> str:
     """The variable or attribute that the value of a call is assigned to; empty where it is to none, or to several."""
     place = query.places.site(query.places.named_at(site)) if site else None
     statement = statement_at(query, place)

@@ -31,7 +31,8 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.source_trees import method_calls, statement_at, trees
+from gradviz.query.own_names import assigned_at
+from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct
 from gradviz.words.escape import clean
 
@@ -44,29 +45,20 @@ def _search(case: Case) -> Iterator[Found]:
     told, stepped = case.scheduled, case.training.stepped
     for optimizer in distinct(told["optimizer"]).tolist():
         own = told.events[told["optimizer"] == optimizer]
-        is_counting = bool((told["steps"][told["optimizer"] == optimizer] > 0).any())
-        steps = stepped.events[stepped["optimizer"] == optimizer]
-        later = steps[steps > own[0]]
-        site = case.query.places.site(case.site(int(own[0])))
-        name = _name(statement_at(case.query, site))
-        if is_counting or len(own) != 1 or len(later) < _LEAST or not name or _is_used(case, name):
-            continue
         event = told.object(int(own[0]))
+        if len(own) > 1 or event.steps:
+            continue
+        later = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
+        name = assigned_at(case.query, event.site)
+        if len(later) < _LEAST or not name or _is_used(case, name):
+            continue
+        step = f"{clean(name)}.step()"
         yield Found(
-            f"nothing calls {name}.step(): {clean(event.type)} changes no rate in the {len(later)} steps of the "
+            f"nothing calls {step}: {clean(event.type)} changes no rate in the {len(later)} steps of the "
             "optimizer after this line",
-            f"{name}.step()  # after each epoch, or after each batch, as its schedule counts",
-            (int(own[0]), int(later[0])),
+            f"{step}  # after each epoch, or after each batch, as its schedule counts",
+            (event.index, int(later[0])),
         )
-
-
-def _name(statement: ast.stmt | None) -> str:
-    """The variable or attribute that a scheduler is assigned to; empty where it goes elsewhere."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return ""
-    target = statement.targets[0]
-    is_plain = isinstance(target, ast.Name | ast.Attribute) and isinstance(statement.value, ast.Call)
-    return ast.unparse(target) if is_plain else ""
 
 
 def _is_used(case: Case, name: str) -> bool:

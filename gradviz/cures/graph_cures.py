@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gradviz.cures.source_text import FUNCTIONS, Edit, SourceText, called
 from gradviz.cures.spot import Spot
+from gradviz.query.source_trees import assigned_to
 
 _CUTS = {"detach", "item", "numpy", "tolist"}
 _OF_MATH = {  # that torch has by the same name
@@ -45,15 +46,8 @@ def _typed(spot: Spot) -> str | None:
         found = ast.parse(code).body
     except SyntaxError:  # advice in words
         return None
-    is_same = len(found) == 1 and _target(found[0]) == _target(spot.statement) != ""
+    is_same = len(found) == 1 and assigned_to(found[0]) == assigned_to(spot.statement) != ""
     return code if is_same else None
-
-
-def _target(statement: ast.stmt | None) -> str:
-    """What a statement assigns to; empty for another one."""
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        return ast.unparse(statement.targets[0])
-    return ast.unparse(statement.target) if isinstance(statement, ast.AugAssign) else ""
 
 
 def _redrawn(spot: Spot) -> list[Edit]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
-from gradviz.query.cuts import op_behind, op_of
+from gradviz.query.cuts import is_square, op_behind, op_of
 from gradviz.query.ops import (
     ADDING,
     CONVERTING,
@@ -286,11 +286,7 @@ def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
     """Whether a difference only adds up to a root: `fit - 0.01 * entropy` compares nothing."""
     roots = case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2]
     for _ in range(_NEAR):
-        if (
-            op.op not in _ADDING_UP
-            or not op.outputs
-            or (op.op in MULTIPLYING and len(set(op.inputs)) < len(op.inputs))
-        ):
+        if op.op not in _ADDING_UP or not op.outputs or is_square(op):
             return False  # the square of a difference compares
         (result, *_) = op.outputs
         if contained(roots, [result]).any():

@@ -10,7 +10,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import COPYING, JOINING, RESHAPING, SELECTING, SHARING, SPLITTING, ZEROS
-from gradviz.query.upstream import leaves_behind
+from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
@@ -53,8 +53,7 @@ def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
         whole = _whole(case, source)
         if op_of(case.query, whole) is None or not any(_alike(case, whole, other) for other in wholes):
             continue
-        nodes = case.query.nodes.of_tensors.of(whole)[1].tolist()
-        leaves = [leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained]
+        leaves = [leaf for leaf in leaves_of(case.query, whole) if leaf in case.training.trained]
         if leaves:
             yield CutPart(event, whole, join.index, tuple(leaves))
 

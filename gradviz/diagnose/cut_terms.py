@@ -13,7 +13,7 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.ops import SHARING, SUMS
-from gradviz.query.upstream import leaves_behind
+from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
@@ -43,9 +43,8 @@ def cut_terms(case: Case) -> list[CutTerm]:
             continue
         found += _without_any_graph(case, op)
         for event, tensor, reading in _read_without_graph(case, op):
-            nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
-            leaves = tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
-            if leaves and used.isdisjoint(nodes):
+            leaves = _learning_behind(case, tensor)
+            if leaves and used.isdisjoint(case.query.nodes.of_tensors.of(tensor)[1].tolist()):
                 found.append(CutTerm(event, tensor, reading, leaves))
     return found
 
@@ -61,8 +60,9 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
         if _shape(case, source) != ():
             continue
         if isinstance(maker, TensorMade) and maker.how in FROM_OUTSIDE and maker.index > since:
-            behind = _learning_behind(case, copied_from(case.query, maker), maker.index)
-            if behind:
+            copied = copied_from(case.query, maker)
+            has_graph = bool(copied) and _requires_grad(case, copied, maker.index)
+            if has_graph and (behind := _learning_behind(case, copied)):
                 yield CutTerm(maker.index, source, case.words.called(source), behind)
             continue
         if not is_plain or _requires_grad(case, source, op.index):
@@ -72,12 +72,9 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
             yield CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
 
 
-def _learning_behind(case: Case, tensor: int, at: int) -> tuple[int, ...]:
-    """The trained leaves that a tensor with a graph was computed from; empty for none, and for what has no graph."""
-    if not tensor or not _requires_grad(case, tensor, at):
-        return ()
-    nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
-    return tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
+def _learning_behind(case: Case, tensor: int) -> tuple[int, ...]:
+    """The trained leaves that a tensor was computed from."""
+    return tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)
 
 
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:

@@ -13,7 +13,7 @@ from gradviz.query.cuts import op_of
 from gradviz.query.lack import FROM_OUTSIDE, Lacks
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.separation import taken_by
-from gradviz.query.upstream import leaves_behind
+from gradviz.query.upstream import leaves_of
 from gradviz.query.uses import uses
 
 _NEAR = 256  # tensors behind a cut that are looked at
@@ -106,18 +106,13 @@ def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int,
         taken = sources_of(case, made)
         blocks = isinstance(made, TensorMade) or not case.query.nodes.of_op(made.index)
         open_ = {source for source in taken if _requires_grad(case, source, made.index)} if blocks else set()
-        behind = {leaf for source in open_ for leaf in _leaves_behind(case, source)} & own
+        behind = {*open_, *leaves_of(case.query, *open_)} & own
         if behind:
             cut = made.index if cut < 0 else min(cut, made.index)
         leaves |= behind
         waiting += [source for source in taken if source not in seen | open_]
         seen.update(taken)
     return (cut, leaves) if cut >= 0 and leaves else None
-
-
-def _leaves_behind(case: Case, tensor: int) -> set[int]:
-    nodes = case.query.nodes.of_tensors.of(tensor)[1].tolist()
-    return {tensor, *leaves_behind(case.query, nodes)}
 
 
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:

@@ -13,6 +13,7 @@ from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.cuts import transposed_of
 from gradviz.query.ops import PRODUCTS
+from gradviz.query.source_trees import expression_at
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
 from gradviz.words.escape import clean
@@ -54,14 +55,13 @@ def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
     leaves = {tensor: transposed_of(case.query, tensor) for tensor in op.inputs if tensor}
     trained = case.training.trained
     weight = next(
-        (leaf for leaf in leaves.values() if leaf in trained and dimensions(case, leaf) >= _MATRIX), 0
+        (leaf for leaf in leaves.values() if leaf in trained and _dimensions(case, leaf) >= _MATRIX), 0
     )
-    others = [t for t, leaf in leaves.items() if leaf not in trained and dimensions(case, t) >= 1]
+    others = [t for t, leaf in leaves.items() if leaf not in trained and _dimensions(case, t) >= 1]
     return (weight, others[0]) if weight and len(others) == 1 else (0, 0)
 
 
-def dimensions(case: Case, tensor: int) -> int:
-    """How many dimensions a tensor has; 0 where that is not known."""
+def _dimensions(case: Case, tensor: int) -> int:
     form = case.trace.shape(tensor)
     return 0 if form is None else len(form[0])
 
@@ -81,10 +81,7 @@ def started_at(case: Case, leaf: int, until: int) -> int:
 
 def other_start(case: Case, written: int) -> str:
     """Other first values in place of the call that wrote these; empty if it was no call of an initialiser."""
-    try:
-        call = ast.parse(case.query.places.expression(case.site(written)), mode="eval").body
-    except SyntaxError:
-        return ""
+    call = expression_at(case.query, case.site(written))
     if (
         not isinstance(call, ast.Call)
         or not isinstance(call.func, ast.Attribute)

@@ -16,7 +16,7 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.copies import original
 from gradviz.query.cuts import transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
-from gradviz.query.upstream import leaves_behind
+from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained, distinct
 
 _STAYING = re.compile(
@@ -118,8 +118,7 @@ def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
             for t in op.inputs
             if t and t not in leaves and case.query.tensors.flags(t, event) & REQUIRES_GRAD
         ]
-        nodes = [node for tensor in data for node in case.query.nodes.of_tensors.of(tensor)[1].tolist()]
-        before = tuple(leaf for leaf in leaves_behind(case.query, nodes) if leaf in case.training.trained)
+        before = tuple(leaf for leaf in leaves_of(case.query, *data) if leaf in case.training.trained)
         if before and not any(_is_read_by_what_learns(case, tensor, event) for tensor in data):
             return before
         break

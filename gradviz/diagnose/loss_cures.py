@@ -8,6 +8,7 @@ import ast
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import OpRan
 from gradviz.query.ops import OF_LOG_PROBABILITIES
+from gradviz.query.source_trees import expression_at
 from gradviz.words.escape import clean
 
 _MODULES = {"Softmax", "Softmax2d", "Sigmoid"}  # which do nothing but one op
@@ -19,7 +20,7 @@ def of_probabilities(case: Case, loss: str, source: OpRan) -> str:
     """The cure for a loss that gets what `source` made, a softmax or sigmoid."""
     wants_logarithms = loss in OF_LOG_PROBABILITIES
     call = _call(case, source.site)
-    module = next(iter(case.query.scopes.around(source.index, source.thread)[-1:]), None)
+    module = next(reversed(case.query.scopes.around(source.index, source.thread)), None)
     where = case.words.at_line(source.site)
     if module is not None and module.type in _MODULES and not _is_called(call, module.name):
         name = f"{module.name} ({module.type})"
@@ -49,11 +50,8 @@ def of_data(case: Case, op: OpRan) -> str:
 
 
 def _call(case: Case, site: int) -> ast.Call | None:
-    try:
-        tree = ast.parse(case.query.places.expression(site), mode="eval").body
-    except SyntaxError:
-        return None
-    return tree if isinstance(tree, ast.Call) else None
+    found = expression_at(case.query, site)
+    return found if isinstance(found, ast.Call) else None
 
 
 def _is_called(call: ast.Call | None, module: str) -> bool:

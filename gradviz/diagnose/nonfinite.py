@@ -13,8 +13,9 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
 from gradviz.events.values import Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
+from gradviz.query.cuts import is_square
 from gradviz.query.loss_scale import loss_scale
-from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, MULTIPLYING
+from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
@@ -287,7 +288,7 @@ def _is_residual(case: Case, node: int, number: int) -> bool:
 def _is_flat_at_0(case: Case, node: int) -> bool:
     event = case.query.nodes.op(node)
     op = case.query.tensors.op(event) if event is not None else None
-    return op is not None and (op.op in FLAT_AT_ZERO or (op.op in MULTIPLYING and len(set(op.inputs)) == 1))
+    return op is not None and (op.op in FLAT_AT_ZERO or is_square(op))
 
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:

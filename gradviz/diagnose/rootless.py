@@ -13,7 +13,7 @@ from gradviz.query.failures import Failure
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.refused import refused
-from gradviz.query.upstream import Upstream, leaves_behind
+from gradviz.query.upstream import Upstream, leaves_of
 from gradviz.sets import contained
 
 
@@ -98,8 +98,7 @@ def _best_cut(case: Case, up: Upstream) -> OpRan | TensorMade | None:
 
 def _rank(case: Case, up: Upstream, cut: OpRan | TensorMade) -> tuple[bool, bool]:
     taken = {*up.taken_by(cut), copied_from(case.query, cut) if isinstance(cut, TensorMade) else 0} - {0}
-    nodes = [node for tensor in taken for node in case.query.nodes.of_tensors.of(tensor)[1].tolist()]
-    behind = {*leaves_behind(case.query, nodes), *taken}
+    behind = {*leaves_of(case.query, *taken), *taken}
     is_off = isinstance(cut, OpRan) and not cut.grad_enabled
     return behind.isdisjoint(case.training.holders), is_off
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan
-from gradviz.query.ops import LOSSES, MEANS, SHAPED_BY_SECOND, TRANSPOSING
+from gradviz.query.ops import LOSSES, MEANS, MULTIPLYING, SHAPED_BY_SECOND, TRANSPOSING
 from gradviz.query.query import Query
 
 MOST = 200_000  # the most ops that a search visits
@@ -45,6 +45,11 @@ def op_of(query: Query, tensor: int) -> OpRan | None:
     """The op that made a tensor; None if no op did."""
     maker = query.tensors.made(tensor)
     return maker if isinstance(maker, OpRan) else None
+
+
+def is_square(op: OpRan) -> bool:
+    """Whether an op multiplies a tensor with itself."""
+    return op.op in MULTIPLYING and len(op.inputs) > 1 and len(set(op.inputs)) == 1
 
 
 def transposed_of(query: Query, tensor: int) -> int:

@@ -39,6 +39,21 @@ def _statements(query: Query) -> dict[tuple[str, int], ast.stmt]:
     }
 
 
+def expression_at(query: Query, number: int) -> ast.expr | None:
+    """The expression at a site; None if its source was not kept, or does not fit on a line."""
+    try:
+        return ast.parse(query.places.expression(number), mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def assigned_to(statement: ast.stmt | None) -> str:
+    """What a statement assigns to, if that is one target; else empty."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return ast.unparse(statement.targets[0])
+    return ast.unparse(statement.target) if isinstance(statement, ast.AugAssign) else ""
+
+
 def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
     """Whether the statements at some sites stand in one block, in this order."""
     files = {site.place.file for site in sites if site is not None}

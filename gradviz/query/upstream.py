@@ -86,6 +86,11 @@ def leaves_behind(query: Query, nodes: Iterable[int]) -> list[int]:
     return list(found)
 
 
+def leaves_of(query: Query, *tensors: int) -> list[int]:
+    """The leaves that the grad_fns of tensors lead to, as they were when the graph was made."""
+    return leaves_behind(query, (n for t in tensors for n in query.nodes.of_tensors.of(t)[1].tolist()))
+
+
 class Downstream:
     """The ops that read each tensor of a trace."""
 

@@ -27,7 +27,7 @@ from gradviz.diagnose.reach import of_tensors
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.last_line import WrongValue, wrong_values
-from gradviz.query.source_trees import backward_call, trees
+from gradviz.query.source_trees import assigned_to, backward_call, trees
 from gradviz.query.upstream import Upstream
 from gradviz.words.escape import clean
 
@@ -84,15 +84,11 @@ def _of_torch(case: Case, value: WrongValue, written: str) -> str:
             return clean(f"torch.{call.removeprefix('math.')}  # not {call}")
     tree = case.query.of(trees).get(value.failure.site.place.file) if value.failure.site is not None else None
     nodes = ast.walk(tree) if tree is not None else iter(())
-    for node in (one for one in nodes if isinstance(one, ast.Assign | ast.AugAssign)):
-        typed = of_tensors(node) if ast.unparse(_target(node)) == written else ""
+    for node in (one for one in nodes if isinstance(one, ast.stmt)):
+        typed = of_tensors(node) if assigned_to(node) == written else ""
         if typed:
             return f"{typed}  # at line {node.lineno}"
     return f"compute {written} of tensors, without .item() and float()"
-
-
-def _target(statement: ast.Assign | ast.AugAssign) -> ast.expr:
-    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
 
 
 def _read_from(origin: ast.expr) -> str:

@@ -33,6 +33,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query.cuts import is_square
 from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, MULTIPLYING, ZEROS
 from gradviz.words.escape import clean
 
@@ -119,8 +120,7 @@ def _is_minimum(case: Case, op: int | None) -> bool:
     if op is None:
         return False
     ran = case.query.tensors.op(op)
-    is_square = ran.op in MULTIPLYING and len(set(ran.inputs)) == 1
-    if ran.op not in FLAT_AT_ZERO and not is_square:
+    if ran.op not in FLAT_AT_ZERO and not is_square(ran):
         return False
     rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))
     return bool((rows >= 0).all() and (case.trace.states.stats[rows, Stat.RMS] == 0).all())

@@ -85,50 +85,46 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _holdings(case)
 
 
+def _at_cut(
+    case: Case, event: int, leaves: tuple[int, ...], told: str, more: str = "", *events: int
+) -> Found:
+    """The finding of a cut at an event: what is cut is `told` before the reason, `more` after it."""
+    why, cure = how_cut(case, event)
+    return Found(
+        f"{told}, {why}{more}",
+        cure,
+        (event, *events),
+        site=place_of_cut(case.query, event),
+        tensors=leaves,
+        severity=WARNING,
+    )
+
+
+def _lose_it(case: Case, leaves: tuple[int, ...]) -> str:
+    return f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} no gradient through it"
+
+
 def _holdings(case: Case) -> Iterator[Found]:
     """Leaves of two optimizers that are cut off in the passes of one of them."""
     for held in case.of(cut_holdings):
-        why, cure = how_cut(case, held.event)
         its = optimizer_name(case.query, {held.optimizer}) or "one of their optimizers"
-        yield Found(
-            f"no pass before a step of {its} brings {case.called(held.leaves)} a gradient: the path to "
-            f"{case.words.called(held.root)} is cut here, {why}",
-            cure,
-            (held.event,),
-            site=place_of_cut(case.query, held.event),
-            tensors=held.leaves,
-            severity=WARNING,
-        )
+        told = f"no pass before a step of {its} brings {case.called(held.leaves)} a gradient: the path to "
+        yield _at_cut(case, held.event, held.leaves, f"{told}{case.words.called(held.root)} is cut here")
 
 
 def _parts(case: Case) -> Iterator[Found]:
     """Parts of a result that are joined again with the rest of it, which has its graph."""
     for part in _of_what_learns(case, cut_parts):
-        why, cure = how_cut(case, part.event)
-        yield Found(
-            f"a part of {case.words.called(part.whole)} is cut off here, {why}, and joined with the rest, which "
-            f"is not: {case.called(part.leaves)} get{'s' * (len(part.leaves) == 1)} no gradient through it",
-            cure,
-            (part.event, part.joined),
-            site=place_of_cut(case.query, part.event),
-            tensors=part.leaves,
-            severity=WARNING,
-        )
+        told = f"a part of {case.words.called(part.whole)} is cut off here"
+        joined = f", and joined with the rest, which is not: {_lose_it(case, part.leaves)}"
+        yield _at_cut(case, part.event, part.leaves, told, joined, part.joined)
 
 
 def _rows(case: Case) -> Iterator[Found]:
     """Rows of a weight behind a cut, though its other rows learn."""
     for part in case.of(cut_rows):
-        why, cure = how_cut(case, part.event)
-        yield Found(
-            f"{part.share:.0%} of {case.called([part.leaf])} never gets a gradient: what it computes is cut off here, "
-            f"{why}",
-            cure,
-            (part.event,),
-            site=place_of_cut(case.query, part.event),
-            tensors=(part.leaf,),
-            severity=WARNING,
-        )
+        told = f"{part.share:.0%} of {case.called([part.leaf])} never gets a gradient: what it computes is cut off here"
+        yield _at_cut(case, part.event, (part.leaf,), told)
 
 
 def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:
@@ -140,16 +136,8 @@ def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Itera
 def _inputs(case: Case) -> Iterator[Found]:
     """Parts that only get what was cut off, though other terms bring the leaves behind it a gradient."""
     for one in _of_what_learns(case, cut_inputs):
-        why, cure = how_cut(case, one.event)
-        yield Found(
-            f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here, {why}: "
-            f"{case.called(one.leaves)} get{'s' * (len(one.leaves) == 1)} no gradient through it",
-            cure,
-            (one.event,),
-            site=place_of_cut(case.query, one.event),
-            tensors=one.leaves,
-            severity=WARNING,
-        )
+        told = f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here"
+        yield _at_cut(case, one.event, one.leaves, told, f": {_lose_it(case, one.leaves)}")
 
 
 def _numbers(case: Case) -> Iterator[Found]:
@@ -171,16 +159,9 @@ def _numbers(case: Case) -> Iterator[Found]:
 def _uses(case: Case) -> Iterator[Found]:
     """Uses that are cut off, though the same part is called with others that are not."""
     for use in _of_what_learns(case, cut_uses):
-        why, cure = how_cut(case, use.event)
-        yield Found(
-            f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here, {why}: "
-            f"{case.at(use.reader)} is called with what has a graph, too",
-            cure,
-            (use.event,),
-            site=place_of_cut(case.query, use.event),
-            tensors=use.leaves,
-            severity=WARNING,
-        )
+        told = f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here"
+        also = f": {case.at(use.reader)} is called with what has a graph, too"
+        yield _at_cut(case, use.event, use.leaves, told, also)
 
 
 def _terms(case: Case) -> Iterator[Found]:

@@ -55,7 +55,7 @@ def _search(case: Case) -> Iterator[Found]:
         units = " and ".join(number(value, 3) for value in sorted(values))
         yield Found(
             f"all elements of {case.called([first.weight, second.weight])} begin as {units}: the units between these "
-            "layers compute the same, get the same gradient, and stay the same",
+            "layers compute the same, and this path brings them the same gradient",
             other_start(case, written) or _CURE,
             (written, first.op.index, second.op.index),
             tensors=(first.weight, second.weight),

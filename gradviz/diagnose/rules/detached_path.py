@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_causes import how_cut
 from gradviz.diagnose.cut_holdings import cut_holdings
 from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
 from gradviz.diagnose.cut_parts import CutPart, cut_parts
@@ -34,7 +35,7 @@ from gradviz.diagnose.cut_rows import cut_rows
 from gradviz.diagnose.cut_terms import CutTerm, cut_terms
 from gradviz.diagnose.cut_uses import CutUse, cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
-from gradviz.diagnose.reach import Wanting, how_cut, lacking
+from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rootless import rootless, roots_of_numbers
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.cut_places import place_of_cut

@@ -22,8 +22,8 @@ import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_causes import of_tensors
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.reach import of_tensors
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.last_line import WrongValue, wrong_values

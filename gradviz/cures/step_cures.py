@@ -306,19 +306,16 @@ def scheduled_in_the_loop(spot: Spot) -> list[Edit]:
 def made_before_the_loop(spot: Spot) -> list[Edit]:
     """The making of the optimizer in front of the outermost loop, where it needs nothing that is made there."""
     source, statement = spot.source, spot.statement
-    loops = (
-        [node for node in source.around(statement) if isinstance(node, ast.For | ast.While)]
-        if statement
-        else []
-    )
+    around = source.around(statement) if statement is not None else ()
+    loops = [node for node in around if isinstance(node, ast.For | ast.While)]
     if statement is None or not loops or "model" in spot.finding.fix:
         return []
-    read = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    stored = {n.id for n in ast.walk(loops[-1]) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    if read & stored:
+    if _names(statement, ast.Load) & _names(loops[-1], ast.Store):
         return []
     return [source.removed(statement), source.before(loops[-1], source.code(statement))]
+
+
+def _names(tree: ast.AST, how: type[ast.expr_context]) -> set[str]:
+    """The names that a tree reads, or those that it stores."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in nodes if isinstance(node.ctx, how)}

@@ -51,9 +51,7 @@ from gradviz.words.escape import clean
 
 _PASSING = RESHAPING | CONVERTING
 _EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
-_PREPARING = LOG_SHARES  # what cross_entropy does before nll_loss, at the same site
-
-
+_LOSS = "Loss"  # how PyTorch's modules of losses end
 # What the making of a loss says of tensors in the place of its settings.
 _MADE_OF_TENSORS = ("Boolean value of Tensor", "Loss.__init__() ")
 
@@ -62,24 +60,13 @@ def _uncalled(case: Case) -> Iterator[Found]:
     """The module of a loss that is made of the tensors, and not called with them, in the line that ended the
     program."""
     for failure in case.failures:
-        if failure.handled or failure.site is None:
-            continue
-        statement = statement_at(case.query, failure.site)
-        is_of_tensors = any(told in failure.message for told in _MADE_OF_TENSORS)
-        made = [*ast.walk(statement)] if statement is not None and is_of_tensors else []
-        made += [
-            value.origin
-            for value in case.query.of(wrong_values)
-            if value.attribute == "backward" and value.type.endswith(_LOSS)
-        ]
-        calls = [node for node in made if isinstance(node, ast.Call) and len(node.args) > 1]
-        losses = [call for call in calls if ast.unparse(call.func).endswith(_LOSS)]
+        losses = [] if failure.handled or failure.site is None else _losses_made(case, failure)
         if len(losses) != 1:
             continue
         call = losses[0]
         name, settings = ast.unparse(call.func), ", ".join(map(ast.unparse, call.keywords))
         arguments = ", ".join(map(ast.unparse, call.args))
-        site, event = _made_at(case, failure, failure.site.place.file, call.lineno)
+        site, event = _made_at(case, failure, call.lineno)
         yield Found(
             f"{clean(name)} is made of the tensors in line {call.lineno}, and is not called with them",
             clean(f"{name}({settings})({arguments})"),
@@ -89,18 +76,28 @@ def _uncalled(case: Case) -> Iterator[Found]:
         )
 
 
-_LOSS = "Loss"
+def _losses_made(case: Case, failure: Failure) -> list[ast.Call]:
+    """The calls that make the module of a loss of several arguments: in the line of a failure that says so, and those
+    on whose result `backward` was called."""
+    is_of_tensors = any(told in failure.message for told in _MADE_OF_TENSORS)
+    statement = statement_at(case.query, failure.site) if is_of_tensors else None
+    wrong = (value for value in case.query.of(wrong_values) if value.attribute == "backward")
+    nodes = [
+        *(ast.walk(statement) if statement is not None else ()),
+        *(value.origin for value in wrong if value.type.endswith(_LOSS)),
+    ]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
+    return [call for call in calls if ast.unparse(call.func).endswith(_LOSS)]
 
 
-def _made_at(case: Case, failure: Failure, file: str, line: int) -> tuple[Site | None, int]:
+def _made_at(case: Case, failure: Failure, line: int) -> tuple[Site | None, int]:
     """The place of a line and its last event; those of the failure, where nothing was recorded in that line."""
-    if failure.site is not None and failure.site.place.line == line:
-        return failure.site, failure.event
-    site = case.query.places.of_line(file, line)
-    events = (
-        np.flatnonzero(case.query.places.of_events == site.number) if site is not None else np.zeros(0, int)
-    )
-    return (site, int(events[-1])) if len(events) else (failure.site, failure.event)
+    here = failure.site
+    if here is None or here.place.line == line:
+        return here, failure.event
+    site = case.query.places.of_line(here.place.file, line)
+    events = [] if site is None else np.flatnonzero(case.query.places.of_events == site.number).tolist()
+    return (site, events[-1]) if events else (here, failure.event)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -132,7 +129,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
     """The loss that the program called, and the op that made its input. cross_entropy runs log_softmax and nll_loss."""
     source = op_behind(case.query, op.inputs[0], _PASSING) if op.inputs else None
-    if op.op == "nll_loss" and source is not None and source.op in _PREPARING and source.site == op.site:
+    if op.op == "nll_loss" and source is not None and source.op in LOG_SHARES and source.site == op.site:
         return "cross_entropy", op_behind(case.query, source.inputs[0], _PASSING)
     return op.op, source
 

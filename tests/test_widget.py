@@ -134,6 +134,12 @@ def test_a_place_that_is_set_before_the_widget_is_shown_counts(cell: Any) -> Non
     here.wait("window.saved.at(-1).event === 2")
 
 
+def test_a_pass_that_is_set_before_the_widget_is_shown_counts(cell: Any) -> None:
+    here = cell(pass_number=2)
+    here.wait("window.saved.at(-1).pass_number === 2")
+    assert "pass 2 of 2" in here.page.locator("#pass option:checked").inner_text()
+
+
 def test_a_cell_that_is_gone_hears_nothing(cell: Any) -> None:
     here = cell()
     here.tab.evaluate("window.leave()")

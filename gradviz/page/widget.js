@@ -20,8 +20,8 @@ function render({ model, el }) {
     if (!where) return;
     const isFirst = !isOpen;
     isOpen = true;
-    if (isFirst && model.get("event")) {
-      lead(); // the place was chosen before the page was there
+    if (isFirst && Object.values(place()).some(Boolean)) {
+      lead(); // a part of the place was chosen before the page was there
       return;
     }
     for (const [name, trait] of Object.entries(PLACE)) model.set(trait, where[name]);

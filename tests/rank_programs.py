@@ -396,6 +396,21 @@ def clipped_after_the_average() -> None:
     train(net, sgd(net), batches(), lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
 
 
+def averaged_on_rank_0() -> None:
+    """One rank gathers all gradients, and hands out their mean."""
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            parts = [torch.empty_like(p.grad) for _ in range(world)] if rank == 0 else None
+            dist.gather(p.grad, parts)
+            if parts is not None:
+                p.grad = torch.stack(parts).mean(0)
+            dist.broadcast(p.grad, 0)
+
+    train(net, sgd(net), batches(), collect)
+
+
 def summed_on_rank_0_in_one_piece() -> None:
     net = model()
 
@@ -630,7 +645,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
-    each_rank_uses_another_part, clipped_after_the_average, summed_on_rank_0_in_one_piece,
+    each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,

@@ -15,10 +15,12 @@ if not torch.distributed.is_available():
 
 import gradviz  # noqa: E402
 from gradviz.cli.page import write_page  # noqa: E402
+from gradviz.events.kinds import Kind  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
+from gradviz.query.cuts import sources  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -221,3 +223,18 @@ def test_the_page_says_it_in_the_box_of_a_module_and_of_a_leaf(
         seen.append(tab.evaluate(shown))
     tab.close()
     assert seen == [[told], ["all_reduce"] * len(chosen)]
+
+
+def test_a_collective_writes_the_tensors_that_it_is_given(tmp_path: Path, group: None) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        parts = [torch.zeros(2)]
+        dist.gather(torch.ones(2), parts)
+        torch.stack(parts).gather(1, torch.zeros(1, 2, dtype=torch.int64))  # no collective
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        of_ranks, stacked, of_elements = (trace.table(Kind.OP).object(event) for event in query.tensors.ops)
+        assert query.tensors.writes(*of_ranks.outputs) == [of_ranks.index]
+        assert sources(query, *of_ranks.outputs, through_memory=False) == of_ranks.inputs
+        assert (stacked.op, of_elements.op) == ("stack", "gather")
+        assert query.tensors.writes(*of_elements.outputs) == []
+        assert query.tensors.maker(*of_elements.outputs) == of_elements.index

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
-from gradviz.query.collective_calls import COLLECTIVES
 from gradviz.query.ops import DROPOUTS, RUNNING
 from gradviz.query.query import Query
 from gradviz.query.training import Training
@@ -25,12 +24,11 @@ MOST_ROOTS = 32  # passes whose roots are compared, and dropouts
 def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
     """The value of the first root of each of the first passes; None where it is not known, was reduced, or was computed
     from what ranks put together."""
-    ops = query.trace.table(Kind.OP)
-    reduced = {int(t) for t in ops.lists("outputs").firsts[query.trace.named(ops["op"], COLLECTIVES)]}
+    not_own = {0, *query.tensors.outputs.firsts[query.tensors.are_collectives].tolist()}
     given = _given_to_others(query)
     for backward_pass in query.trace.passes[:count]:
         roots = query.passes.began(backward_pass.number).roots
-        is_own = bool(roots) and roots[0].tensor not in (0, *reduced)
+        is_own = bool(roots) and roots[0].tensor not in not_own
         if is_own and given:
             is_own = given.isdisjoint(Upstream(query, roots[0].tensor, backward_pass.first).came)
         yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None

@@ -103,7 +103,7 @@ def _collective_writes(query: Query, first: int, end: int) -> _Writes:
         name = trace.text(int(written["how"][row]))
         if name in COLLECTIVES:
             found[int(written.events[row]), int(written["tensor"][row])] = name
-    of_ranks = trace.named(ops["op"], COLLECTIVES) & (ops.events >= first) & (ops.events < end)
+    of_ranks = query.tensors.are_collectives & (ops.events >= first) & (ops.events < end)
     for event in ops.events[of_ranks].tolist():
         op = query.tensors.op(event)
         found |= {(event, tensor): " ".join(filter(None, (op.op, op.args))) for tensor in op.outputs}

@@ -119,10 +119,24 @@ class Tensors(Lookup):
 
     @cached_property
     def _is_write(self) -> np.ndarray:
-        """For each output of an op, whether the op changed it in place: it is also an input."""
+        """For each output of an op, whether the op changed it in place: it is also an input, or it was given to a
+        collective to be written."""
         outputs, inputs = self.outputs, self.trace.table(Kind.OP).lists("inputs")
         pairs = [part.owners << 32 | part.values for part in (outputs, inputs)]
-        return contained(*pairs)
+        return contained(*pairs) | self.are_collectives[outputs.owners]
+
+    @cached_property
+    def are_collectives(self) -> np.ndarray:
+        """For each OP event, whether it is what a collective has done: the first op of the name after the collective
+        was called. `gather` and `scatter` are also ops of PyTorch that have nothing to do with ranks."""
+        ops, called = self.trace.table(Kind.OP), self.trace.table(Kind.COLLECTIVE)
+        found = np.zeros(len(ops.events), bool)
+        if not len(called.events):
+            return found
+        call = np.searchsorted(called.events, ops.events) - 1
+        own = np.flatnonzero((call >= 0) & (called["how"][call] == ops["op"]))
+        found[own[np.unique(call[own], return_index=True)[1]]] = True
+        return found
 
     @cached_property
     def all_writes(self) -> tuple[np.ndarray, np.ndarray]:

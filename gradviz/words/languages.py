@@ -3,10 +3,8 @@ language (`ko.toml`)."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 
 LANGUAGES = ("en", "ko")
 
@@ -16,6 +14,9 @@ def texts(language: str) -> Mapping[str, str]:
     """The texts of a language, by the English ones; of English none."""
     if language == "en":
         return {}
+    import tomllib  # here, since commands that speak English need neither
+    from importlib.resources import files
+
     return tomllib.loads(files("gradviz.words").joinpath(f"{language}.toml").read_text(encoding="utf-8"))
 
 

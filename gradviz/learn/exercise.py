@@ -166,14 +166,27 @@ def _check(session: Session, question: Question, shown: int) -> None:
     event = session.trace.event(shown)
     if not question.gradient or not isinstance(event, Produced):
         return
-    edges = session.query.nodes.edges(event.node)
-    names = [session.words.called(edge.tensor) for edge in edges if edge.tensor]
-    if question.gradient not in names and not (question.gradient == _INPUT and len(names) == 1):
+    if not _asked_for(session, question, event):
+        names = [
+            session.words.called(edge.tensor) for edge in session.query.nodes.edges(event.node) if edge.tensor
+        ]
         raise CommandError(
             "this lesson asks for the gradient of {name}, and the node gives one to {names}",
             name=question.gradient,
             names=", ".join(names) or "nothing",
         )
+
+
+def _asked_for(session: Session, question: Question, event: Produced) -> list[int]:
+    """The places, among what a node gives gradients to, of the tensor that a question is about."""
+    called = {
+        place: session.words.called(edge.tensor)
+        for place, edge in enumerate(session.query.nodes.edges(event.node))
+        if edge.tensor
+    }
+    if question.gradient == _INPUT and len(called) == 1:
+        return [*called]
+    return [place for place, name in called.items() if name == question.gradient]
 
 
 def _expected(session: Session, question: Question) -> Snapshot | None:
@@ -187,12 +200,8 @@ def _expected(session: Session, question: Question) -> Snapshot | None:
     if isinstance(event, Received):
         gradients = list(event.gradients)
     elif isinstance(event, Produced):
-        along = zip(session.query.nodes.edges(event.node), event.flows, strict=False)
-        gradients = [
-            flow.gradient
-            for edge, flow in along
-            if question.gradient in (session.words.called(edge.tensor), _INPUT)
-        ]
+        wanted = _asked_for(session, question, event)
+        gradients = [flow.gradient for place, flow in enumerate(event.flows) if place in wanted]
     elif isinstance(event, TangentPushed) and session.words.called(event.tensor) == question.gradient:
         gradients = [event.tangent]
     return stop.moment.value(gradients[0]) if gradients else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import runpy
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,16 @@ def penalty() -> None:
     loss.backward()
 
 
+def names_of_the_script() -> None:
+    file = torch.tensor([1.0, 2.0], requires_grad=True)
+    gradients = torch.tensor([3.0, 4.0], requires_grad=True)
+    float = torch.tensor([5.0, 6.0])
+    start_loss = torch.tensor([7.0, 8.0])
+    (slope,) = torch.autograd.grad((file**2 * gradients).sum(), file, create_graph=True)
+    loss = (slope * gradients + float * file * start_loss).clamp(max=1e999)
+    loss.backward(torch.tensor([9.0, 10.0]))
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.gradviz"
@@ -83,7 +95,7 @@ def cut_out(path: Path, number: int) -> Path:
     return capsule
 
 
-CASES = [(training, 4), (training, 1), (penalty, 2), *PROGRAMS.items()]
+CASES = [(training, 4), (training, 1), (penalty, 2), (names_of_the_script, 2), *PROGRAMS.items()]
 
 
 @pytest.mark.parametrize(("program", "number"), CASES)
@@ -134,6 +146,25 @@ def test_the_script_of_a_pass_gives_what_was_recorded(
     given = [gradient.numpy() for gradient in gradients if gradient is not None]
     wanted = [gradient for gradient in expected.gradients.values() if gradient is not None]
     assert sorted(one.tobytes() for one in given) == sorted(one.tobytes() for one in wanted)
+
+
+def test_no_variable_of_a_script_is_called_as_a_tensor_without_a_name(path: Path) -> None:
+    program = path.with_name("program.py")
+    program.write_text(
+        "import torch\n"
+        "w = torch.ones(2, requires_grad=True)\n"
+        "t4 = torch.full((2,), 2.0, requires_grad=True)\n"
+        "loss = (t4.exp() * w + t4).sum()\n"
+        "loss.backward()\n"
+    )
+    command = [sys.executable, "-m", "gradviz", "trace", "--values", "inputs", "-o", str(path), str(program)]
+    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    expected = outcome(path, 1)
+    script = path.with_name("step.py")
+    assert invoked(["capsule", str(path), "--script", str(script)]).exit_code == 0
+    assert "t4 = t2.exp()" in script.read_text()
+    (value,) = expected.roots.values()
+    assert ran(script)["loss"].detach().numpy() == value
 
 
 def ran(script: Path) -> dict[str, Any]:

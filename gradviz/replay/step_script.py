@@ -44,6 +44,9 @@ _PLACES = {
 }
 _WORD = re.compile(r"[a-z]\w{0,30}", re.ASCII)
 _LONGEST = 40  # characters of a name
+# What a variable cannot be called: the program uses these names itself, and NumPy's function that writes its values.
+_OWN_NAMES = frozenset("F Path allow_pickle complex file float gradients np print slice torch values".split())
+_OF_A_NUMBER = re.compile(r"t\d+", re.ASCII)  # as tensors without a name are called
 
 
 def write_script(query: Query, plan: Plan, path: Path) -> Path:
@@ -59,13 +62,14 @@ def write_script(query: Query, plan: Plan, path: Path) -> Path:
 
 
 class _Writing:
-    """The program of one pass, and the arrays that it reads."""
+    """The program of one pass, and the arrays that it reads: under the name of a variable, or under words with a space,
+    which are none."""
 
     def __init__(self, query: Query, plan: Plan) -> None:
         self.query, self.plan = query, plan
         self.arrays: dict[str, np.ndarray] = {}
         self.names: dict[int, str] = {}
-        self.taken = {"values", "np", "torch", "F", "Path"}
+        self.taken = {*_OWN_NAMES}
         self.place = ""
 
     def text(self, name: str) -> str:
@@ -97,7 +101,7 @@ class _Writing:
 
     def _input(self, step: Input) -> str:
         name = self._name(step.tensor)
-        key = name if name not in self.arrays else f"{name}_at_{step.event}"
+        key = name if name not in self.arrays else f"{name} at {step.event}"
         array = step.value.array
         assert array is not None
         self.arrays[key] = array
@@ -127,7 +131,7 @@ class _Writing:
         if call.function not in NAMES:
             raise ReplayError(f"{clean(call.function)} is not among the functions that a replay may call")
         if call.generator is not None:
-            key = f"random_{call.event}"
+            key = f"random {call.event}"
             self.arrays[key] = np.asarray(call.generator, np.uint8)
             yield f'torch.set_rng_state(torch.from_numpy(values["{key}"]))'
         expression = self._expression(call)
@@ -162,9 +166,9 @@ class _Writing:
         """A pass with several roots, or with a gradient that it was given."""
         for root, start in zip(roots, self.plan.starts, strict=True):
             if start is not None:
-                self.arrays[f"start_{root}"] = start
+                self.arrays[f"start {root}"] = start
         starts = [
-            f'torch.from_numpy(values["start_{root}"]).to({root}.dtype)' if start is not None else "None"
+            f'torch.from_numpy(values["start {root}"]).to({root}.dtype)' if start is not None else "None"
             for root, start in zip(roots, self.plan.starts, strict=True)
         ]
         return f"torch.autograd.backward([{', '.join(roots)}], [{', '.join(starts)}])"
@@ -234,8 +238,10 @@ class _Writing:
         if known is not None:
             return known
         called = re.sub(r"\W+", "_", self.query.names.of(tensor) or "", flags=re.ASCII).strip("_")[:_LONGEST]
-        is_name = called.isidentifier() and not keyword.iskeyword(called) and called not in self.taken
-        name = called if is_name else f"t{tensor}"
+        is_name = (
+            called.isidentifier() and not keyword.iskeyword(called) and not _OF_A_NUMBER.fullmatch(called)
+        )
+        name = called if is_name and called not in self.taken else f"t{tensor}"
         self.taken.add(name)
         self.names[tensor] = name
         return name

@@ -23,6 +23,7 @@ from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
 from gradviz.replay.samples import REDUCTIONS, Term, has_weights
 from gradviz.sources.pytorch import is_installed
+from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.memory_limit import limited_memory
 
 IS_PYTORCH = is_installed()
@@ -203,7 +204,7 @@ class _Run:
                 self.tensors[number] = self._tensor(call.inputs[0])
             return
         result = self._result(call)
-        outputs = outputs_of(result)
+        outputs = tensors_returned(result, torch.Tensor)
         if len(outputs) != len(call.outputs):
             raise self._refused(call, f"returns {len(outputs)} tensors now, and {len(call.outputs)} then")
         for number, output in zip(call.outputs, outputs, strict=True):
@@ -388,25 +389,6 @@ _NAMED: dict[str, type] = {
     for name in ("dtype", "layout", "memory_format", "device")
     if isinstance(found := getattr(torch, name, None), type)
 }
-
-
-def outputs_of(result: Any) -> list[torch.Tensor]:
-    """The tensors that a call returned, as the recorder lists them."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if type(result) is torch.Size or not isinstance(result, (tuple, list)):
-        return []
-    found: list[torch.Tensor] = []
-    _collect(result, found)
-    return found
-
-
-def _collect(parts: Sequence[Any], found: list[torch.Tensor]) -> None:
-    for part in parts:
-        if isinstance(part, torch.Tensor):
-            found.append(part)
-        elif type(part) in (list, tuple):
-            _collect(part, found)
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:

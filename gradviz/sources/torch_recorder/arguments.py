@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from gradviz.sources.tensors_returned import collect, tensors_returned
 
 _PLAIN = (int, float, complex, bool, str, type(None))
 # Arguments that nobody can change, and whose text is the same where they are of the same type and equal, but for the
@@ -36,29 +38,17 @@ def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Ten
         if isinstance(arg, torch.Tensor):
             found.append(arg)
         elif type(arg) in (list, tuple):
-            _collect(arg, found)
+            collect(arg, torch.Tensor, found)
     if kwargs:
-        _collect(kwargs.values(), found)
+        collect(kwargs.values(), torch.Tensor, found)
     return found
-
-
-def _collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif type(value) in (list, tuple):
-            _collect(value, found)
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
     """The tensors that a call returned."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if type(result) is torch.Size or not isinstance(result, (tuple, list)):
+    if type(result) is torch.Size:  # most often of few sizes, and never of tensors
         return []
-    found: list[torch.Tensor] = []
-    _collect(result, found)
-    return found
+    return tensors_returned(result, torch.Tensor)
 
 
 def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating: bool) -> str:

@@ -15,7 +15,7 @@ import gradviz  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.plan import ReplayError  # noqa: E402
 from gradviz.replay.samples import Samples, samples  # noqa: E402
-from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
+from gradviz.sources.torch_terms import TorchTerms  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 
@@ -32,7 +32,7 @@ def told_apart(path: Path, program: Callable[[], object]) -> Samples:
     with gradviz.record(path, values="inputs"):
         program()
     with open_trace(path) as trace:
-        return samples(Query(trace), TorchRunner())
+        return samples(Query(trace), TorchTerms())
 
 
 def line(path: Path) -> Samples:
@@ -81,6 +81,18 @@ def test_the_gradient_that_backward_was_given_counts(path: Path, shape: tuple[in
     w = torch.tensor([1.0, 2.0], requires_grad=True)
     found = told_apart(path, lambda: (w**2).sum(0, keepdim=bool(shape)).backward(torch.full(shape, 3.0)))
     assert [term.norm for term in found.terms] == [12.0, 6.0]
+
+
+def test_a_leaf_that_is_written_to_in_between_has_one_gradient(path: Path) -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def program() -> None:
+        before = w * torch.tensor([3.0, 1.0])
+        with torch.no_grad():
+            w.add_(1)
+        (before + w * torch.tensor([4.0, 1.0])).sum().backward()
+
+    assert [term.norm for term in told_apart(path, program).terms] == [7.0, 2.0]
 
 
 @pytest.mark.parametrize(

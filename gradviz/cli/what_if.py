@@ -61,11 +61,12 @@ def what_if(
     if samples and (sets or dtype or without):
         fail("--samples shows the pass as it was: leave out --set, --dtype and --without")
     from gradviz.sources.torch_replay import TorchRunner
+    from gradviz.sources.torch_terms import TorchTerms
 
     with opened(trace) as recorded:
         words = Words(recorded)
         if samples:
-            parts = samples_of(words.query, TorchRunner(words.at_line), number)
+            parts = samples_of(words.query, TorchTerms(words.at_line), number)
             _show(samples_json(words, parts) if as_json else samples_text(words, parts))
             return
         found = what_if_of(words, TorchRunner(words.at_line), number, sets, dtype or "", without)

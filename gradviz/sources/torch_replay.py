@@ -10,7 +10,6 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -21,7 +20,6 @@ from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
-from gradviz.replay.samples import REDUCTIONS, Term, has_weights
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.memory_limit import limited_memory
@@ -54,17 +52,12 @@ class TorchRunner:
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan. Raises ReplayError where a call fails, or is none of the table's."""
-        with _alone():
-            return _Run(self, plan, edits, graph).outcome()
-
-    def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
-        """The terms of the loss that call `last` made: see TermRunner."""
-        with _alone():
-            return _Run(self, plan, Edits(), None).terms(last, most)
+        with alone():
+            return Replay(self, plan, edits, graph).outcome()
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Inside, memory is limited, and neither random numbers nor settings of this process change."""
     before = torch.get_default_dtype()
     with ExitStack() as stack:
@@ -77,8 +70,8 @@ def _alone() -> Iterator[None]:
         yield
 
 
-class _Run:
-    """One run of a plan."""
+class Replay:
+    """One run of a plan: `tensors` are all that it has, by number, `leaves` those whose gradients are asked for."""
 
     def __init__(self, runner: TorchRunner, plan: Plan, edits: Edits, graph: Graph | None) -> None:
         self.runner, self.plan, self.edits, self.graph = runner, plan, edits, graph
@@ -92,15 +85,22 @@ class _Run:
 
     def outcome(self) -> Outcome:
         """What the plan gives."""
-        self._go_through(self.plan.steps)
-        gradients = self._gradients()
-        roots = {number: array_of(self._tensor(number)) for number in self.plan.roots}
-        return Outcome(roots, gradients, self.checksums, self.small, self.made, self.nodes)
+        self.make_calls()
+        roots = [self.tensor(number) for number in self.plan.roots]
+        if self.graph is not None:
+            self._watch(self.graph, roots)
+        gradients = {
+            leaf: None if gradient is None else array_of(gradient)
+            for leaf, gradient in self.gradients(roots, self.starts(roots)).items()
+        }
+        values = dict(zip(self.plan.roots, map(array_of, roots), strict=True))
+        return Outcome(values, gradients, self.checksums, self.small, self.made, self.nodes)
 
-    def _go_through(self, steps: Sequence[Input | Call]) -> None:
+    def make_calls(self) -> None:
+        """Make the calls of the plan, with what enters them."""
         with ExitStack() as contexts:
             context = ""
-            for step in steps:
+            for step in self.plan.steps:
                 if isinstance(step, Input):
                     self._enter(step)
                     continue
@@ -110,71 +110,7 @@ class _Run:
                     contexts.close()
                     self._begin_context(contexts, step.context)
                     context = step.context
-                self._call(step)
-
-    # --- the terms of a loss
-
-    def terms(self, last: Call, most: int) -> list[Term]:
-        """The terms of the loss that call `last` made."""
-        self._go_through(self.plan.steps)
-        loss = self._tensor(last.outputs[0])
-        parts = self._parts(last, loss)
-        losses = [float(part) for part in parts.detach()]
-        order = sorted(
-            range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
-        )
-        chosen = set(order[:most])
-        start = next(None if start is None else start.reshape(()) for start in self._starts([loss]))
-        return [
-            Term(at, value, self._norms(parts[at], start) if at in chosen else {})
-            for at, value in enumerate(losses)
-        ]
-
-    def _parts(self, last: Call, loss: torch.Tensor) -> torch.Tensor:
-        """The parts of a loss, one for each index of the first dimension, which add up to it."""
-        positional, named = last.arguments
-        if last.op in REDUCTIONS:
-            elements = self._value(positional[0] if positional else named["input"], last)
-        else:
-            unreduced = replace(last, arguments=[positional, {**named, "reduction": "none"}], outputs=(-1,))
-            self._call(unreduced)
-            elements = self._tensor(-1)
-        if elements.ndim == 0:
-            raise self._refused(last, "has one element only: there is no batch")
-        by_sample = elements.flatten(1).sum(1) if elements.ndim > 1 else elements
-        total, parts = float(loss.detach()), by_sample * self._share(last, elements.numel())
-        # A NaN is the sum of any parts with a NaN: then what the loss is tells whether the parts are its own.
-        if np.isfinite(total):
-            is_weighted = not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12)
-        else:
-            is_weighted = has_weights(last)
-        if is_weighted:
-            raise self._refused(last, "weights its terms: they cannot be told apart")
-        return parts
-
-    def _share(self, last: Call, count: int) -> float:
-        """What each element of a loss has part in it with: all in a sum, one of so many in a mean. Targets that a loss
-        ignores do not count."""
-        positional, named = last.arguments
-        if last.op == "sum" or named.get("reduction") == "sum":
-            return 1.0
-        target = positional[1] if len(positional) > 1 else named.get("target")
-        if "ignore_index" in named and target is not None:
-            count = int((self._value(target, last) != named["ignore_index"]).sum())
-        return 1 / max(count, 1)
-
-    def _norms(self, part: torch.Tensor, start: torch.Tensor | None) -> dict[int, float]:
-        """The norms of the gradients of a part, by leaf, where the pass begins with `start`."""
-        found = torch.autograd.grad(
-            part, [leaf for _, leaf in self.leaves], start, retain_graph=True, allow_unused=True
-        )
-        norms: dict[int, float] = {}
-        for (number, _), gradient in zip(self.leaves, found, strict=True):
-            if gradient is not None:
-                norms[number] = float(
-                    np.hypot(norms.get(number, 0.0), float(gradient.detach().double().norm()))
-                )
-        return norms
+                self.call(step)
 
     # --- inputs
 
@@ -197,16 +133,16 @@ class _Run:
 
     # --- calls
 
-    def _call(self, call: Call) -> None:
+    def call(self, call: Call) -> None:
         """Make a call, and note what it gives."""
         if call.event in self.edits.without:
             for number in call.outputs:
-                self.tensors[number] = self._tensor(call.inputs[0])
+                self.tensors[number] = self.tensor(call.inputs[0])
             return
         result = self._result(call)
         outputs = tensors_returned(result, torch.Tensor)
         if len(outputs) != len(call.outputs):
-            raise self._refused(call, f"returns {len(outputs)} tensors now, and {len(call.outputs)} then")
+            raise self.refused(call, f"returns {len(outputs)} tensors now, and {len(call.outputs)} then")
         for number, output in zip(call.outputs, outputs, strict=True):
             self.tensors[number] = output
         self._note(call)
@@ -217,23 +153,23 @@ class _Run:
             name = "Tensor.double" if self.edits.dtype == "float64" else "Tensor.float"
         function: Any = self.runner.functions.get(name)
         if function is None:
-            raise self._refused(call, "is not among the functions that a replay may call")
+            raise self.refused(call, "is not among the functions that a replay may call")
         positional, named = call.arguments
         try:
-            args = [self._value(part, call) for part in positional]
-            kwargs = {key: self._value(part, call) for key, part in named.items()}
+            args = [self.value(part, call) for part in positional]
+            kwargs = {key: self.value(part, call) for key, part in named.items()}
             if not IS_PYTORCH:  # it does without the arguments that PyTorch has given up
                 kwargs = {key: part for key, part in kwargs.items() if part is not None}
             if call.generator is None:
                 return function(*args, **kwargs)
             return self._random_result(call, function, args, kwargs)
         except _REFUSALS as error:
-            raise self._refused(call, f"cannot be called: {_first_line(error)}") from error
+            raise self.refused(call, f"cannot be called: {_first_line(error)}") from error
 
     def _random_result(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a call gives with the random numbers that it had."""
         state = torch.from_numpy(np.array(call.generator, np.uint8))
-        device = self._tensor(call.inputs[0]).device
+        device = self.tensor(call.inputs[0]).device
         set_state = (
             torch.set_rng_state if device.type != "cuda" else lambda s: torch.cuda.set_rng_state(s, device)
         )
@@ -245,7 +181,7 @@ class _Run:
             return self._widened_dropout(call, function, args, kwargs)
         result = function(*args, **kwargs)
         if not torch.equal(get_state(), state):
-            raise self._refused(call, f"draws other random numbers in {self.edits.dtype}")
+            raise self.refused(call, f"draws other random numbers in {self.edits.dtype}")
         return result
 
     def _widened_dropout(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -277,30 +213,29 @@ class _Run:
 
     # --- the gradients
 
-    def _gradients(self) -> dict[int, np.ndarray | None]:
-        """The gradients of the leaves. A leaf that entered at several versions gets the sum, as from PyTorch."""
-        roots = [self._tensor(number) for number in self.plan.roots]
+    def gradients(
+        self, roots: Sequence[torch.Tensor], starts: Sequence[torch.Tensor | None], retain_graph: bool = False
+    ) -> dict[int, torch.Tensor | None]:
+        """The gradients of the leaves, from roots. A leaf that entered at several versions gets the sum, as from
+        PyTorch. Raises ReplayError where that is impossible."""
         if not any(root.requires_grad for root in roots):
             raise ReplayError(
                 "the loss leads to nothing that requires a gradient: no backward pass is possible"
             )
-        if self.graph is not None:
-            self._watch(self.graph, roots)
         try:
             found = torch.autograd.grad(
-                roots, [leaf for _, leaf in self.leaves], self._starts(roots), allow_unused=True,
+                roots, [leaf for _, leaf in self.leaves], starts, retain_graph, allow_unused=True,
                 materialize_grads=False,
             ) if self.leaves else ()  # fmt: skip
         except _REFUSALS as error:
             raise ReplayError(f"the backward pass cannot run: {_first_line(error)}") from error
-        gradients: dict[int, np.ndarray | None] = {}
+        gradients: dict[int, torch.Tensor | None] = {}
         for (number, _), gradient in zip(self.leaves, found, strict=True):
-            before = gradients.get(number)
-            now = None if gradient is None else array_of(gradient)
+            before, now = gradients.get(number), None if gradient is None else gradient.detach()
             gradients[number] = now if before is None else before if now is None else before + now
         return gradients
 
-    def _starts(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def starts(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients that the pass begins with at its roots."""
         return [
             None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype)
@@ -330,24 +265,25 @@ class _Run:
 
     # --- arguments
 
-    def _tensor(self, number: int) -> torch.Tensor:
+    def tensor(self, number: int) -> torch.Tensor:
+        """A tensor by its number. Raises ReplayError for one that is none."""
         try:
             return self.tensors[number]
         except KeyError:
             raise ReplayError(f"t{number} is missing: the trace is damaged") from None
 
-    def _value(self, tree: Any, call: Call) -> Any:
+    def value(self, tree: Any, call: Call) -> Any:
         """What a part of the arguments stands for. Raises ReplayError for what is none of the forms."""
         if tree is None or isinstance(tree, (bool, int, float, str)):
             return tree
         if isinstance(tree, list):
-            return [self._value(part, call) for part in tree]
+            return [self.value(part, call) for part in tree]
         if isinstance(tree, dict) and len(tree) == 1:
             ((kind, of),) = tree.items()
             if kind == "tensor" and type(of) is int and 0 <= of < len(call.inputs):
-                return self._tensor(call.inputs[of])
+                return self.tensor(call.inputs[of])
             if kind in ("tuple", "slice", "complex") and isinstance(of, list):
-                parts = [self._value(part, call) for part in of]
+                parts = [self.value(part, call) for part in of]
                 return (
                     tuple(parts) if kind == "tuple" else slice(*parts) if kind == "slice" else complex(*parts)
                 )
@@ -357,7 +293,7 @@ class _Run:
                 return float(of)
             if isinstance(of, str) and kind in _NAMED:
                 return self._named(kind, of)
-        raise self._refused(call, "has arguments of a form that there is not")
+        raise self.refused(call, "has arguments of a form that there is not")
 
     def _named(self, kind: str, name: str) -> Any:
         if kind == "device":
@@ -380,7 +316,8 @@ class _Run:
             elif key in ("cpu", "cuda") and not self.edits.dtype:
                 contexts.enter_context(torch.autocast(_device(key).type, dtype))
 
-    def _refused(self, call: Call, why: str) -> ReplayError:
+    def refused(self, call: Call, why: str) -> ReplayError:
+        """The error that says of a call, and where it is, why the plan cannot run."""
         return ReplayError(f"{call.function}{self.runner.place(call.site)} {why}")
 
 

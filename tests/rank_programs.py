@@ -638,6 +638,21 @@ def largest_reduced_to_rank_0() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def part_of_no_model_clipped() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    w = nn.Parameter(distribute_tensor(torch.randn(8), init_device_mesh("cpu", (world,)), [Shard(0)]))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (w.to_local() * (rank + 1)).pow(2).mean().backward()
+        part = w.grad.to_local()
+        part.mul_(0.01 / part.norm())  # <- ranks-clip
+        optimizer.step()
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -652,7 +667,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     other_weight_decay, other_rate_later, used_on_one_rank, same_sampler_everywhere, buffers_not_handed_out,
     clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
-    divided_by_another_number, largest_reduced_to_rank_0,
+    divided_by_another_number, largest_reduced_to_rank_0, part_of_no_model_clipped,
 )  # fmt: skip
 
 

@@ -75,6 +75,14 @@ def test_a_fault_between_ranks_is_named_on_its_line(name: str, runs: Path) -> No
     assert others == ALSO.get(name, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("ranks-clip", "model.parameters()"), ("part_of_no_model_clipped", "[w]")]
+)
+def test_the_clip_that_is_advised_names_the_parameters(name: str, parameters: str, runs: Path) -> None:
+    (found,) = found_in(runs, name)
+    assert found.fix.startswith(f"torch.nn.utils.clip_grad_norm_({parameters}, 0.01)")
+
+
 @pytest.mark.parametrize("name", HEALTHY_NAMES)
 def test_a_healthy_run_of_ranks_is_not_accused(name: str, runs: Path) -> None:
     assert [(finding.rule, finding.message) for finding in found_in(runs, name)] == []

@@ -29,13 +29,14 @@ Not reported: parts that all ranks scale by one factor, and clipping of each ele
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import sqrt
 
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named, site_of_event
 from gradviz.query.replicas import Replicas
 from gradviz.query.scaled_parts import ScaledPart, scaled_parts
+from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _Scaled = dict[int, dict[str, ScaledPart]]  # by rank and parameter
@@ -58,9 +59,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     lie = "lie" if len(apart) > 1 else "lies"
     factors = each_rank(ranks, [number(parts[name].factor, 4) for parts in scaled.values()])
     yield RankFound(
-        f"the gradient{'s' * (len(apart) > 1)} of {named(apart)} {lie} on the ranks in parts, and each rank scales its "
-        f"own by another factor: that of {named([name])} by {factors}. {_norms_told(ranks, scaled, norms)}",
-        f"torch.nn.utils.clip_grad_norm_({_model_of(name)}.parameters(), {_bound(scaled, norms, name)})  "
+        f"the gradient{'s' * (len(apart) > 1)} of {named(apart)} {lie} on the ranks in parts, which the ranks scale by "
+        f"different factors: that of {named([name])} by {factors}. {_norms_told(ranks, scaled, norms)}",
+        f"torch.nn.utils.clip_grad_norm_({_parameters(names)}, {_bound(scaled, norms, name)})  "
         "# in the place of what scales the parts",
         site_of_event(query, event),
         tuple(ranks.ranks),
@@ -89,9 +90,13 @@ def _are_apart(parts: list[ScaledPart]) -> bool:
     return max(factors) > min(factors) * (1 + _SAME)
 
 
-def _model_of(name: str) -> str:
-    """The variable of a model, by the name of a parameter."""
-    return name.partition(".")[0]
+def _parameters(names: Sequence[str]) -> str:
+    """The expression that gives parameters by their names: those of a model, `[w]` where it is of none."""
+    models = dict.fromkeys(f"{clean(name).partition('.')[0]}.parameters()" for name in names if "." in name)
+    alone = [clean(name) for name in names if "." not in name]
+    if len(models) == 1 and not alone:
+        return next(iter(models))
+    return f"[{', '.join([*(f'*{model}' for model in models), *alone])}]"
 
 
 def _bound(scaled: _Scaled, norms: dict[int, float], name: str) -> str:

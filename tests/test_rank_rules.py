@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]  # two processes, each of whi
 ROOT = Path(__file__).parent.parent
 HEALTHY_NAMES = [*(f"{rule}.cured" for rule in BETWEEN_RANKS), *(one.__name__ for one in HEALTHY)]
 FAULTY_NAMES = [*BETWEEN_RANKS, *(one.__name__ for one in FAULTY)]
-SINCE = {"in_shards": "2.6", "tensors_in_parts": "2.6"}  # what PyTorch 2.5 has not, or not there
 # What a rank has by itself, beside its difference from the others.
 ALSO = {"used_on_one_rank": ["unused-parameter"], "ranks-mode": ["wrong-mode"]}
 

@@ -94,6 +94,44 @@ def test_a_module_that_is_called_often_before_a_pass_counts_once(net: Any, tmp_p
     assert [event.module for event in events] == ["net.0", "net.1", "net.2"]
 
 
+def test_an_activation_is_that_of_the_pass_and_not_of_an_evaluation_before_it(
+    net: Any, tmp_path: Path
+) -> None:
+    x = torch.randn(50, 20)
+    with gradviz.record(tmp_path / "run.gradviz", histograms=True):
+        net(x).sum().backward()
+        with torch.no_grad():
+            net(100 * x)
+        net(x).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        found = {(one.name, one.what): one.histograms for one in binned(Query(trace))}
+    first, second = (found["net.0", "activation"][number] for number in (1, 2))
+    assert (second.low, second.high) == (first.low, first.high)
+
+
+def test_a_frozen_part_that_runs_without_grad_has_its_activation(tmp_path: Path) -> None:
+    frozen, head = torch.nn.Linear(20, 30), torch.nn.Linear(30, 1)
+    with gradviz.record(tmp_path / "run.gradviz", histograms=True):
+        with torch.no_grad():
+            hidden = frozen(torch.randn(9, 20))
+        head(hidden).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert ("frozen", "activation") in {(one.name, one.what) for one in binned(Query(trace))}
+
+
+@pytest.mark.parametrize(("reentrant", "passes"), [(True, [1]), (False, [1, 2])])
+def test_what_a_checkpoint_computes_again_is_not_of_the_next_pass(
+    net: Any, reentrant: bool, passes: list[int], tmp_path: Path
+) -> None:
+    x = torch.randn(50, 20, requires_grad=True)
+    with gradviz.record(tmp_path / "run.gradviz", histograms=True):
+        for _ in range(3):
+            torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        found = {(one.name, one.what): one.histograms for one in binned(Query(trace))}
+    assert [*found["net.0", "activation"]] == passes
+
+
 def test_what_has_no_range_is_left_out(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Histograms of activations, parameters and gradients, for `--histograms`.
 
-What it costs is bounded: passes 1, 2, 4, 8 and so on are looked at, of each the first call of each module without
+What it costs is bounded: passes 1, 2, 4, 8 and so on are looked at, of each one call or two of each module without
 modules inside, and of a tensor no more elements than are soon counted."""
 
 from __future__ import annotations
@@ -27,17 +27,23 @@ class Binning:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.passes = 0  # that have ended
-        self.seen: set[str] = set()  # the modules of the forward that goes on
+        self.seen: dict[str, bool] = {}  # the modules of the forward that goes on; whether grad was enabled
 
     @safely
     def called(self, module: torch.nn.Module, path: str, result: Any) -> None:
-        """A module has returned."""
-        if next(module.children(), None) is not None or path in self.seen or not self._is_chosen():
+        """A module has returned. What it returned without grad, as in an evaluation, counts for the pass only until it
+        is called with grad."""
+        if next(module.children(), None) is not None or not self._is_chosen():
+            return
+        with_grad = torch.is_grad_enabled()
+        if self.seen.get(path, False) or (path in self.seen and not with_grad):
+            return
+        if torch._C._current_autograd_node() is not None:  # a checkpoint computes it again
             return
         first = next(iter(outputs_of(result)), None)
-        if first is None or len(self.seen) >= _MOST_TENSORS:
+        if first is None or (len(self.seen) >= _MOST_TENSORS and path not in self.seen):
             return
-        self.seen.add(path)
+        self.seen[path] = with_grad
         self._tell(first, first, "activation", path)
 
     @safely

@@ -20,6 +20,7 @@ from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
+from gradviz.query.collective_calls import sums  # noqa: E402
 from gradviz.query.cuts import sources  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 
@@ -238,3 +239,36 @@ def test_a_collective_writes_the_tensors_that_it_is_given(tmp_path: Path, group:
         assert (stacked.op, of_elements.op) == ("stack", "gather")
         assert query.tensors.writes(*of_elements.outputs) == []
         assert query.tensors.maker(*of_elements.outputs) == of_elements.index
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "is_sum"),
+    [
+        (lambda: {}, "", True),
+        (lambda: {"op": dist.ReduceOp(dist.ReduceOp.SUM)}, "SUM", True),
+        (lambda: {"op": dist._make_nccl_premul_sum(0.5)}, "PREMUL_SUM", False),  # which may be the mean
+    ],
+)
+def test_a_reduction_that_was_made_is_called_by_its_name(
+    made: Callable[[], dict[str, Any]],
+    name: str,
+    is_sum: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which PyTorch replaces for good
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        with gradviz.record(tmp_path / "run.gradviz"):
+            w = nn.Parameter(torch.ones(2))
+            w.sum().backward()
+            dist.all_reduce(w.grad, **made())
+    finally:
+        dist.destroy_process_group()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        (event,) = query.tensors.ops[query.tensors.are_collectives].tolist()
+        assert query.tensors.op(event).args == name
+        assert [at for _, at in query.of(sums)] == [event] * is_sum

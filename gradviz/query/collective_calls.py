@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import Trace
 
 ALL_REDUCE = "all_reduce"
 _IN_GROUP = "all_reduce in a group"  # of DistributedDataParallel over some ranks
@@ -113,11 +114,16 @@ def all_reduced(query: Query) -> np.ndarray:
     pairs.append(np.stack([written["tensor"][own], written.events[own]], axis=1))
     ops = trace.table(Kind.OP)
     outputs = ops.lists("outputs")
-    of_some = trace.named(ops["args"], [text for text in trace.strings.values() if is_of_some_ranks(text)])
-    told = (trace.named(ops["op"], (ALL_REDUCE,)) & ~of_some)[outputs.owners]
+    told = (trace.named(ops["op"], (ALL_REDUCE,)) & ~_are_of_some_ranks(trace))[outputs.owners]
     pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
     found = np.concatenate(pairs)
     return found[contained(found[:, 0], grads)]
+
+
+def _are_of_some_ranks(trace: Trace) -> np.ndarray:
+    """For each OP event, whether it is a collective of a group."""
+    texts = [text for text in trace.strings.values() if is_of_some_ranks(text)]
+    return trace.named(trace.table(Kind.OP)["args"], texts)
 
 
 # The reductions that neither add nor average.
@@ -127,10 +133,23 @@ _NO_SUMS = frozenset({"MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"})
 def reduced_otherwise(query: Query) -> list[tuple[int, int, str]]:
     """The gradients of which all ranks keep the largest, the smallest or the product, in order: the gradient, the
     event, and the reduction. Use `query.of(reduced_otherwise)`."""
+    return [reduced for reduced in query.of(_reductions) if reduced[2] in _NO_SUMS]
+
+
+def sums(query: Query) -> list[tuple[int, int]]:
+    """The gradients that the program sums over all ranks itself, each with the event, in order. Use
+    `query.of(sums)`."""
+    return [(gradient, event) for gradient, event, how in query.of(_reductions) if how == "SUM"]
+
+
+def _reductions(query: Query) -> list[tuple[int, int, str]]:
+    """The gradients that the program all-reduces over all ranks itself, in order: the gradient, the event, and the
+    reduction."""
     found = []
     for gradient, event in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
-        parts = query.tensors.op(event).args.split(", ") if query.tensors.is_op(event) else []
-        found += [(gradient, event, part) for part in parts if part in _NO_SUMS]
+        if query.tensors.is_op(event):
+            named = (part for part in query.tensors.op(event).args.split(", ") if part not in ("", "async"))
+            found.append((gradient, event, next(named, "SUM")))  # the default
     return found
 
 
@@ -161,18 +180,5 @@ def is_reduced_in_groups(query: Query) -> bool:
         return True
     grads = set(query.tensors.grads.values.tolist())
     ops = trace.table(Kind.OP)
-    own = trace.named(ops["op"], (ALL_REDUCE,))
-    own &= trace.named(ops["args"], [text for text in trace.strings.values() if is_of_some_ranks(text)])
+    own = trace.named(ops["op"], (ALL_REDUCE,)) & _are_of_some_ranks(trace)
     return any(grads.intersection(query.tensors.op(event).outputs) for event in ops.events[own].tolist())
-
-
-def sums(query: Query) -> list[tuple[int, int]]:
-    """The gradients that the program sums over all ranks itself, each with the event, in order: by `all_reduce` with
-    SUM, its default. Use `query.of(sums)`."""
-    found = []
-    for gradient, event in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
-        if query.tensors.is_op(event):
-            parts = query.tensors.op(event).args.split(", ")
-            if "group" not in parts and not {"AVG", "MAX", "MIN", "PRODUCT"} & set(parts):
-                found.append((gradient, event))
-    return found

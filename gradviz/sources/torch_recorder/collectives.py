@@ -197,7 +197,12 @@ def _is_of_some(group: Any) -> bool:
 
 def _text(given: dict[str, Any], late: bool) -> str:
     """The arguments that say what is done: `SUM`, `src=0`, `group` if it is one of some ranks."""
-    parts = [str(given["op"]).rpartition(".")[2]] if "op" in given else []
+    parts = [_reduction(given["op"])] if "op" in given else []
     parts += [f"{name}={given[name]}" for name in ("src", "dst") if given.get(name) is not None]
     parts += ["group"] if _is_of_some(given.get("group")) else []
     return ", ".join([*parts, "async"] if late else parts)
+
+
+def _reduction(op: Any) -> str:
+    """What a `ReduceOp` is called, also one that was made: `SUM`, `PREMUL_SUM`."""
+    return str(getattr(op, "op", op)).rpartition(".")[2]

@@ -244,7 +244,7 @@ def test_a_collective_writes_the_tensors_that_it_is_given(tmp_path: Path, group:
 @pytest.mark.parametrize(
     ("made", "name", "is_sum"),
     [
-        (lambda: {}, "", True),
+        (dict, "", True),
         (lambda: {"op": dist.ReduceOp(dist.ReduceOp.SUM)}, "SUM", True),
         (lambda: {"op": dist._make_nccl_premul_sum(0.5)}, "PREMUL_SUM", False),  # which may be the mean
     ],

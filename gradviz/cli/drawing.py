@@ -98,21 +98,20 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             note = save(textbook(Words(traces[0]), graph, choice.names), path, choice.theme)
             return f"wrote {path}: {graph.run()}, as in a textbook" + (note and f"; {note}")
         is_json = path.suffix.lower() == ".json"
-        parts = [_read(trace, choice) for trace in traces]
-        graph = _sliced(Query(parts[0]), choice.number, choice, not is_json, found[0])
+        queries = [Query(_read(trace, choice)) for trace in traces]
+        graph = _sliced(queries[0], choice.number, choice, not is_json, found[0])
         if are_of_one_run(traces):
-            graph = _of_ranks(graph, parts, choice, found)
+            graph = _of_ranks(graph, dict(zip(ranked_traces(traces), queries, strict=True)), choice, found)
         elif len(traces) > 1:  # the same pass of all
             number = graph.pass_number
             graphs = [
-                _sliced(Query(trace), number, choice, not is_json, known)
-                for trace, known in zip(parts[1:], found[1:], strict=True)
+                _sliced(query, number, choice, not is_json, known)
+                for query, known in zip(queries[1:], found[1:], strict=True)
             ]
             graph = beside([graph, *graphs], [label_of(trace) for trace in traces])
         elif choice.beside:
-            query = Query(parts[0])
-            graphs = [graph, *(_sliced(query, n, choice, not is_json, found[0]) for n in choice.beside)]
-            graph = passes_beside(graphs)
+            others = [_sliced(queries[0], n, choice, not is_json, found[0]) for n in choice.beside]
+            graph = passes_beside([graph, *others])
         _rename(graph, choice.names)
         asked = choice.depth is not None or choice.unfold or choice.rolled
         if asked or not (choice.whole or is_json):
@@ -136,18 +135,17 @@ def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
 
 
 def _of_ranks(
-    first: Graph, traces: list[Trace], choice: Choice, found: list[list[tuple[int, Finding]]]
+    first: Graph, queries: dict[int, Query], choice: Choice, found: list[list[tuple[int, Finding]]]
 ) -> Graph:
-    """The graph of the ranks of one run, of the same pass on all that have it."""
-    graphs, queries, without = {}, {}, []
-    for rank, trace, known in zip(ranked_traces(traces), traces, found, strict=True):
-        query = Query(trace)
-        if first.pass_number is not None and trace.find_pass(first.pass_number) is None:
+    """The graph of the ranks of one run, of the same pass on all that have it. The first one's is built again: it is
+    that of the pass alone, as those of the others."""
+    graphs, without = {}, []
+    for (rank, query), known in zip(queries.items(), found, strict=True):
+        if first.pass_number is not None and query.trace.find_pass(first.pass_number) is None:
             without.append(rank)
             continue
         graphs[rank] = _sliced(query, first.pass_number, choice, True, known)
-        queries[rank] = query
-    graph = over_ranks(graphs, queries)
+    graph = over_ranks(graphs, {rank: queries[rank] for rank in graphs})
     graph.why = first.why
     if without:
         graph.notes.append(f"no pass {first.pass_number} on {called_ranks(without)}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from gradviz.query.query import Query
-from gradviz.replay.plan import ReplayError
-from gradviz.replay.replayed_elements import can_fill, fill_in
+from gradviz.tracefile import Trace
 
 
 def filled_in(query: Query, number: int) -> bool:
     """Give the states of pass `number` the elements that a replay computes. False where that cannot be done."""
-    if not can_fill(query.trace):
+    if not _can_fill(query.trace):
         return False
+    from gradviz.replay.plan import ReplayError  # here, since most traces need no replay
+    from gradviz.replay.replayed_elements import fill_in
     from gradviz.sources.torch_replay import TorchRunner
 
     try:
@@ -25,3 +26,8 @@ def filled_in_at(query: Query, event: int) -> bool:
     own."""
     found = query.trace.pass_ending_from(event)
     return found is not None and filled_in(query, found.number)
+
+
+def _can_fill(trace: Trace) -> bool:
+    """Whether a replay may know elements that a trace has not."""
+    return trace.meta.get("values") == "inputs" and "redacted" not in trace.meta

@@ -8,12 +8,6 @@ from gradviz.events.kinds import Kind, Produced, Received
 from gradviz.query.query import Query
 from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, checked
 from gradviz.replay.plan import Plan, ReplayError, plan_of
-from gradviz.tracefile import Trace
-
-
-def can_fill(trace: Trace) -> bool:
-    """Whether a replay may know elements that a trace has not."""
-    return trace.meta.get("values") == "inputs" and "redacted" not in trace.meta
 
 
 def fill_in(query: Query, runner: Runner, number: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from gradviz.diagnose import check
+from gradviz.events.values import GRADES
 from gradviz.notebook import draw, show
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
@@ -21,7 +22,7 @@ MOST_EVENTS = 200_000  # of a cell that is checked: half a second
 
 @click.command(add_help_option=False)
 @click.option("-o", "output", type=click.Path(path_type=Path))
-@click.option("--values", type=click.Choice(["none", "stats", "inputs", "full"]), default="stats")
+@click.option("--values", type=click.Choice(GRADES), default="stats")
 @click.option("--page", "as_page", is_flag=True)
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light")
 def options(**chosen: Any) -> dict[str, Any]:

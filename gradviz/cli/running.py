@@ -16,6 +16,7 @@ from gradviz.cli.findings import hints
 from gradviz.cli.summary import summary
 from gradviz.diagnose import Finding
 from gradviz.diagnose.rule_settings import Settings
+from gradviz.events.values import GRADES
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.ranks_here import of_this_rank
 from gradviz.sources.script import Outcome, Target
@@ -40,7 +41,7 @@ _PARAMETERS = (
     ),
     click.option(
         "--values",
-        type=click.Choice(["none", "stats", "inputs", "full"]),
+        type=click.Choice(GRADES),
         default="stats",
         show_default=True,
         help="Which values of tensors to keep; small tensors are kept in full unless `none`. `inputs`: what a pass can "

@@ -220,3 +220,18 @@ def test_what_a_function_returns_in_a_tuple_has_the_names_that_its_caller_gives(
         "x.sum() * 6": None,
         "x.sum() * 7": None,
     }
+
+
+def test_what_the_making_of_a_module_computes_is_not_called_as_the_module(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    weight_norm = torch.nn.utils.parametrizations.weight_norm
+    with record(tmp_path / "run.gradviz"):
+        layer = weight_norm(torch.nn.Linear(2, 3))
+        out = layer(torch.ones(4, 2))
+        out.sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        names = Query(trace).names
+        assert {name.partition(".")[0] for name in trace.parameters.values()} == {"layer"}
+        assert names.tensor_called("layer", trace.count) == 0
+        assert names.tensor_called("out", trace.count) > 0
+        assert "layer" not in names.all.labels

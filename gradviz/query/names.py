@@ -57,22 +57,32 @@ class Names(Lookup):
                 found.setdefault(tensor, names[0])
         return found
 
+    def assigned_at(self, number: int) -> tuple[str, ...]:
+        """The variables that the value of a site goes to; none where one of them holds a module, and no module was
+        called there: `model = DistributedDataParallel(net)` runs ops, too, whose results nobody has."""
+        site = self.trace.sites.get(number)
+        names = site.names if site is not None else ()
+        return () if number not in self.calls and not self._modules.isdisjoint(names) else names
+
+    @cached_property
+    def _modules(self) -> set[str]:
+        """The variables that hold a module with parameters."""
+        return {path.partition(".")[0] for path in self.trace.parameters.values() if "." in path}
+
     def given(self, tensor: int, maker: Event | None) -> str | None:
         """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
         is none."""
-        site = self.trace.sites.get(maker.site) if maker is not None else None
-        if site is None or not site.names:
+        names = self.assigned_at(maker.site) if maker is not None else ()
+        if not names:
             return None
         if isinstance(maker, TensorMade):
             if maker.how in _UNASSIGNED:
                 return None
-            return site.names[0] if len(site.names) == 1 else None
+            return names[0] if len(names) == 1 else None
         assert isinstance(maker, OpRan)
         if tensor not in maker.outputs or not self._is_result(maker):
             return None
-        if len(maker.outputs) == len(site.names):
-            return site.names[maker.outputs.index(tensor)]
-        return None
+        return names[maker.outputs.index(tensor)] if len(maker.outputs) == len(names) else None
 
     def _is_result(self, op: OpRan) -> bool:
         """Whether the op computed the result of its site. A library function or a module may run several ops
@@ -195,14 +205,14 @@ class AllNames:
         sites = self.trace.events["site"][made].astype(np.int32)
         highest = max((*self.trace.sites, int(sites.max(initial=0)))) + 1
         lengths = np.zeros(highest, np.int64)
-        for number, site in self.trace.sites.items():
-            lengths[number] = len(site.names)
+        for number in self.trace.sites:
+            lengths[number] = len(self.names.assigned_at(number))
         named = (lengths[sites] > 0) & (lengths[sites] == np.maximum(counts, 1))
         named &= (counts == 0) | self.is_result[made]
         named &= ~contained(made, self._seeds)
         codes = np.zeros(len(made), np.int32)
         for site in distinct(sites[named]).tolist():
-            names = np.array([self._code(name) for name in self.trace.sites[site].names])
+            names = np.array([self._code(name) for name in self.names.assigned_at(site)])
             here = named & (sites == site)
             codes[here] = names[positions[here]]
         return codes

@@ -1,8 +1,8 @@
 """`constant-start`: two layers that follow each other begin with one number everywhere, so that all units between them
-compute the same for good.
+compute the same and learn the same.
 
-Why it is bad: each unit gets the gradient of the others, too. The layer is as wide as a single unit, however long it
-trains.
+Why it is bad: each unit gets the gradient of the others, too. As long as nothing else reads these weights, the layer
+is as wide as a single unit, however long it trains.
 
 Example:
 

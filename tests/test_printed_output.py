@@ -101,6 +101,17 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
         assert [line.text for line in others] == [str(k) for k in range(MOST_LINES - 1)]
 
 
+def test_a_long_write_ends_its_lines_where_the_program_did(tmp_path: Path) -> None:
+    program = (
+        "import sys\nprint('x' * 9000)\nprint('next')\n"
+        "sys.stdout.write('y' * 8500 + '\\nnot kept\\nend')\nprint(' of it')\nprint('z' * 9000, 'last')\n"
+    )
+    _, path = recorded(tmp_path, program, "--printed")
+    with open_trace(path) as trace:
+        lines = [(line.text[:10], line.length) for line in trace.printed]
+    assert lines == [("x" * 10, 9000), ("next", 4), ("y" * 10, 8500), ("end of it", 9), ("z" * 10, 9005)]
+
+
 def test_lines_of_passes_that_are_not_kept_go_with_them(tmp_path: Path) -> None:
     program = (
         "import gradviz.engine as torch\nw = torch.ones(2, requires_grad=True)\n"

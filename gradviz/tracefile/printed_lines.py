@@ -25,10 +25,14 @@ class PrintedLine(NamedTuple):
 
 
 class _Piece(NamedTuple):
+    """What was written at once, or a part of it: its last line has so many characters `more`, and `ends` there or goes
+    on."""
+
     event: int
     site: int
     text: str
-    is_cut: bool
+    more: int
+    ends: bool
 
 
 class PrintedLines:
@@ -43,10 +47,19 @@ class PrintedLines:
         self._is_over = False
 
     def add(self, event: int, site: int, text: str) -> None:
-        """Note what was written when so many events had happened."""
+        """Note what was written when so many events had happened. Of a long text the first lines are kept, and the
+        last one."""
+        end = text.find("\n", _WIDEST_PIECE)
+        if end < 0:
+            self._add(event, site, text, is_ended=False)
+        else:
+            self._add(event, site, text[:end], is_ended=True)
+            self._add(event, site, text[text.rindex("\n") + 1 :], is_ended=False)
+
+    def _add(self, event: int, site: int, text: str, is_ended: bool) -> None:
         kept = text[:_WIDEST_PIECE]
         self._left -= len(kept) + 1
-        self._pieces.append(_Piece(event, site, kept, len(text) > len(kept)))
+        self._pieces.append(_Piece(event, site, kept, len(text) - len(kept), is_ended))
 
     def end(self) -> None:
         """The program has ended: a line without an end is complete."""
@@ -75,15 +88,16 @@ class PrintedLines:
         return found
 
     def _ended_by(self, piece: _Piece) -> Iterator[PrintedLine]:
-        """The lines that a piece ends. A piece that is cut ends its last line: what follows belongs to another."""
+        """The lines that a piece ends."""
         *whole, rest = piece.text.split("\n")
         for text in whole:
             yield self._with(piece, text)
             self._begun = None
-        if rest:
-            self._begun = self._with(piece, rest)
-        if piece.is_cut and self._begun is not None:
-            yield self._begun._replace(length=self._begun.length + 1)
+        if rest or piece.more:
+            line = self._with(piece, rest)
+            self._begun = line._replace(length=line.length + piece.more)
+        if piece.ends and self._begun is not None:
+            yield self._begun
             self._begun = None
 
     def _with(self, piece: _Piece, text: str) -> PrintedLine:

@@ -74,9 +74,9 @@ class record:
     forward runs again; `source` whether the trace keeps the source texts of the program (places stay); `profile`
     whether to measure the time, the memory and the operations of PyTorch's ops; `histograms` whether to count the
     elements of what modules return, of parameters and of gradients in 32 bins, on PyTorch, at passes 1, 2, 4, 8 and
-    so on. `through` makes of the recorder whom the engine tells in its place, and who tells the recorder. Without
-    `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError where
-    the file cannot be written, ValueError for a setting that does not exist."""
+    so on. `through` wraps the recorder: it is given the recorder and returns the listener that the engine calls.
+    Without `with_torch` PyTorch is left alone. An exception passes through, and is noted in the trace. Raises OSError
+    where the file cannot be written, ValueError for a setting that does not exist."""
 
     def __init__(
         self,

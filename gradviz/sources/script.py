@@ -68,9 +68,9 @@ class Companion(Protocol):
 class Running:
     """A script that runs, and is recorded into `trace`: what it does with gradviz's engine and with PyTorch.
 
-    What `import torch` gives the `engine` says: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch where it
-    is installed. A `stopper` may end the script. `say` takes a line for the user. `printed` keeps what the script
-    prints. The other settings are those of `record`.
+    `engine` decides which module `import torch` returns: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch
+    where it is installed. A `stopper` may end the script. `say` takes a line for the user. `printed` keeps what the
+    script prints. The other settings are those of `record`.
 
     `begin()`, `execute(running)`, `ended()`, `end()` follow one another. Raises ScriptError and OSError where nothing
     can be run or written."""

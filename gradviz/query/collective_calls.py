@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.query.changes import writes_by_any_name
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
@@ -151,6 +152,12 @@ def _reductions(query: Query) -> list[tuple[int, int, str]]:
             named = (part for part in query.tensors.op(event).args.split(", ") if part not in ("", "async"))
             found.append((gradient, event, next(named, "SUM")))  # the default
     return found
+
+
+def changes_between(query: Query, gradient: int, since: int, until: int) -> list[int]:
+    """The events between two at which something other than `all_reduce` changes a gradient, by whatever name."""
+    events = writes_by_any_name(query, gradient)
+    return [e for e in events if since < e < until and query.tensors.writer(e) != ALL_REDUCE]
 
 
 class HandedOver(NamedTuple):

@@ -13,9 +13,7 @@ import numpy as np
 
 from gradviz.events.kinds import Stepped
 from gradviz.events.values import Stats
-from gradviz.query.changes import writes_by_any_name
-from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, collective_clock, collectives, sums
-from gradviz.query.cuts import root_is_mean
+from gradviz.query.collective_calls import all_reduced, changes_between, collective_clock, collectives
 from gradviz.query.of_one_rank import (
     MOST_ROOTS,
     MOST_STEPS,
@@ -69,26 +67,6 @@ class Drift:
     values: tuple[Snapshot | None, ...]
     since: tuple[int, ...]
     until: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """A gradient that is summed over the ranks at an event and changed no more before the first step, though the loss
-    is a mean. `averaged` says whether the ranks had averaged it before, `summed` whether they had summed it."""
-
-    name: str
-    event: int
-    averaged: bool
-    summed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OtherShare:
-    """A gradient that is summed over the ranks, and then divided by something other than their number, at an event."""
-
-    name: str
-    event: int
-    divisor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +239,10 @@ class Replicas:
         if not are_same(values):
             return ()
         writes = [
-            [
-                event
-                for event in writes_by_any_name(query, grad)
-                if since < event <= until and query.tensors.writer(event) != ALL_REDUCE
-            ]
+            changes_between(query, grad, since, until)
             for (query, _, grad, until), since in zip(own, last, strict=True)
         ]
-        alone = tuple(map(self._at_own_line, range(len(writes)), [writes] * len(writes)))
+        alone = self._at_own_lines(writes)
         if any(alone):
             return alone
         for together in zip(*writes, strict=False):
@@ -280,18 +254,14 @@ class Replicas:
                 return together
         return ()
 
-    def _at_own_line(self, place: int, writes: Sequence[Sequence[int]]) -> int:
-        """The first write of a rank, by its place, at a line where some other rank has none; 0 if there is none."""
-        lines = [
-            {query.places.site(int(query.trace.events["site"][event])) for event in own}
+    def _at_own_lines(self, writes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Of each rank the first of its writes at a line where some other rank has none; 0 if there is none."""
+        sites = [
+            {event: query.places.site(int(query.trace.events["site"][event])) for event in own}
             for query, own in zip(self.queries, writes, strict=True)
         ]
-        query = self.queries[place]
-        for event in writes[place]:
-            site = query.places.site(int(query.trace.events["site"][event]))
-            if any(site not in known for known in lines):
-                return event
-        return 0
+        on_all = set(sites[0].values()).intersection(*(own.values() for own in sites))
+        return tuple(next((event for event, site in own.items() if site not in on_all), 0) for own in sites)
 
     @cached_property
     def mixed_up(self) -> MixedUp | None:
@@ -306,67 +276,6 @@ class Replicas:
             if all(found) and len(set(found)) > 1:
                 return MixedUp(number, tuple(call.event for call in calls), found)
         return None
-
-    @cached_property
-    def sums(self) -> list[Sum]:
-        """The sums over the ranks that nothing divides, at the first step of the first rank."""
-        query = self.queries[0]
-        if not self.steps or not query.trace.passes:
-            return []
-        until = self.steps[0][0].index
-        before = [one for one in query.trace.passes if one.first < until]
-        if not before or not root_is_mean(query, before[-1].number):
-            return []
-        last = {gradient: event for gradient, event in query.of(sums) if event < until}
-        found = []
-        for name, tensor in self.parameters[0].items():
-            gradient = query.tensors.grads.last(tensor, until) or 0
-            event = last.get(gradient)
-            if event is None or _is_changed(query, gradient, event, until):
-                continue
-            earlier = self._reductions(gradient, event)
-            if earlier or not _is_changed(query, gradient, before[-1].last or 0, event):
-                found.append(Sum(name, event, "average" in earlier, "sum" in earlier))
-        return found
-
-    @cached_property
-    def other_shares(self) -> list[OtherShare]:
-        """The sums over the ranks that one line divides by another whole number than that of the ranks, before the
-        first step of the first rank, where one pass with a mean is before it and all ranks are known."""
-        query, world = self.queries[0], len(self.queries)
-        if not self.steps or query.trace.meta.get("world") != str(world):
-            return []
-        until = self.steps[0][0].index
-        before = [one for one in query.trace.passes if one.first < until]
-        if len(before) != 1 or not root_is_mean(query, before[0].number):
-            return []
-        last = {gradient: event for gradient, event in query.of(sums) if event < until}
-        found = []
-        for name, tensor in self.parameters[0].items():
-            gradient = query.tensors.grads.last(tensor, until) or 0
-            since = last.get(gradient, until)
-            writes = [
-                event
-                for event in writes_by_any_name(query, gradient)
-                if since < event < until and query.tensors.writer(event) != ALL_REDUCE
-            ]
-            divisor = (
-                _divisor(query, gradient, writes[0]) if len(writes) == 1 and before[0].first < since else 0
-            )
-            if divisor not in (0, 1, world):
-                found.append(OtherShare(name, writes[0], divisor))
-        return found
-
-    def _reductions(self, gradient: int, until: int) -> set[str]:
-        """How the first rank had reduced a gradient before an event: `average`, `sum`."""
-        query = self.queries[0]
-        own = {event for one, event in query.of(sums) if one == gradient}
-        pairs = self.reduced[0]
-        events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] < until), 1].tolist()
-        return {
-            "sum" if event in own and not _is_changed(query, gradient, event, until) else "average"
-            for event in events
-        }
 
     @cached_property
     def drift(self) -> Drift | None:
@@ -535,24 +444,6 @@ def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
     if one.array is not None and other.array is not None:
         return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")
     return one.shape != other.shape or repr(one.stats) != repr(other.stats)
-
-
-def _divisor(query: Query, tensor: int, event: int) -> int:
-    """The whole number by which an event divides a tensor whose elements are known; 0 if it does something else."""
-    before, after = (query.trace.snapshot(tensor, at) for at in (event - 1, event))
-    if before is None or after is None or before.array is None or after.array is None:
-        return 0
-    size = np.abs(after.array).sum()
-    if not np.isfinite(size) or not size:
-        return 0
-    divisor = round(float(np.abs(before.array).sum() / size))
-    return divisor if np.allclose(before.array, after.array * divisor, rtol=1e-3) else 0
-
-
-def _is_changed(query: Query, gradient: int, since: int, until: int) -> bool:
-    """Whether something other than a collective changes a gradient between two events, by whatever name."""
-    events = writes_by_any_name(query, gradient)
-    return any(since < event < until and query.tensors.writer(event) != ALL_REDUCE for event in events)
 
 
 def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:

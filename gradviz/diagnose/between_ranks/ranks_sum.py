@@ -30,7 +30,8 @@ from collections.abc import Iterator
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rank_rule import AVERAGE, RankFound, RankRule, named, site_of_event
 from gradviz.query.collective_calls import reduced_otherwise
-from gradviz.query.replicas import Replicas, Sum
+from gradviz.query.replicas import Replicas
+from gradviz.query.sums_over_ranks import Sum, other_shares, undivided_sums
 
 _KEPT = {"MAX": "the largest", "MIN": "the smallest", "PRODUCT": "the product"}
 
@@ -40,12 +41,13 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         return
     yield from _not_summed(ranks)
     yield from _divided(ranks)
-    if not ranks.sums:
+    found = undivided_sums(ranks)
+    if not found:
         return
-    first = ranks.sums[0]
+    first = found[0]
     again = first.averaged or first.summed
     yield RankFound(
-        f"the gradient of {named([one.name for one in ranks.sums])} is {_how(first, len(ranks.ranks))} before step 1",
+        f"the gradient of {named([one.name for one in found])} is {_how(first, len(ranks.ranks))} before step 1",
         "leave this all_reduce out" if again else "p.grad /= dist.get_world_size()  # after this all_reduce",
         site_of_event(ranks.queries[0], first.event),
         tuple(ranks.ranks),
@@ -75,11 +77,12 @@ def _not_summed(ranks: Replicas) -> Iterator[RankFound]:
 
 def _divided(ranks: Replicas) -> Iterator[RankFound]:
     """Gradients that are divided by another number than that of the ranks."""
-    if not ranks.other_shares:
+    found, count = other_shares(ranks), len(ranks.ranks)
+    if not found:
         return
-    first, count = ranks.other_shares[0], len(ranks.ranks)
+    first = found[0]
     yield RankFound(
-        f"the gradient of {named([one.name for one in ranks.other_shares])} is summed over the {count} ranks and "
+        f"the gradient of {named([one.name for one in found])} is summed over the {count} ranks and "
         f"divided by {first.divisor} before step 1: it is {count / first.divisor:.4g} times the mean",
         "p.grad /= dist.get_world_size()  # in the place of this division",
         site_of_event(ranks.queries[0], first.event),

@@ -1,0 +1,117 @@
+"""The sums of gradients over the ranks of a run before its first step, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.query.collective_calls import changes_between, sums
+from gradviz.query.cuts import root_is_mean
+from gradviz.query.query import Query
+from gradviz.query.replicas import Replicas
+from gradviz.tracefile import PassInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A gradient that is summed over the ranks at an event and changed no more before the first step, though the loss
+    is a mean. `averaged` says whether the ranks had averaged it before, `summed` whether they had summed it."""
+
+    name: str
+    event: int
+    averaged: bool
+    summed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OtherShare:
+    """A gradient that is summed over the ranks, and then divided by something other than their number, at an event."""
+
+    name: str
+    event: int
+    divisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstStep:
+    """The first step of the first rank, and the passes before it, the last of which begins at a mean."""
+
+    query: Query
+    event: int
+    passes: list[PassInfo]
+
+    def summed(self, parameters: dict[str, int]) -> Iterator[tuple[str, int, int]]:
+        """The parameters whose gradients are summed over the ranks before the step: the name, the gradient, and the
+        event of the last sum."""
+        last = {gradient: event for gradient, event in self.query.of(sums) if event < self.event}
+        for name, tensor in parameters.items():
+            gradient = self.query.tensors.grads.last(tensor, self.event) or 0
+            if gradient in last:
+                yield name, gradient, last[gradient]
+
+
+def undivided_sums(ranks: Replicas) -> list[Sum]:
+    """The sums over the ranks that nothing divides, at the first step of the first rank."""
+    step = _first_step(ranks)
+    if step is None:
+        return []
+    query, found = step.query, []
+    for name, gradient, event in step.summed(ranks.parameters[0]):
+        if changes_between(query, gradient, event, step.event):
+            continue
+        earlier = _reductions(ranks, gradient, event)
+        if earlier or not changes_between(query, gradient, step.passes[-1].last or 0, event):
+            found.append(Sum(name, event, "average" in earlier, "sum" in earlier))
+    return found
+
+
+def other_shares(ranks: Replicas) -> list[OtherShare]:
+    """The sums over the ranks that one line divides by another whole number than that of the ranks, before the first
+    step of the first rank, where one pass is before it and all ranks are known."""
+    step, world = _first_step(ranks), len(ranks.queries)
+    if step is None or len(step.passes) != 1 or step.query.trace.meta.get("world") != str(world):
+        return []
+    found = []
+    for name, gradient, event in step.summed(ranks.parameters[0]):
+        changes = changes_between(step.query, gradient, event, step.event)
+        if len(changes) != 1 or event <= step.passes[0].first:
+            continue
+        divisor = _divisor(step.query, gradient, changes[0])
+        if divisor not in (0, 1, world):
+            found.append(OtherShare(name, changes[0], divisor))
+    return found
+
+
+def _first_step(ranks: Replicas) -> _FirstStep | None:
+    """The first step of the first rank; None where the pass before it does not begin at a mean."""
+    query = ranks.queries[0]
+    if not ranks.steps:
+        return None
+    event = ranks.steps[0][0].index
+    passes = [one for one in query.trace.passes if one.first < event]
+    return _FirstStep(query, event, passes) if passes and root_is_mean(query, passes[-1].number) else None
+
+
+def _reductions(ranks: Replicas, gradient: int, until: int) -> set[str]:
+    """How the first rank had reduced a gradient before an event: `average`, `sum`."""
+    query, pairs = ranks.queries[0], ranks.reduced[0]
+    own = {event for one, event in query.of(sums) if one == gradient}
+    events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] < until), 1].tolist()
+    return {
+        "sum" if event in own and not changes_between(query, gradient, event, until) else "average"
+        for event in events
+    }
+
+
+def _divisor(query: Query, tensor: int, event: int) -> int:
+    """The whole number by which an event divides a tensor whose elements are known; 0 if it does something else."""
+    before, after = (query.trace.snapshot(tensor, at) for at in (event - 1, event))
+    if before is None or after is None or before.array is None or after.array is None:
+        return 0
+    size = np.abs(after.array).sum()
+    if not np.isfinite(size) or not size:
+        return 0
+    divisor = round(float(np.abs(before.array).sum() / size))
+    return divisor if np.allclose(before.array, after.array * divisor, rtol=1e-3) else 0

@@ -653,6 +653,28 @@ def part_of_no_model_clipped() -> None:
         optimizer.step()
 
 
+def divided_by_two_other_numbers() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 8 if p.dim() == 2 else 4  # <- ranks-sum
+
+    train(net, sgd(net), batches(), collect)
+
+
+def weights_averaged_and_all_summed() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        average(nn.ParameterList(p for p in net.parameters() if p.dim() == 2))
+        for p in net.parameters():
+            dist.all_reduce(p.grad)  # <- ranks-sum
+
+    train(net, sgd(net), batches(), collect)
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -668,6 +690,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
     divided_by_another_number, largest_reduced_to_rank_0, part_of_no_model_clipped,
+    divided_by_two_other_numbers, weights_averaged_and_all_summed,
 )  # fmt: skip
 
 

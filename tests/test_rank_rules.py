@@ -82,6 +82,12 @@ def test_the_clip_that_is_advised_names_the_parameters(name: str, parameters: st
     assert found.fix.startswith(f"torch.nn.utils.clip_grad_norm_({parameters}, 0.01)")
 
 
+@pytest.mark.parametrize("name", ["divided_by_two_other_numbers", "weights_averaged_and_all_summed"])
+def test_what_is_said_of_a_sum_is_said_of_the_parameters_it_holds_for(name: str, runs: Path) -> None:
+    (found,) = found_in(runs, name)
+    assert found.message.startswith("the gradient of net.0.weight and net.2.weight is ")
+
+
 @pytest.mark.parametrize("name", HEALTHY_NAMES)
 def test_a_healthy_run_of_ranks_is_not_accused(name: str, runs: Path) -> None:
     assert [(finding.rule, finding.message) for finding in found_in(runs, name)] == []

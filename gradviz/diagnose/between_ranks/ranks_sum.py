@@ -46,8 +46,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         return
     first = found[0]
     again = first.averaged or first.summed
+    names = [one.name for one in found if (one.averaged, one.summed) == (first.averaged, first.summed)]
     yield RankFound(
-        f"the gradient of {named([one.name for one in found])} is {_how(first, len(ranks.ranks))} before step 1",
+        f"the gradient of {named(names)} is {_how(first, len(ranks.ranks))} before step 1",
         "leave this all_reduce out" if again else "p.grad /= dist.get_world_size()  # after this all_reduce",
         site_of_event(ranks.queries[0], first.event),
         tuple(ranks.ranks),
@@ -81,8 +82,9 @@ def _divided(ranks: Replicas) -> Iterator[RankFound]:
     if not found:
         return
     first = found[0]
+    names = [one.name for one in found if one.divisor == first.divisor]
     yield RankFound(
-        f"the gradient of {named([one.name for one in found])} is summed over the {count} ranks and "
+        f"the gradient of {named(names)} is summed over the {count} ranks and "
         f"divided by {first.divisor} before step 1: it is {count / first.divisor:.4g} times the mean",
         "p.grad /= dist.get_world_size()  # in the place of this division",
         site_of_event(ranks.queries[0], first.event),

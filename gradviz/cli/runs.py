@@ -26,7 +26,7 @@ from gradviz.query.module_curves import losses
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, TraceError, open_trace
-from gradviz.words.escape import clean, json_text
+from gradviz.words.escape import clean, json_number, json_text
 from gradviz.words.numbers import number, plural
 
 _ALONE = 16  # traces that are read in this process
@@ -81,14 +81,11 @@ def runs(folder: Path, sort: str, as_json: bool) -> None:
         rows = _rows(paths, settings_at(Path.cwd()))
     rows = sorted(rows, key=_ORDERS[sort]) if sort != "name" else rows
     if as_json:
-        click.echo(json_text([{name: _plain(value) for name, value in asdict(row).items()} for row in rows]))
+        click.echo(
+            json_text([{name: json_number(value) for name, value in asdict(row).items()} for row in rows])
+        )
         return
     wide_console().print(_table(rows))
-
-
-def _plain(value: object) -> object:
-    """A value as JSON has it, which knows no NaN: `"nan"`."""
-    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _rows(paths: Sequence[Path], settings: Settings) -> list[Row]:

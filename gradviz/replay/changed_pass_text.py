@@ -12,7 +12,7 @@ from rich.text import Text
 from gradviz.events.values import stats_of
 from gradviz.replay.changed_pass import Changed, WhatIf
 from gradviz.replay.outcome import Check, largest_change, same_bits
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import SHOWN, listed, nested, number, plural
 from gradviz.words.words import Words
 
@@ -123,7 +123,11 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
             "roots": {"compared": check.roots, "equal": check.equal_roots},
             "gradients": {"compared": check.gradients, "equal": check.equal_gradients},
             "differences": [
-                {"tensor": words.called(one.tensor), "event": one.event + 1, "largest": _finite(one.largest)}
+                {
+                    "tensor": words.called(one.tensor),
+                    "event": one.event + 1,
+                    "largest": json_number(one.largest),
+                }
                 for one in check.differences
             ],
         },
@@ -147,15 +151,6 @@ def _array_json(array: np.ndarray | None) -> Any:
     if array is None:
         return None
     if array.size <= SHOWN and array.dtype.kind != "c":
-        return _plain(array.tolist())
+        return json_number(array.tolist())
     stats = stats_of(array)
-    return {"shape": list(array.shape), "rms": _finite(stats.rms), "nan": stats.nan, "inf": stats.inf}
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(part) for part in value] if isinstance(value, list) else _finite(value)
-
-
-def _finite(value: Any) -> Any:
-    """A number that JSON has; text for one that it has not."""
-    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
+    return {"shape": list(array.shape), "rms": json_number(stats.rms), "nan": stats.nan, "inf": stats.inf}

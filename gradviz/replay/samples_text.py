@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.replay.samples import MOST, Samples, Term
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import number, plural
 from gradviz.words.words import Words
 
@@ -59,15 +59,11 @@ def samples_json(words: Words, found: Samples) -> dict[str, Any]:
         "samples": [
             {
                 "index": term.index,
-                "loss": _finite(term.loss),
-                "norm": _finite(term.norm) if term.norms else None,
-                "norms": {words.called(leaf): _finite(norm) for leaf, norm in term.norms.items()},
+                "loss": json_number(term.loss),
+                "norm": json_number(term.norm) if term.norms else None,
+                "norms": {words.called(leaf): json_number(norm) for leaf, norm in term.norms.items()},
             }
             for term in found.terms
         ],
         "mixing": None if found.mixing is None else found.mixing.function,
     }
-
-
-def _finite(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -39,6 +40,13 @@ def json_text(data: Any, indent: int = 2) -> str:
     for a number that JSON has not."""
     text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
     return "\n".join(line if line.isprintable() else line.translate(_for_json) for line in text.split("\n"))
+
+
+def json_number(value: Any) -> Any:
+    """A value, or those of nested lists, as JSON has it, which knows no NaN and no infinity: `"nan"`, `"inf"`."""
+    if isinstance(value, list):
+        return [json_number(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def clean_character(character: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradviz.events.values import INPUTS
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
 
@@ -30,4 +31,4 @@ def filled_in_at(query: Query, event: int) -> bool:
 
 def _can_fill(trace: Trace) -> bool:
     """Whether a replay may know elements that a trace has not."""
-    return trace.meta.get("values") == "inputs" and "redacted" not in trace.meta
+    return trace.meta.get("values") == INPUTS and "redacted" not in trace.meta

@@ -28,6 +28,7 @@ from gradviz.cli.running import (
 )
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
+from gradviz.events.values import INPUTS
 from gradviz.sources.child_processes import record_children
 from gradviz.sources.script import Outcome, Running
 from gradviz.tracefile import Passes, open_trace, passes_of
@@ -128,7 +129,7 @@ def trace(
     gradviz come before SCRIPT, and arguments of the script after it.
     """
     graph_file, arguments = _graph_behind(graph_file, module, script, arguments)
-    if values == "inputs" and scope is not None:
+    if values == INPUTS and scope is not None:
         fail("--values inputs keeps whole passes: leave out --scope, or take --values full")
     of_ranks = {
         "values": values,

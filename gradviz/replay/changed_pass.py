@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.replay.edit_texts import edits_of
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
-from gradviz.replay.plan import CARRIED, CUT, Call, Plan, last_pass, plan_of
+from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, last_pass, plan_of
 from gradviz.words.words import Words
 
 
@@ -100,6 +100,6 @@ def _held(words: Words, plan: Plan) -> list[tuple[int, str]]:
     found = []
     for step in plan.inputs:
         maker = words.query.tensors.made(step.tensor)
-        if isinstance(maker, OpRan) and step.how != "leaf" and (step.how in (CUT, CARRIED) or maker.inputs):
+        if isinstance(maker, OpRan) and step.how != LEAF and (step.how in (CUT, CARRIED) or maker.inputs):
             found.append((step.tensor, words.called(step.tensor) + words.at_line(maker.site)))
     return found

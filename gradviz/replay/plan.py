@@ -15,6 +15,7 @@ import numpy as np
 from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
+from gradviz.events.values import INPUTS
 from gradviz.query.query import Query
 from gradviz.replay.function_names import DETACHING, base_name
 from gradviz.tracefile import Snapshot
@@ -99,7 +100,7 @@ def plan_of(query: Query, number: int) -> Plan:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
     if trace.meta.get("engine") != "torch":
         raise ReplayError("this run was gradviz's engine's: only a run of PyTorch's can be run again")
-    if trace.meta.get("values") != "inputs":
+    if trace.meta.get("values") != INPUTS:
         raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
     if trace.find_pass(number) is None:
         raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")

@@ -18,7 +18,7 @@ from gradviz import background
 from gradviz.errors import text_of
 from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
-from gradviz.events.values import GRADES
+from gradviz.events.values import GRADES, INPUTS
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.ranks_here import rank_meta
@@ -27,7 +27,7 @@ from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import Passes
-from gradviz.tracefile.recorder_of_inputs import INPUTS, InputsRecorder
+from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -11,10 +11,9 @@ from gradviz.events.counters import next_tensor_number
 from gradviz.events.handles import Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State
-from gradviz.events.values import LARGEST, SMALL
+from gradviz.events.values import INPUTS, LARGEST, SMALL
 from gradviz.tracefile.recorder import Recorder
 
-INPUTS = "inputs"
 GRADIENT = "gradient"  # how the gradient of a leaf is kept
 
 

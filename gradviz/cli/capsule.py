@@ -9,7 +9,7 @@ import click
 from gradviz.cli.common import fail, opened
 from gradviz.query.query import Query
 from gradviz.replay.pass_capsule import write
-from gradviz.replay.plan import last_pass, plan_of
+from gradviz.replay.plan import plan_of
 
 
 @click.command(
@@ -40,7 +40,7 @@ def capsule(trace: Path | None, number: int | None, output: Path | None, script:
         fail(f"--script writes a program: {script} does not end in .py")
     with opened(trace) as recorded:
         query = Query(recorded)
-        plan = plan_of(query, last_pass(query) if number is None else number)
+        plan = plan_of(query, number)
         try:
             if output is not None:
                 write(query, plan, output)

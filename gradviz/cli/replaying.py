@@ -7,8 +7,9 @@ from gradviz.query.query import Query
 from gradviz.tracefile import Trace
 
 
-def filled_in(query: Query, number: int) -> bool:
-    """Give the states of pass `number` the elements that a replay computes. False where that cannot be done."""
+def filled_in(query: Query, number: int | None) -> bool:
+    """Give the states of a pass (None: the last) the elements that a replay computes. False where that cannot be
+    done."""
     if not _can_fill(query.trace):
         return False
     from gradviz.replay.plan import ReplayError  # here, since most traces need no replay

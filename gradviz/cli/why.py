@@ -58,9 +58,7 @@ def _with_a_replay(trace: Trace, tensor: str, number: int | None, paths: int) ->
     try:
         found = reason_of(trace, tensor, number, paths)
     except NoAnswer:
-        query = Query(trace)
-        numbers = [run.number for run in trace.passes if run.is_in_detail] if number is None else [number]
-        if not numbers or not filled_in(query, numbers[-1]):
+        if not filled_in(Query(trace), number):
             raise
     else:
         if isinstance(found, Reason) or not filled_in(Query(trace), found.number):

@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.replay.edit_texts import edits_of
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
-from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, last_pass, plan_of
+from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, plan_of
 from gradviz.words.words import Words
 
 
@@ -54,7 +54,7 @@ def what_if(
     """Run a pass again (None: the last), as it was and with what is to be different. Raises ReplayError where that is
     impossible, UnknownName where no tensor has a name that is given."""
     query = words.query
-    plan = plan_of(query, last_pass(query) if number is None else number)
+    plan = plan_of(query, number)
     edits = edits_of(words, plan, sets, dtype, without)
     before = runner.run(plan, Edits())
     is_edited = edits != Edits()

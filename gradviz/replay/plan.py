@@ -93,8 +93,9 @@ class Plan:
         return list(dict.fromkeys(step.tensor for step in self.inputs if step.wants_gradient))
 
 
-def plan_of(query: Query, number: int) -> Plan:
-    """What pass `number` needs to run again. Raises ReplayError where the trace does not have it."""
+def plan_of(query: Query, number: int | None = None) -> Plan:
+    """What pass `number` needs to run again (None: the last that was recorded in detail). Raises ReplayError where the
+    trace does not have it."""
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
@@ -102,6 +103,8 @@ def plan_of(query: Query, number: int) -> Plan:
         raise ReplayError("this run was gradviz's engine's: only a run of PyTorch's can be run again")
     if trace.meta.get("values") != INPUTS:
         raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
+    if number is None:
+        number = _last_pass(query)
     if trace.find_pass(number) is None:
         raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")
     trace.reach_all()
@@ -114,8 +117,7 @@ def plan_of(query: Query, number: int) -> Plan:
     return Plan(number, began, steps, roots, tuple(_start(query, root, began.index) for root in began.roots))
 
 
-def last_pass(query: Query) -> int:
-    """The last pass that was recorded in detail. Raises ReplayError if there is none."""
+def _last_pass(query: Query) -> int:
     numbers = [run.number for run in query.trace.passes if run.is_in_detail]
     if not numbers:
         raise ReplayError("no backward pass was recorded in detail: there is none that could run again")

@@ -10,14 +10,14 @@ from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, checked
 from gradviz.replay.plan import Plan, ReplayError, plan_of
 
 
-def fill_in(query: Query, runner: Runner, number: int) -> None:
-    """Give the states of pass `number` the elements that a replay computes, so that views show them. Raises ReplayError
-    where it cannot run again, or does not give what was recorded: then nothing is filled in."""
+def fill_in(query: Query, runner: Runner, number: int | None) -> None:
+    """Give the states of a pass (None: the last) the elements that a replay computes, so that views show them. Raises
+    ReplayError where it cannot run again, or does not give what was recorded: then nothing is filled in."""
     plan = plan_of(query, number)
     outcome = runner.run(plan, Edits(), _graph(query, plan))
     if not checked(query, plan, outcome).is_equal:
         raise ReplayError(
-            f"pass {number} runs again with another result than the recorded one: its elements are not known"
+            f"pass {plan.number} runs again with another result than the recorded one: its elements are not known"
         )
     states = query.trace.states
     for step in plan.inputs:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradviz.query.ops import LOSSES
 from gradviz.query.query import Query
-from gradviz.replay.plan import Call, Plan, ReplayError, last_pass, plan_of
+from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
 
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
 REDUCTIONS = frozenset(("mean", "sum"))
@@ -64,7 +64,7 @@ class TermRunner(Protocol):
 def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samples:
     """The terms of the loss of a pass (None: the last). Raises ReplayError where it is no mean or sum over a batch, or
     where the pass cannot run again."""
-    plan = plan_of(query, last_pass(query) if number is None else number)
+    plan = plan_of(query, number)
     if len(plan.roots) != 1:
         raise ReplayError(
             f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"

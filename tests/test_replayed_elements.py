@@ -79,6 +79,18 @@ def test_every_value_and_gradient_of_a_pass_is_that_of_a_trace_with_all_elements
     assert [one for one, other in zip(replayed, kept, strict=True) if one not in (None, other)] == []
 
 
+def test_gradients_that_hooks_changed_are_not_taken_from_a_replay(tmp_path: Path) -> None:
+    def program() -> None:
+        w = torch.ones(100, requires_grad=True)
+        for _ in range(2):  # the gradient of the second pass is added to that of the first, and not kept
+            y = w * 2
+            y.register_hook(lambda gradient: gradient * 10)
+            (y**2).sum().backward()
+
+    with open_trace(recorded(tmp_path / "run.gradviz", program, "inputs")) as trace:
+        assert not filled_in(Query(trace), 2)
+
+
 def elements(query: Query, event: int) -> list[bytes | None]:
     """The elements of what an op made, or of the gradients at a node."""
     told = query.trace.event(event)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, OpRan
+from gradviz.events.kinds import OpRan
 from gradviz.replay.edit_texts import edits_of
-from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, has_hooks
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, plan_of
 from gradviz.words.words import Words
 
@@ -68,7 +68,7 @@ def what_if(
         tuple(_changes(words, plan, before, after)),
         _first_difference(plan, edits, before, after) if is_edited else None,
         tuple(_held(words, plan)) if is_edited else (),
-        bool(np.any(query.trace.table(Kind.HOOKED)["in_pass"] == plan.number)),
+        has_hooks(query, plan),
     )
 
 

@@ -125,6 +125,11 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
     return Check(roots, equal_roots, gradients, equal_gradients, to_the_bit, tuple(found))
 
 
+def has_hooks(query: Query, plan: Plan) -> bool:
+    """Whether hooks changed gradients of the pass: a replay does not run them."""
+    return bool(np.any(query.trace.table(Kind.HOOKED)["in_pass"] == plan.number))
+
+
 def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapshot]]:
     """The gradients that leaves received in the pass, as far as their values were kept: the leaf, the event."""
     trace = query.trace

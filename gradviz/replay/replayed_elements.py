@@ -6,7 +6,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Produced, Received
 from gradviz.query.query import Query
-from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, checked
+from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, checked, has_hooks
 from gradviz.replay.plan import Plan, ReplayError, plan_of
 
 
@@ -15,9 +15,10 @@ def fill_in(query: Query, runner: Runner, number: int | None) -> None:
     ReplayError where it cannot run again, or does not give what was recorded: then nothing is filled in."""
     plan = plan_of(query, number)
     outcome = runner.run(plan, Edits(), _graph(query, plan))
-    if not checked(query, plan, outcome).is_equal:
+    check = checked(query, plan, outcome)
+    if not check.is_equal or not check.roots + check.gradients or has_hooks(query, plan):
         raise ReplayError(
-            f"pass {plan.number} runs again with another result than the recorded one: its elements are not known"
+            f"pass {plan.number} does not give what was recorded, as far as is known: its elements are not known"
         )
     states = query.trace.states
     for step in plan.inputs:

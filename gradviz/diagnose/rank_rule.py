@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from gradviz.diagnose.finding import Finding
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.query.replicas import Replicas, are_apart
+from gradviz.query.rank_values import alike
+from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.numbers import listed, plural
@@ -92,17 +93,11 @@ def values_of_each(ranks: Replicas, values: Sequence[Snapshot | None]) -> str:
 
 def odd_ranks(ranks: Replicas, values: Sequence[Snapshot | None]) -> tuple[int, ...]:
     """The ranks that have another value than most have; all ranks if no more than half have the same."""
-    kinds: list[Snapshot | None] = []
-    kind_of_each = []
-    for value in values:
-        kind = next((at for at, known in enumerate(kinds) if not are_apart((known, value))), len(kinds))
-        kinds += [value] if kind == len(kinds) else []
-        kind_of_each.append(kind)
-    return odd_among(ranks, kind_of_each)
+    return odd_among(ranks, alike(values))
 
 
 def odd_among(ranks: Replicas, kinds: Sequence[Hashable]) -> tuple[int, ...]:
-    """The same of what can be counted."""
+    """The ranks of another kind than most are; all ranks if no more than half are of one."""
     (usual, count), *_ = Counter(kinds).most_common(1)
     if 2 * count <= len(kinds):
         return tuple(ranks.ranks)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from gradviz.graph.model import LEAF, OP, TENSOR, Apart, Graph, Node
 from gradviz.query.query import Query
+from gradviz.query.rank_values import alike
 from gradviz.query.reduced_gradients import reduced_gradients
-from gradviz.query.replicas import are_apart
 from gradviz.tracefile import Snapshot
 
 _Held = Snapshot | str | None
@@ -107,20 +107,14 @@ def _unlike(what: str, values: Mapping[int, _Held]) -> Iterable[Apart]:
 
 def _held(what: str, values: Mapping[int, _Held]) -> Apart:
     """What ranks have, each thing with the ranks that have it."""
-    kinds: list[tuple[_Held, list[int]]] = []
-    for rank, value in values.items():
-        own = next((ranks for known, ranks in kinds if not _differ(known, value)), None)
-        if own is None:
-            kinds.append((value, [rank]))
-        else:
-            own.append(rank)
-    return Apart(what, tuple((value, tuple(ranks)) for value, ranks in kinds))
-
-
-def _differ(one: _Held, other: _Held) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return one != other
-    return are_apart((one, other))
+    held = [*values.values()]
+    values_held = [one for one in held if not isinstance(one, str)]
+    is_text = len(values_held) < len(held)
+    firsts = [held.index(one) for one in held] if is_text else alike(values_held)
+    ranks_of: dict[int, list[int]] = {}
+    for rank, first in zip(values, firsts, strict=True):
+        ranks_of.setdefault(first, []).append(rank)
+    return Apart(what, tuple((held[first], tuple(ranks)) for first, ranks in ranks_of.items()))
 
 
 def _finding(nodes: Mapping[int, Node | None]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -43,6 +43,15 @@ class Parting(NamedTuple):
     calls: tuple[Collective | None, ...]
 
 
+class MixedUp(NamedTuple):
+    """A collective, by its number from 1, that ranks call for other parameters, or the gradients of these: by rank the
+    event, and the parameter."""
+
+    number: int
+    events: tuple[int, ...]
+    names: tuple[str, ...]
+
+
 def partings(queries: Sequence[Query]) -> Parting | None:
     """Where the collectives of the ranks part; None if they do not. The n-th of each rank is the same."""
     called = [query.of(collectives) for query in queries]
@@ -58,6 +67,29 @@ def _are_interrupted(queries: Sequence[Query], called: Sequence[Sequence[Collect
     is_stopped = all(not one.get("ended") or one.get("error_type") == "KeyboardInterrupt" for one in meta)
     counts = [len(calls) for calls in called]
     return is_stopped and max(counts) - min(counts) == 1
+
+
+def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) -> MixedUp | None:
+    """The first collective that ranks call for other parameters than one another. `parameters` are those of each rank
+    by name. None if there is none, or where the ranks do not train the same parameters."""
+    if not parameters[0] or any(known.keys() != parameters[0].keys() for known in parameters):
+        return None
+    names = [_named_tensors(*one) for one in zip(queries, parameters, strict=True)]
+    called = zip(*(query.of(collectives) for query in queries), strict=False)
+    for number, calls in enumerate(called, 1):
+        found = tuple(known.get(call.tensor, "") for known, call in zip(names, calls, strict=True))
+        if all(found) and len(set(found)) > 1:
+            return MixedUp(number, tuple(call.event for call in calls), found)
+    return None
+
+
+def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str]:
+    """The parameters and their gradients, with the name of the parameter."""
+    found = {}
+    for name, tensor in parameters.items():
+        found[tensor] = name
+        found |= {int(gradient): name for gradient in query.tensors.grads.of(tensor)[1] if gradient}
+    return found
 
 
 def collectives(query: Query) -> list[Collective]:

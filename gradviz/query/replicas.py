@@ -13,7 +13,14 @@ import numpy as np
 
 from gradviz.events.kinds import Stepped
 from gradviz.events.values import Stats
-from gradviz.query.collective_calls import all_reduced, changes_between, collective_clock, collectives
+from gradviz.query.collective_calls import (
+    MixedUp,
+    all_reduced,
+    changes_between,
+    collective_clock,
+    collectives,
+    mixed_up,
+)
 from gradviz.query.of_one_rank import (
     MOST_ROOTS,
     MOST_STEPS,
@@ -27,6 +34,7 @@ from gradviz.query.of_one_rank import (
 )
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
+from gradviz.query.rank_values import are_apart, are_same
 from gradviz.query.shards import whole_of
 from gradviz.tracefile import Snapshot
 
@@ -96,16 +104,6 @@ class OtherBuffer:
     name: str
     events: tuple[int, ...]
     values: tuple[Snapshot | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MixedUp:
-    """A collective, by its number from 1, that ranks call for other parameters, or the gradients of these: by rank the
-    event, and the parameter."""
-
-    number: int
-    events: tuple[int, ...]
-    names: tuple[str, ...]
 
 
 class Replicas:
@@ -267,15 +265,7 @@ class Replicas:
     def mixed_up(self) -> MixedUp | None:
         """The first collective that ranks call for other parameters than one another; None if there is none, or where
         they do not train the same parameters."""
-        if not self.common or any(len(known) != len(self.common) for known in self.parameters):
-            return None
-        names = [_named_tensors(*one) for one in zip(self.queries, self.parameters, strict=True)]
-        called = zip(*(query.of(collectives) for query in self.queries), strict=False)
-        for number, calls in enumerate(called, 1):
-            found = tuple(known.get(call.tensor, "") for known, call in zip(names, calls, strict=True))
-            if all(found) and len(set(found)) > 1:
-                return MixedUp(number, tuple(call.event for call in calls), found)
-        return None
+        return mixed_up(self.queries, self.parameters)
 
     @cached_property
     def drift(self) -> Drift | None:
@@ -408,42 +398,9 @@ class Replicas:
         return numbers, values
 
 
-def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str]:
-    """The parameters and their gradients, with the name of the parameter."""
-    found = {}
-    for name, tensor in parameters.items():
-        found[tensor] = name
-        found |= {int(gradient): name for gradient in query.tensors.grads.of(tensor)[1] if gradient}
-    return found
-
-
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:
     """Whether as many collectives were called before each of the steps, by the events of these on each rank."""
     return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
-
-
-def are_same(values: Sequence[Snapshot | None]) -> bool:
-    """Whether what the ranks have is known, and equal: by elements, else by statistics."""
-    return all(map(_is_known, values)) and not are_apart(values)
-
-
-def are_apart(values: Sequence[Snapshot | None]) -> bool:
-    """Whether what the ranks have is known to differ; also where some have nothing."""
-    return any(_differ(values[0], other) for other in values[1:])
-
-
-def _is_known(value: Snapshot | None) -> bool:
-    return value is not None and value.stats is not None
-
-
-def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
-    if one is None or other is None:
-        return one is not other
-    if not _is_known(one) or not _is_known(other):  # a part of a tensor that lies on several ranks
-        return False
-    if one.array is not None and other.array is not None:
-        return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")
-    return one.shape != other.shape or repr(one.stats) != repr(other.stats)
 
 
 def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:

@@ -40,7 +40,8 @@ from gradviz.events.kinds import Kind
 from gradviz.query.changes import grad_changes
 from gradviz.query.collective_calls import HandedOver, handed_over, is_reduced_in_groups
 from gradviz.query.query import Query
-from gradviz.query.replicas import Replicas, are_apart
+from gradviz.query.rank_values import are_apart
+from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
 from gradviz.words.rank_names import called_ranks
 

@@ -1,0 +1,45 @@
+"""What several ranks have, compared: by elements, else by statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradviz.tracefile import Snapshot
+
+
+def are_same(values: Sequence[Snapshot | None]) -> bool:
+    """Whether what the ranks have is known, and equal: by elements, else by statistics."""
+    return all(map(_is_known, values)) and not are_apart(values)
+
+
+def are_apart(values: Sequence[Snapshot | None]) -> bool:
+    """Whether what the ranks have is known to differ; also where some have nothing."""
+    return any(_differ(values[0], other) for other in values[1:])
+
+
+def alike(values: Sequence[Snapshot | None]) -> list[int]:
+    """For each of the values the place of the first that is not known to differ from it."""
+    firsts: list[int] = []
+    found = []
+    for place, value in enumerate(values):
+        first = next((at for at in firsts if not are_apart((values[at], value))), place)
+        if first == place:
+            firsts.append(place)
+        found.append(first)
+    return found
+
+
+def _is_known(value: Snapshot | None) -> bool:
+    return value is not None and value.stats is not None
+
+
+def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    if not _is_known(one) or not _is_known(other):  # a part of a tensor that lies on several ranks
+        return False
+    if one.array is not None and other.array is not None:
+        return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")
+    return one.shape != other.shape or repr(one.stats) != repr(other.stats)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
 
 GRADIENT, GENERATOR, LEAF, CUT, CARRIED = "gradient", "generator", "leaf", "cut", "carried"
+_PARTS = {"slice": 3, "complex": 2}
+_NAMED = ("dtype", "layout", "memory_format", "device")
 HOW = "record it with gradviz trace --values inputs"
 
 
@@ -91,6 +93,37 @@ class Plan:
     def leaves(self) -> list[int]:
         """The tensors whose gradients are asked for, each once."""
         return list(dict.fromkeys(step.tensor for step in self.inputs if step.wants_gradient))
+
+
+class Argument(NamedTuple):
+    """What a part of the arguments of a call stands for: a `plain` value, the number of a `tensor`, the parts of a
+    `list`, `tuple`, `slice` or `complex`, or the name of a `dtype`, `layout`, `memory_format` or `device`."""
+
+    kind: str
+    of: Any
+
+
+def argument_of(tree: Any, call: Call) -> Argument:
+    """What a part of the tree of a call's arguments stands for. Raises ReplayError for one of no known form."""
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return Argument("plain", tree)
+    if isinstance(tree, list):
+        return Argument("list", tree)
+    if isinstance(tree, dict) and len(tree) == 1:
+        ((kind, of),) = tree.items()
+        if kind == "tensor" and type(of) is int and 0 <= of < len(call.inputs):
+            return Argument("tensor", call.inputs[of])
+        if isinstance(of, list) and (kind == "tuple" or len(of) == _PARTS.get(kind)):
+            return Argument(kind, of)
+        if kind == "ellipsis":
+            return Argument("plain", Ellipsis)
+        if kind == "float" and of in ("nan", "inf", "-inf"):
+            return Argument("plain", float(of))
+        if kind in _NAMED and isinstance(of, str):
+            return Argument(kind, of)
+    raise ReplayError(
+        f"{clean(call.function)} has arguments of a form that there is not: the trace is damaged"
+    )
 
 
 def plan_of(query: Query, number: int | None = None) -> Plan:

@@ -6,6 +6,7 @@ are made here, numbers and texts are written by `repr`, names of dtypes and argu
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 
 from gradviz.query.query import Query
 from gradviz.replay.function_names import DIFFERENTIATES, NAMES
-from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.words.escape import clean
 
 _HEAD = '''\
@@ -197,40 +198,32 @@ class _Writing:
         return f"{args[0]}.{name}({', '.join([*args[1:], *named])})"
 
     def _index(self, tree: Any, call: Call) -> str:
-        parts = tree["tuple"] if isinstance(tree, dict) and "tuple" in tree else [tree]
-        written = []
-        for part in parts:
-            if isinstance(part, dict) and "slice" in part:
-                start, stop, step = (
-                    "" if bound is None else self._value(bound, call) for bound in part["slice"]
-                )
-                written.append(f"{start}:{stop}" + (f":{step}" if step else ""))
-            else:
-                written.append(self._value(part, call))
-        return ", ".join(written) or "()"
+        kind, of = argument_of(tree, call)
+        return ", ".join(self._place_in(part, call) for part in (of if kind == "tuple" else [tree])) or "()"
+
+    def _place_in(self, tree: Any, call: Call) -> str:
+        """A part of an index, a slice with colons."""
+        kind, of = argument_of(tree, call)
+        if kind != "slice":
+            return self._value(tree, call)
+        start, stop, step = ("" if bound is None else self._value(bound, call) for bound in of)
+        return f"{start}:{stop}" + (f":{step}" if step else "")
 
     def _value(self, tree: Any, call: Call) -> str:
         """A part of the arguments as Python. Raises ReplayError for one of no known form."""
-        if tree is None or isinstance(tree, (bool, int, float, str)):
-            return f"({tree!r})" if isinstance(tree, (int, float)) and tree < 0 else repr(tree)
-        if isinstance(tree, list):
-            return f"[{', '.join(self._value(part, call) for part in tree)}]"
-        if isinstance(tree, dict) and len(tree) == 1:
-            ((kind, of),) = tree.items()
-            if kind == "tensor" and type(of) is int and 0 <= of < len(call.inputs):
-                return self._name(call.inputs[of])
-            if kind in ("tuple", "slice", "complex") and isinstance(of, list):
-                parts = ", ".join(self._value(part, call) for part in of)
-                return f"({parts}{',' if len(of) == 1 else ''})" if kind == "tuple" else f"{kind}({parts})"
-            if kind == "ellipsis":
-                return "..."
-            if kind == "float" and of in ("nan", "inf", "-inf"):
-                return f'float("{of}")'
-            if kind in ("dtype", "layout", "memory_format") and isinstance(of, str):
-                return f"torch.{_word(of)}"
-            if kind == "device" and isinstance(of, str):
-                return f"torch.device({of!r})"
-        raise ReplayError(f"the arguments of {call.function} are damaged")
+        kind, of = argument_of(tree, call)
+        if kind == "plain":
+            return _written(of)
+        if kind == "tensor":
+            return self._name(of)
+        if kind == "device":
+            return f"torch.device({of!r})"
+        if isinstance(of, str):
+            return f"torch.{_word(of)}"
+        parts = ", ".join(self._value(part, call) for part in of)
+        if kind == "list":
+            return f"[{parts}]"
+        return f"({parts}{',' if len(of) == 1 else ''})" if kind == "tuple" else f"{kind}({parts})"
 
     def _name(self, tensor: int) -> str:
         """The variable of a tensor: called as in the program, if that is a name."""
@@ -245,6 +238,15 @@ class _Writing:
         self.taken.add(name)
         self.names[tensor] = name
         return name
+
+
+def _written(value: Any) -> str:
+    """A value that is one word of Python; of a negative number, one that may stand behind any sign."""
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return f"({value!r})" if isinstance(value, (int, float)) and value < 0 else repr(value)
 
 
 def _word(text: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from gradviz.events.values import SMALL
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
-from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.memory_limit import limited_memory
@@ -274,26 +274,17 @@ class Replay:
 
     def value(self, tree: Any, call: Call) -> Any:
         """What a part of the arguments stands for. Raises ReplayError for what is none of the forms."""
-        if tree is None or isinstance(tree, (bool, int, float, str)):
-            return tree
-        if isinstance(tree, list):
-            return [self.value(part, call) for part in tree]
-        if isinstance(tree, dict) and len(tree) == 1:
-            ((kind, of),) = tree.items()
-            if kind == "tensor" and type(of) is int and 0 <= of < len(call.inputs):
-                return self.tensor(call.inputs[of])
-            if kind in ("tuple", "slice", "complex") and isinstance(of, list):
-                parts = [self.value(part, call) for part in of]
-                return (
-                    tuple(parts) if kind == "tuple" else slice(*parts) if kind == "slice" else complex(*parts)
-                )
-            if kind == "ellipsis":
-                return Ellipsis
-            if kind == "float" and of in ("nan", "inf", "-inf"):
-                return float(of)
-            if isinstance(of, str) and kind in _NAMED:
-                return self._named(kind, of)
-        raise self.refused(call, "has arguments of a form that there is not")
+        kind, of = argument_of(tree, call)
+        if kind == "plain":
+            return of
+        if kind == "tensor":
+            return self.tensor(of)
+        if kind in _NAMED:
+            return self._named(kind, of)
+        parts = [self.value(part, call) for part in of]
+        if kind == "list":
+            return parts
+        return tuple(parts) if kind == "tuple" else _OF_PARTS[kind](*parts)
 
     def _named(self, kind: str, name: str) -> Any:
         if kind == "device":
@@ -321,6 +312,7 @@ class Replay:
         return ReplayError(f"{call.function}{self.runner.place(call.site)} {why}")
 
 
+_OF_PARTS: dict[str, Any] = {"slice": slice, "complex": complex}
 _NAMED: dict[str, type] = {
     name: found
     for name in ("dtype", "layout", "memory_format", "device")

@@ -16,7 +16,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gradviz  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.outcome import Edits, Outcome, checked  # noqa: E402
 from gradviz.replay.pass_capsule import write  # noqa: E402
@@ -25,7 +24,7 @@ from gradviz.replay.step_script import write_script  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
-from tests.test_what_if import PROGRAMS  # noqa: E402
+from tests.replayed_programs import PROGRAMS, recorded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 F = torch.nn.functional
@@ -46,15 +45,6 @@ def training() -> None:
         optimizer.step()
 
 
-def penalty() -> None:
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    x = torch.randn(5, 3, requires_grad=True)
-    (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
-    loss = ((slope.norm(dim=1) - 1) ** 2).mean()
-    loss.backward()
-
-
 def names_of_the_script() -> None:
     file = torch.tensor([1.0, 2.0], requires_grad=True)
     gradients = torch.tensor([3.0, 4.0], requires_grad=True)
@@ -68,11 +58,6 @@ def names_of_the_script() -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.gradviz"
-
-
-def recorded(path: Path, program: Callable[[], object]) -> None:
-    with gradviz.record(path, values="inputs"):
-        program()
 
 
 def outcome(path: Path, number: int) -> Outcome:
@@ -95,7 +80,7 @@ def cut_out(path: Path, number: int) -> Path:
     return capsule
 
 
-CASES = [(training, 4), (training, 1), (penalty, 2), (names_of_the_script, 2), *PROGRAMS.items()]
+CASES = [(training, 4), (training, 1), (names_of_the_script, 2), *PROGRAMS.items()]
 
 
 @pytest.mark.parametrize(("program", "number"), CASES)

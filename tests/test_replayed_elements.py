@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gradviz  # noqa: E402
 from gradviz.cli.replaying import filled_in  # noqa: E402
 from gradviz.events.kinds import OpRan, Produced, Received  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
+from tests.replayed_programs import recorded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -40,12 +40,6 @@ def attention() -> None:
     weights = (q @ k.transpose(1, 2) / 8**0.5).softmax(-1)
     loss = (weights @ v).square().sum()
     loss.backward()
-
-
-def recorded(path: Path, program: Callable[[], object], values: str) -> Path:
-    with gradviz.record(path, values=values):
-        program()
-    return path
 
 
 @pytest.mark.parametrize(

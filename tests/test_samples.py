@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gradviz  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.plan import ReplayError  # noqa: E402
 from gradviz.replay.samples import Samples, samples  # noqa: E402
 from gradviz.sources.torch_terms import TorchTerms  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
+from tests.replayed_programs import recorded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 F = torch.nn.functional
@@ -29,9 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def told_apart(path: Path, program: Callable[[], object]) -> Samples:
-    with gradviz.record(path, values="inputs"):
-        program()
-    with open_trace(path) as trace:
+    with open_trace(recorded(path, program)) as trace:
         return samples(Query(trace), TorchTerms())
 
 

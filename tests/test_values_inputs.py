@@ -18,6 +18,7 @@ from gradviz.replay.function_names import NAMES, functions_of  # noqa: E402
 from gradviz.sources.torch_recorder.typed_arguments import NotExpressed, typed_call  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
+from tests.replayed_programs import Double, recorded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 Record = Callable[[Callable[[], object]], Trace]
@@ -25,13 +26,7 @@ Record = Callable[[Callable[[], object]], Trace]
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    def run(function: Callable[[], object]) -> Trace:
-        path = tmp_path / "run.gradviz"
-        with gradviz.record(path, values="inputs"):
-            function()
-        return open_trace(path)
-
-    return run
+    return lambda function: open_trace(recorded(tmp_path / "run.gradviz", function))
 
 
 def calls(trace: Trace) -> list[CallMade]:
@@ -106,15 +101,6 @@ def test_a_write_through_data_is_noticed(record: Record, write: Callable[[Any], 
 
 
 def test_results_of_what_is_not_in_the_table_are_inputs(record: Record) -> None:
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return 2 * gradient
-
     w = torch.ones(100, requires_grad=True)
     trace = record(lambda: Double.apply(w).sum().backward())
     assert [call.function for call in calls(trace)] == ["Tensor.sum"]

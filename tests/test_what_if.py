@@ -28,6 +28,7 @@ from gradviz.tracefile.redaction import redact  # noqa: E402
 from gradviz.words.subject import UnknownName  # noqa: E402
 from gradviz.words.words import Words  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
+from tests.replayed_programs import PROGRAMS, Double, hidden_state, in_bfloat16, recorded  # noqa: E402
 
 pytestmark = pytest.mark.torch
 F = torch.nn.functional
@@ -36,11 +37,6 @@ F = torch.nn.functional
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.gradviz"
-
-
-def recorded(path: Path, program: Callable[[], object]) -> None:
-    with gradviz.record(path, values="inputs"):
-        program()
 
 
 def asked(
@@ -252,85 +248,6 @@ def test_the_random_numbers_of_this_process_stay(path: Path) -> None:
 # --- memory, and passes that hang together
 
 
-def views_and_writes() -> None:
-    w = torch.arange(6.0, requires_grad=True)
-    b = (w * 2).view(2, 3)
-    row = b[0]
-    row.mul_(3)
-    b[1, 2] = 7.0
-    b.t().add_(1)
-    loss = (b * row.sum()).sum()
-    loss.backward()
-
-
-def hidden_state() -> None:
-    torch.manual_seed(0)
-    cell, h = torch.nn.GRUCell(4, 5), torch.zeros(2, 5)
-    for _ in range(3):
-        h = cell(torch.randn(2, 4), h.detach())
-        h.sum().backward()
-
-
-def two_losses_of_one_trunk() -> None:
-    torch.manual_seed(0)
-    trunk = torch.nn.Linear(4, 4)
-    h = trunk(torch.randn(2, 4)).tanh()
-    h.sum().backward(retain_graph=True)
-    (h**2).sum().backward()
-
-
-def hand_written_update() -> None:
-    w = torch.ones(3, requires_grad=True)
-    for _ in range(3):
-        (w**2).sum().backward()
-        w.data.sub_(w.grad * 0.1)
-        w.grad = None
-
-
-def in_bfloat16() -> None:
-    torch.manual_seed(0)
-    net = torch.nn.Linear(8, 4)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = net(torch.randn(3, 8)).relu().sum()
-    loss.backward()
-
-
-def a_part_of_a_data_set() -> None:
-    torch.manual_seed(0)
-    data, w = torch.randn(30, 4), torch.randn(4, requires_grad=True)
-    for _ in range(2):
-        chosen = data[torch.randperm(30)[:5]]
-        (chosen * w).sum().backward()
-
-
-def filled_through_data() -> None:
-    torch.manual_seed(0)
-    net = torch.nn.Linear(3, 2)
-    torch.nn.init.normal_(net.weight.data, 0.0, 0.1)
-    net.bias.data.uniform_(-1, 1)
-    net(torch.randn(4, 3)).square().sum().backward()
-
-
-def gradient_penalty() -> None:
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    x = torch.randn(5, 3, requires_grad=True)
-    (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
-    ((slope.norm(dim=1) - 1) ** 2).mean().backward()
-
-
-def sample_of_a_distribution() -> None:
-    torch.manual_seed(0)
-    mean = torch.zeros(40, requires_grad=True)
-    torch.distributions.Normal(mean, mean.exp()).rsample().square().sum().backward()
-
-
-PROGRAMS = {
-    views_and_writes: 1, hidden_state: 3, two_losses_of_one_trunk: 2, hand_written_update: 3, in_bfloat16: 1,
-    a_part_of_a_data_set: 2, filled_through_data: 1, gradient_penalty: 2, sample_of_a_distribution: 1,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_pass_gives_what_was_recorded(path: Path, program: Callable[[], object]) -> None:
     recorded(path, program)
@@ -428,15 +345,6 @@ def test_hooks_that_changed_a_gradient_are_said_not_to_run(path: Path) -> None:
 
 
 def test_a_custom_function_is_a_leaf_of_the_replay(path: Path) -> None:
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return 2 * gradient
-
     def program() -> None:
         w = torch.tensor(3.0, requires_grad=True)
         doubled = Double.apply(w)

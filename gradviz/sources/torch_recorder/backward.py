@@ -21,7 +21,7 @@ from gradviz.events.field_types import Root
 from gradviz.events.listener import Listener, State, Where
 from gradviz.sources.torch_recorder.compiling import is_compiled_node
 from gradviz.sources.torch_recorder.gradients import OUR_HOOK, Gradients
-from gradviz.sources.torch_recorder.identity import Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, version_of
 from gradviz.sources.torch_recorder.module_scopes import name_the_rest
 from gradviz.sources.torch_recorder.shared import Source, safely
 

@@ -15,7 +15,7 @@ import torch
 
 from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder.arguments import tensors_in
-from gradviz.sources.torch_recorder.identity import version_of
+from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import READER, Unseen
 

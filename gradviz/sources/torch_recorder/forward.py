@@ -19,8 +19,9 @@ from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tenso
 from gradviz.sources.torch_recorder.attributes import Attributes
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
-from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
+from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.inline_cache import InlineCache
+from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradviz.sources.functions import Call, Functions
 from gradviz.sources.torch_recorder.arguments import outputs_of
-from gradviz.sources.torch_recorder.identity import NodeRecord
+from gradviz.sources.torch_recorder.known_things import NodeRecord
 from gradviz.sources.torch_recorder.memory import check_room
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 

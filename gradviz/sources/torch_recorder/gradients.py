@@ -12,7 +12,8 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, State, Where, edges_of
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.derivative_values import inner_values, numbers_of
-from gradviz.sources.torch_recorder.identity import Identity, NodeRecord, name_of_hook, version_of
+from gradviz.sources.torch_recorder.identity import Identity, name_of_hook
+from gradviz.sources.torch_recorder.known_things import NodeRecord, version_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen

@@ -23,7 +23,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
 from gradviz.sources.torch_recorder.described import described
-from gradviz.sources.torch_recorder.identity import Known, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import HAVE_DATA, RAW, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source, in_transform

@@ -12,7 +12,8 @@ import torch
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.values import SMALL
-from gradviz.sources.torch_recorder.identity import Identity, Numbered
+from gradviz.sources.torch_recorder.identity import Identity
+from gradviz.sources.torch_recorder.known_things import Numbered
 from gradviz.sources.torch_recorder.node_formulas import rules_of_linear
 from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source

@@ -29,8 +29,8 @@ from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.function_checks import ComparedFunctions
-from gradviz.sources.torch_recorder.identity import version_of
 from gradviz.sources.torch_recorder.kernels import Kernels
+from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
 from gradviz.sources.torch_recorder.program_lines import Places

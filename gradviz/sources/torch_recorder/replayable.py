@@ -26,7 +26,8 @@ from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
-from gradviz.sources.torch_recorder.identity import Known, grad_fn_of, outside, version_of
+from gradviz.sources.torch_recorder.identity import outside
+from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.typed_arguments import NotExpressed, typed_call
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder

@@ -16,7 +16,7 @@ from gradviz.sources.pass_at_hand import named_if_freed
 from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.known_things import NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.recording import TorchRecorder
 from gradviz.sources.torch_recorder.saved import RAW
 from gradviz.sources.torch_recorder.shared import Source

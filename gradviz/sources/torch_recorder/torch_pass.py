@@ -10,7 +10,8 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from gradviz.sources.torch_recorder.backward import Pass
-from gradviz.sources.torch_recorder.identity import Identity, grad_fn_of
+from gradviz.sources.torch_recorder.identity import Identity
+from gradviz.sources.torch_recorder.known_things import grad_fn_of
 from gradviz.sources.torch_recorder.shared import Source
 
 

@@ -85,7 +85,7 @@ def numbers_of(fn: Any) -> dict[str, Any]:
 
 def _saved(identity: Identity, fn: Any) -> dict[str, torch.Tensor]:
     found = {}
-    for attribute in identity.saved_names(fn):
+    for attribute in identity.saved.names(fn):
         try:
             data = data_of(saved_as_is(fn, attribute, True))
         except (RuntimeError, AttributeError):  # freed already, or none was saved

@@ -144,7 +144,7 @@ class Forward(TorchFunctionMode):
         for tensor in args:
             if id(tensor) not in self.identity.known:
                 self.identity.number_of(tensor, frame)
-        if not tell_linear(self.source, self.cache.saved, args, result, frame):
+        if not tell_linear(self.source, args, result, frame):
             self._tell(name, args, kwargs, args, [version_of(tensor) for tensor in args], [result], frame)
 
     def _tell(
@@ -235,7 +235,7 @@ class Forward(TorchFunctionMode):
         record.tensors[out.output_nr] = state.tensor
         identity = self.identity
         edges = identity.edges_of(nexts, numbers)
-        saved = identity.saved_by(fn, (*inputs, out))
+        saved = identity.saved.by(fn, (*inputs, out))
         listener: Any = self.source.listener
         if out.output_nr or not is_grad_enabled():
             enabled = is_grad_enabled()

@@ -132,7 +132,7 @@ class Gradients:
                 values.append(value)
                 flags.append(REQUIRES_GRAD)
             edges = edges_of(identity.edges_of(nexts))
-            saved = identity.saved_by(fn, [g for g in received if g is not None])
+            saved = identity.saved.by(fn, [g for g in received if g is not None])
             inputs = identity.inputs_of(edges, saved, outputs)
             saved.sort(
                 key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)

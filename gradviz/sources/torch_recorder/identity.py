@@ -29,7 +29,7 @@ from gradviz.sources.torch_recorder.known_things import (
     version_of,
 )
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
-from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
+from gradviz.sources.torch_recorder.saved import SavedTensors
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
@@ -56,7 +56,7 @@ class Identity:
         self.known: dict[int, Known] = {}
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
         self.nameless: dict[int, Known] = {}  # parameters that no module was told to hold, by their numbers
-        self._saved_names: dict[type, tuple[str, ...]] = {}
+        self.saved = SavedTensors(self.known, self.key)
         self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
         self._telling = threading.RLock()
         self._forget = self.known.pop
@@ -272,36 +272,6 @@ class Identity:
                 waiting += [target for target, _ in fn.next_functions]
         return list(found.values())[len(seen) :]
 
-    def saved_names(self, fn: Any) -> tuple[str, ...]:
-        """The attributes of a node that hold what it saved, as it was saved."""
-        names = self._saved_names.get(type(fn))
-        if names is None:
-            names = self._saved_names[type(fn)] = tuple(name for name in dir(fn) if name.startswith(RAW))
-        return names
-
-    def saved_by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
-        """What a node saved, of the tensors that are known, and of `candidates` (those of its op), which may be saved
-        as another tensor on the same memory."""
-        names = self.saved_names(fn)
-        if not names:
-            return []
-        found = []
-        for name in names:
-            try:
-                raw = saved_as_is(fn, name, bool(candidates))
-            except (RuntimeError, AttributeError):  # freed already, or none was saved
-                continue
-            found += self.saved_as(raw, candidates)
-        if len(found) > 1:  # PyTorch's are in the order of the alphabet
-            order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
-            found.sort(key=lambda entry: order.get(entry.tensor, -1))
-        return found
-
-    def saved_as(self, raw: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
-        """The same of one attribute of a node."""
-        each = [self._saved(saved, candidates) for saved in (raw if type(raw) in (tuple, list) else (raw,))]
-        return [entry for entry in each if entry is not None]
-
     def inputs_of(self, edges: Sequence[Edge], saved: Sequence[Saved], outputs: Sequence[int]) -> list[int]:
         """The inputs of an op that is known by its node alone: what its edges lead to, and what it saved and did not
         make, in the places of edges that lead nowhere."""
@@ -309,35 +279,6 @@ class Identity:
         others = [entry.tensor for entry in saved if entry.tensor not in {*along, *outputs}]
         found = [edge.tensor or (others.pop(0) if others else 0) for edge in edges]
         return [tensor for tensor in found if tensor]
-
-    def _saved(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
-        data = data_of(saved)
-        if not isinstance(data, torch.Tensor):  # none, or packed by hooks
-            return None
-        known = self.known.get(id(data)) or self._twin(data, candidates)
-        number = self._number_by_node(data) if known is None else known.number
-        return Saved(number, version_of(data)) if number else None
-
-    def _twin(self, tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> Known | None:
-        """The candidate that shows the same memory in the same way."""
-        if not _is_strided(tensor):
-            return None
-        shape, place = tensor.shape, 0
-        for one in candidates:
-            if type(one) not in _WITH_MEMORY or one.is_nested or one.shape != shape:
-                continue
-            if one.layout is not torch.strided:
-                continue
-            place = place or _memory_of(tensor)
-            if place and _memory_of(one) == place and one.stride() == tensor.stride():
-                return self.known.get(id(one))
-        return None
-
-    def _number_by_node(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""
-        fn = grad_fn_of(tensor)
-        record = None if fn is None else fn.metadata.get(self.key)
-        return 0 if record is None else record.tensors.get(tensor.output_nr, 0)
 
     def tell_nodes(
         self,
@@ -372,24 +313,8 @@ class Identity:
             self.listener.node(
                 where, record.number, record.name, op,
                 rule if len(nodes) == 1 and rule.inputs else rule_of_node(record.name, len(edges)), record.outputs(),
-                edges_of(self.edges_of(edges)), self.saved_by(fn, candidates),
+                edges_of(self.edges_of(edges)), self.saved.by(fn, candidates),
             )  # fmt: skip
-
-
-_WITH_MEMORY = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
-
-
-def _is_strided(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape, strides, and memory of its own."""
-    return type(tensor) in _WITH_MEMORY and tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _memory_of(tensor: torch.Tensor) -> int:
-    """Where the elements of a strided tensor begin; 0 of one that has none."""
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:
-        return 0
 
 
 def outside(frame: FrameType | None, *places: str) -> FrameType | None:

@@ -25,7 +25,7 @@ from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
-from gradviz.sources.torch_recorder.saved import HAVE_DATA, RAW, saved_as_is
+from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
@@ -35,8 +35,6 @@ _PATIENCE = 16  # calls of a place that differ from one another, until nothing m
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
 _Place = tuple[int, int, Any]  # the address of a code, the instruction in it, and the function that it calls
 _is_traced = torch._C._is_tracing
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_SavedTensor: Any = torch._C._autograd.SavedTensor
 _INNER = re.compile(f"{RAW}result[1-9][0-9]*")
 _TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
 # Ops of which the long way asks more than an entry knows: a target's dtype, memory that is shared unseen.
@@ -200,41 +198,9 @@ class InlineCache:
             frame, entry.op, entry.text, entry.rule, self.source.in_pass, numbers, known.number, result,
             REQUIRES_GRAD | known.alias, known.version, known.base, node, entry.node_name,
             identity.edges_of(nexts, numbers),
-            self.saved(fn, entry.saved, (*inputs, result)) if entry.saved else (),
+            identity.saved.flat(fn, entry.saved, (*inputs, result)) if entry.saved else (),
         )  # fmt: skip
         return True
-
-    def saved(self, fn: Any, names: Sequence[str], candidates: Sequence[torch.Tensor]) -> Sequence[int]:
-        """What a node saved under these names, flat: as `Identity.saved_by`, with a call only for another tensor on the
-        memory of one that is known."""
-        identity = self.identity
-        known = identity.known
-        is_plain = HAVE_DATA and not _dispatch_modes()
-        found: list[tuple[int, int]] = []
-        for name in names:
-            try:
-                raw = getattr(fn, name) if is_plain else saved_as_is(fn, name, True)
-            except (RuntimeError, AttributeError):  # none was saved
-                continue
-            if not is_plain:
-                found += identity.saved_as(raw, candidates)
-                continue
-            data: Any = raw.data if type(raw) is _SavedTensor else raw
-            if data is None:
-                continue
-            one = known.get(id(data))
-            if one is None:
-                found += identity.saved_as(raw, candidates)
-                continue
-            try:
-                found.append((one.number, data._version))
-            except RuntimeError:  # of inference mode
-                found.append((one.number, 0))
-        if len(found) < 2:
-            return found[0] if found else ()
-        order = {known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
-        placed = sorted([(order.get(pair[0], -1), at, *pair) for at, pair in enumerate(found)])
-        return [part for _, _, *pair in placed for part in pair]
 
     # --- an entry
 
@@ -306,12 +272,12 @@ class InlineCache:
     def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
         """The names under which a node of an op with one result saves tensors that somebody may know: not its inner
         results, such as the mean of a `layer_norm`, which nobody is given."""
-        identity = self.identity
+        saved = self.identity.saved
         names = []
-        for name in identity.saved_names(fn):
+        for name in saved.names(fn):
             if _INNER.fullmatch(name):
                 try:
-                    if not identity.saved_as(saved_as_is(fn, name, True), candidates):
+                    if not saved.of(saved_as_is(fn, name, True), candidates):
                         continue
                 except (RuntimeError, AttributeError):  # none was saved
                     continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -19,13 +18,10 @@ from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
 
-_Saved = Callable[[Any, Sequence[str], Sequence[torch.Tensor]], Sequence[int]]
 
-
-def tell_linear(source: Source, saved_of: _Saved, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
+def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
     """Tell of `out = linear(x, weight, bias)`, whose tensors are known. The transposed weight is nowhere to be seen but
-    in the graph. False, and nothing told, where it was computed in another way. `saved_of` says what a node saved
-    under some names, of some tensors."""
+    in the graph. False, and nothing told, where it was computed in another way."""
     x, weight, bias = args
     identity = source.identity
     listener: Any = source.listener
@@ -63,7 +59,7 @@ def tell_linear(source: Source, saved_of: _Saved, args: Any, out: torch.Tensor, 
     else:
         fn, record, edges = main
         record.tensors[0] = state.tensor
-        saved = saved_of(fn, ("_raw_saved_mat1",), (x,))
+        saved = identity.saved.flat(fn, ("_raw_saved_mat1",), (x,))
         if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
             saved = (*saved, t, 0)
         listener.differentiated(

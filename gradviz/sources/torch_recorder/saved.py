@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from gradviz.events.field_types import Saved
 from gradviz.sources.torch_needs import optional
+from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
 
 RAW = "_raw_saved_"  # begins the names of attributes of nodes
 HAVE_DATA = hasattr(torch._C._autograd.SavedTensor, "data")  # from 2.10 on
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_SavedTensor: Any = torch._C._autograd.SavedTensor
+_WITH_MEMORY = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 _hooks = optional(torch, "_C._autograd._top_saved_tensors_default_hooks")  # not in 2.5
 IS_KNOWN = HAVE_DATA or _hooks is not None  # whether what nodes saved can be read at all
 
@@ -35,3 +41,115 @@ def data_of(saved: Any) -> Any:
         return getattr(saved, "data", None)
     with torch._C._DisableTorchDispatch():
         return getattr(saved, "data", None)
+
+
+class SavedTensors:
+    """Tells which tensors nodes saved, of those that are known. `key` is that of what is known of a node, in its
+    metadata."""
+
+    def __init__(self, known: Mapping[int, Known], key: str) -> None:
+        self.known, self.key = known, key
+        self._names: dict[type, tuple[str, ...]] = {}
+
+    def names(self, fn: Any) -> tuple[str, ...]:
+        """The attributes of a node that hold what it saved, as it was saved."""
+        names = self._names.get(type(fn))
+        if names is None:
+            names = self._names[type(fn)] = tuple(name for name in dir(fn) if name.startswith(RAW))
+        return names
+
+    def by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
+        """What a node saved, of the tensors that are known, and of `candidates` (those of its op), which may be saved
+        as another tensor on the same memory."""
+        names = self.names(fn)
+        if not names:
+            return []
+        found = []
+        for name in names:
+            try:
+                raw = saved_as_is(fn, name, bool(candidates))
+            except (RuntimeError, AttributeError):  # freed already, or none was saved
+                continue
+            found += self.of(raw, candidates)
+        if len(found) > 1:  # PyTorch's are in the order of the alphabet
+            order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
+            found.sort(key=lambda entry: order.get(entry.tensor, -1))
+        return found
+
+    def of(self, raw: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
+        """The same of one attribute of a node."""
+        each = [self._one(saved, candidates) for saved in (raw if type(raw) in (tuple, list) else (raw,))]
+        return [entry for entry in each if entry is not None]
+
+    def flat(self, fn: Any, names: Sequence[str], candidates: Sequence[torch.Tensor]) -> Sequence[int]:
+        """What a node saved under these names, flat: as `by`, with a call only for another tensor on the memory of one
+        that is known."""
+        known = self.known
+        is_plain = HAVE_DATA and not _dispatch_modes()
+        found: list[tuple[int, int]] = []
+        for name in names:
+            try:
+                raw = getattr(fn, name) if is_plain else saved_as_is(fn, name, True)
+            except (RuntimeError, AttributeError):  # none was saved
+                continue
+            if not is_plain:
+                found += self.of(raw, candidates)
+                continue
+            data: Any = raw.data if type(raw) is _SavedTensor else raw
+            if data is None:
+                continue
+            one = known.get(id(data))
+            if one is None:
+                found += self.of(raw, candidates)
+                continue
+            try:
+                found.append((one.number, data._version))
+            except RuntimeError:  # of inference mode
+                found.append((one.number, 0))
+        if len(found) < 2:
+            return found[0] if found else ()
+        order = {known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
+        placed = sorted([(order.get(pair[0], -1), at, *pair) for at, pair in enumerate(found)])
+        return [part for _, _, *pair in placed for part in pair]
+
+    def _one(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
+        data = data_of(saved)
+        if not isinstance(data, torch.Tensor):  # none, or packed by hooks
+            return None
+        known = self.known.get(id(data)) or self._twin(data, candidates)
+        number = self._number_by_node(data) if known is None else known.number
+        return Saved(number, version_of(data)) if number else None
+
+    def _twin(self, tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> Known | None:
+        """The candidate that shows the same memory in the same way."""
+        if not _is_strided(tensor):
+            return None
+        shape, place = tensor.shape, 0
+        for one in candidates:
+            if type(one) not in _WITH_MEMORY or one.is_nested or one.shape != shape:
+                continue
+            if one.layout is not torch.strided:
+                continue
+            place = place or _memory_of(tensor)
+            if place and _memory_of(one) == place and one.stride() == tensor.stride():
+                return self.known.get(id(one))
+        return None
+
+    def _number_by_node(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""
+        fn = grad_fn_of(tensor)
+        record = None if fn is None else fn.metadata.get(self.key)
+        return 0 if record is None else record.tensors.get(tensor.output_nr, 0)
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape, strides, and memory of its own."""
+    return type(tensor) in _WITH_MEMORY and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """Where the elements of a strided tensor begin; 0 of one that has none."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0

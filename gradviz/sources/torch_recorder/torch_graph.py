@@ -137,7 +137,7 @@ class _Live:
         """The tensors that a node saved, by their names there. One that hooks packed is left out, as unpacking it runs
         the program's code; so is one that was written or freed since."""
         found = []
-        for attribute in self.identity.saved_names(fn):
+        for attribute in self.identity.saved.names(fn):
             name = attribute.removeprefix(RAW)
             try:
                 raw = getattr(fn, attribute)
@@ -204,7 +204,7 @@ class _Live:
             outputs.append(number)
             handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
         edges = edges_of(self.identity.edges_of(nexts))
-        saved = self.identity.saved_by(fn, ())
+        saved = self.identity.saved.by(fn, ())
         inputs = self.identity.inputs_of(edges, saved, outputs)
         zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
         self.listener.op(

@@ -72,8 +72,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         if lines is None:
             from gradviz.step.terminal import interact
 
-            first, *others = group.sessions
-            interact(first, others=others)
+            interact(group.first)
         elif len(recorded) > 1:
             _side_by_side(group, lines)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 
 from gradviz.query.collective_calls import Collective, collective_clock
 from gradviz.query.ranks import ranked_traces
@@ -13,6 +14,7 @@ from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import listed
 
+_EVENT = attrgetter("event")
 _NONE = "no collective of all ranks is recorded in this trace"
 
 
@@ -87,12 +89,12 @@ class Group:
 
 def clock(session: Session) -> int:
     """How many collectives of all ranks a session has come to."""
-    return bisect_right(_events(session), session.position)
+    return bisect_right(_called(session), session.position, key=_EVENT)
 
 
 def clock_text(session: Session) -> str:
     """`collective 3 of 24`; empty where there are none, or of a long run that has not been read whole."""
-    count_of_all = len(_events(session)) if session.trace.is_whole else 0
+    count_of_all = len(_called(session)) if session.trace.is_whole else 0
     if not count_of_all:
         return ""
     return session.say("collective {number} of {count}", number=clock(session), count=count_of_all)
@@ -103,15 +105,11 @@ def _called(session: Session) -> list[Collective]:
     return session.query.of(collective_clock)
 
 
-def _events(session: Session) -> list[int]:
-    return [call.event for call in _called(session)]
-
-
 def _told(call: Collective) -> str:
     return f"{clean(call.name)} {call.shape}" if call.has_tensor else clean(call.name)
 
 
-def _group(session: Session) -> Group:
+def group_of(session: Session) -> Group:
     """The group of a session; of one trace, itself alone."""
     return session.group if session.group is not None else Group([session])
 
@@ -123,26 +121,26 @@ def collective(session: Session, argument: str) -> None:
     """To the next collective, on all ranks."""
     if not _called(session):
         raise CommandError(_NONE)
-    number = clock(session) + count(argument)
-    most = max(len(_called(one)) for one in _group(session).shown)
-    if clock(session) == most:
+    group, number, wanted = group_of(session), clock(session), count(argument)
+    most = max(len(_called(one)) for one in group.shown)
+    if number == most:
         raise CommandError("there is no later collective")
-    _group(session).meet(min(number, most))
+    group.meet(min(number + wanted, most))
 
 
 def collective_back(session: Session, argument: str) -> None:
     """To the collective before, on all ranks."""
     if not _called(session):
         raise CommandError(_NONE)
-    before = bisect_left(_events(session), session.position)
+    before = bisect_left(_called(session), session.position, key=_EVENT)
     if not before:
         raise CommandError("there is no earlier collective")
-    _group(session).meet(max(before - count(argument) + 1, 1))
+    group_of(session).meet(max(before - count(argument) + 1, 1))
 
 
 def rank(session: Session, argument: str) -> None:
     """Look into one rank; without a number, at all ranks."""
-    group = _group(session)
+    group = group_of(session)
     if len(group.sessions) < 2:
         raise CommandError("this is one trace: gradviz step shows all ranks of a folder or a pattern")
     if not argument:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import click
@@ -12,7 +12,7 @@ from rich.control import Control
 from gradviz.errors import GradvizError
 from gradviz.query.predicate_fields import NAMES
 from gradviz.query.ranks import label_of
-from gradviz.step.group import Group
+from gradviz.step.group import Group, group_of
 from gradviz.step.keys import Keys
 from gradviz.step.plain import told
 from gradviz.step.prompt import Prompt
@@ -30,11 +30,11 @@ _READ_ON = ("space", "down", "j", "n", "page down", "enter")
 _READ_BACK = ("up", "k", "b", "page up", "backspace")
 
 
-def interact(session: Session, console: Console | None = None, others: Sequence[Session] = ()) -> None:
-    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input. What is typed moves the
-    `others`, which are beside the session, too."""
+def interact(session: Session, console: Console | None = None) -> None:
+    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input. What is typed moves all
+    sessions of the group that the session is in."""
     with suppress(KeyboardInterrupt):
-        Terminal(session, console or Console(highlight=False), others).loop()
+        Terminal(group_of(session), console or Console(highlight=False)).loop()
 
 
 _NO_SUCH_KEY = "no such key: {key}. n next, b back, B backward pass, y why, : command, ? all keys"
@@ -43,8 +43,8 @@ _NO_SUCH_KEY = "no such key: {key}. n next, b back, B backward pass, y why, : co
 class Terminal:
     """One interactive session in a terminal, or several side by side: its keyboard, its prompt and its screen."""
 
-    def __init__(self, session: Session, console: Console, others: Sequence[Session] = ()) -> None:
-        self.group = Group([session, *others])
+    def __init__(self, group: Group, console: Console) -> None:
+        self.group = group
         self.console = console
         self.keyboard = Keyboard()
         self.prompt: Prompt | None = None

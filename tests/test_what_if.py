@@ -106,6 +106,23 @@ def test_one_element_is_set(path: Path) -> None:
     assert after(asked(path, None, "w[0, :2]=0")) == {"loss": 9.0, "w.grad": [[0.0, 0.0, 6.0]]}
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_element_is_set_though_a_tensor_has_its_name(path: Path, number: int) -> None:
+    def program() -> None:
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        for _ in range(2):
+            loss = (w**2).sum()
+            loss.backward()
+            w.grad = None
+            (w[0] * 3).backward()
+            w.grad = None
+
+    recorded(path, program)
+    before, now = (asked(path, number, *sets).changes[0] for sets in ((), ("w[0]=5",)))
+    assert before.before == (5.0 if number == 1 else 3.0)
+    assert now.after == (29.0 if number == 1 else 15.0)
+
+
 def test_a_gradient_that_underflows_is_there_in_float64(path: Path) -> None:
     def program() -> None:
         x = torch.tensor(1e-30, requires_grad=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -48,18 +49,21 @@ def _shown(text: str) -> str:
 
 
 def _input(words: Words, plan: Plan, text: str) -> tuple[Input, str | None]:
-    """The input of a plan that is named, and the element of it; None for all."""
-    at = plan.began.index
+    """The input of a plan that is named, and the element of it; None for all. `w[0]` may be both: the name of a tensor
+    that the program took out of `w`, and an element. It is what enters the pass."""
     element = _ELEMENT.match(text)
-    try:
-        found, index = subject(words, text, at), None
-    except UnknownName:
-        if element is None:
-            raise
-        found, index = subject(words, element["name"], at), element["index"]
-    entered = [step for step in plan.inputs if step.tensor == found.tensor]
-    if entered:
-        return entered[-1], index
+    names: list[tuple[str, str | None]] = [(text, None)]
+    if element is not None:
+        names.append((element["name"], element["index"]))
+    known_as = []
+    for name, index in names:
+        with suppress(UnknownName):
+            found = subject(words, name, plan.began.index)
+            entered = [step for step in plan.inputs if step.tensor == found.tensor]
+            if entered:
+                return entered[-1], index
+            known_as.append(found)
+    found = known_as[0] if known_as else subject(words, names[-1][0], plan.began.index)
     known = listed([words.called(step.tensor) for step in plan.inputs][:_MOST])
     call = next((call for call in plan.calls if found.tensor in call.outputs), None)
     if call is not None:

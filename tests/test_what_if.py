@@ -123,6 +123,20 @@ def test_an_element_is_set_though_a_tensor_has_its_name(path: Path, number: int)
     assert now.after == (29.0 if number == 1 else 15.0)
 
 
+def test_a_gradient_that_is_added_to_an_earlier_one_is_said_to_be_of_its_pass(path: Path) -> None:
+    def program() -> None:
+        w = torch.tensor(3.0, requires_grad=True)
+        for _ in range(2):
+            loss = w**2
+            loss.backward()
+
+    recorded(path, program)
+    told = "here as of this pass alone: w.grad"
+    assert told not in invoked(["what-if", str(path), "--pass", "1"]).stdout
+    assert told in invoked(["what-if", str(path), "--pass", "2"]).stdout
+    assert asked(path, 2).changes[1].before == 6.0  # w.grad is 12 then
+
+
 def test_a_gradient_that_underflows_is_there_in_float64(path: Path) -> None:
     def program() -> None:
         x = torch.tensor(1e-30, requires_grad=True)

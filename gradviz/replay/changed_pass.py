@@ -30,7 +30,8 @@ class WhatIf:
     """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `dtype`
     is that of all floating-point numbers, if it was to be another. `first` is the first call that gives something else,
     None with a dtype; `held` are what was computed by ops that cannot run again, without grad mode, or before an
-    earlier pass: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run."""
+    earlier pass: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run.
+    `added` are the leaves whose `.grad` held an earlier gradient: `changes` have what this pass adds to it."""
 
     plan: Plan
     runner: str
@@ -41,6 +42,7 @@ class WhatIf:
     first: Call | None
     held: tuple[tuple[int, str], ...]
     has_hooks: bool
+    added: tuple[str, ...]
 
 
 def what_if(
@@ -69,6 +71,7 @@ def what_if(
         _first_difference(plan, edits, before, after) if is_edited else None,
         tuple(_held(words, plan)) if is_edited else (),
         has_hooks(query, plan),
+        tuple(words.called(leaf) for leaf in plan.leaves if query.tensors.grad(leaf, plan.began.index)),
     )
 
 

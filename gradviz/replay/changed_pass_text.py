@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import SHOWN, listed, nested, number, plural
 from gradviz.words.words import Words
 
-_MOST_HELD = 6
+_MOST = 6  # names in a line
 
 
 def what_if_text(words: Words, found: WhatIf) -> Group:
@@ -24,18 +25,25 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
     calls, inputs = plural(len(found.plan.calls), "call"), plural(len(found.plan.inputs), "input")
     head = f"pass {found.plan.number} runs again with {clean(found.runner)}: {calls}, {inputs}"
     parts: list[RenderableType] = [Text(head, "bold"), Text(check_text(words, found.check))]
+    if found.added:
+        names = _some([f"{name}.grad" for name in found.added])
+        parts.append(Text(f"added to an earlier gradient in the run, here as of this pass alone: {names}"))
     if found.has_hooks:
         parts.append(Text("hooks changed gradients of this pass: they do not run again"))
     parts += [Text(), _table(found)]
     if found.is_edited:
         parts += [Text(), Text(_first(words, found))]
     if found.held:
-        names = [clean(name) for _, name in found.held]
-        more = f" and {len(names) - _MOST_HELD} more" if len(names) > _MOST_HELD else ""
-        parts.append(Text(f"held as recorded, not computed again: {listed(names[:_MOST_HELD])}{more}"))
+        names = _some([name for _, name in found.held])
+        parts.append(Text(f"held as recorded, not computed again: {names}"))
     if found.is_edited:
         parts.append(Text("numbers and branches that the program worked out in Python stay as they were"))
     return Group(*parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return listed([clean(name) for name in names[:_MOST]]) + more
 
 
 def check_text(words: Words, check: Check) -> str:
@@ -137,6 +145,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
         else {"function": found.first.function, "event": found.first.event + 1},
         "held": [name for _, name in found.held],
         "hooks": found.has_hooks,
+        "added": [f"{name}.grad" for name in found.added],
     }
 
 

@@ -83,7 +83,7 @@ def _handed_over(ranks: Replicas) -> RankFound | None:
         message = f"broadcast() puts the gradients of one rank in the place of those that {called_ranks(lost)} computed"
     elif names == {"reduce"} and ranks.gradients_apart:
         lost = tuple(ranks.ranks)
-        message = "reduce() gives its result to one rank alone, and the others step with their own gradients"
+        message = "reduce() gives its result to one rank alone, and the ranks step with different gradients"
     else:
         return None
     query, call = ranks.ranks[lost[0]], first[lost[0]]

@@ -174,6 +174,13 @@ def test_a_finding_is_shown_on_the_rank_that_has_it(runs: Path) -> None:
     assert line_with(lines, "ranks-collectives").startswith("finding 1 of 1: ranks-collectives: collective 3")
 
 
+def test_a_finding_is_told_in_full_before_what_commands_say(runs: Path) -> None:
+    (told, *others) = stepped(runs / "uneven", "next; next", "--finding", "1")
+    assert told.startswith("finding 1 of 1: ranks-collectives: collective 3 is not the same on all ranks")
+    assert not told.endswith("…")
+    assert [line for line in others if "finding 1 of 1" in line] == []
+
+
 @pytest.fixture
 def terminal(runs: Path) -> Iterator[Callable[[str, int, int], Any]]:
     """Begins the stepper on a run, in a terminal of a size."""

@@ -117,8 +117,7 @@ def _show_finding(session: Session, findings: Sequence[Finding], number: int, wh
 def _one_by_one(session: Session, lines: list[str]) -> None:
     """Run each command on a trace, and print what it says."""
     if session.message:
-        click.echo(session.message)
-        session.message = ""
+        click.echo(_taken_message(session))
     try:
         for piece in script(session, lines):
             click.echo(piece)
@@ -129,12 +128,22 @@ def _one_by_one(session: Session, lines: list[str]) -> None:
 def _side_by_side(group: Group, lines: list[str]) -> None:
     """Run each command on all traces, and print what they say beside one another."""
     console = Console(highlight=False)
+    having = [session for session in group.sessions if session.message]
+    for session in having:  # a column would cut it
+        label = f"{clean(label_of(session.trace))}: " if len(having) > 1 else ""
+        click.echo(label + _taken_message(session))
     console.print(_columns([Text(clean(label_of(session.trace)), "bold") for session in group.shown]))
     for line in lines or [""]:
         told = said_by_each(group, line)
         if len(told) < len(group.sessions):
             console.print(Text(clean(label_of(group.first.trace)), "bold"))
         console.print(_columns([Text(text) for text in told]))
+
+
+def _taken_message(session: Session) -> str:
+    """What a session has to say, once."""
+    message, session.message = session.message, ""
+    return message
 
 
 def _columns(texts: list[Text]) -> Table:

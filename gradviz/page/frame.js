@@ -13,7 +13,7 @@ async function goWhere(message) {
   if (message.source !== window.parent || typeof where !== "object" || where === null) return;
   const position = data.held.findIndex((held) => held === where.pass);
   if (position >= 0 && position !== app.view.position) await openPass(position);
-  if (where.event > 0) goTo(Math.max(0, app.view.steps.findLastIndex((step) => step.k < where.event)));
+  if (where.event > 0) goToEvent(where.event - 1);
   const { nodeOf, groupOf } = app.view;
   if (nodeOf.has(where.selected) || groupOf.has(where.selected)) select(where.selected, true);
   else if (where.selected === "") select(null);

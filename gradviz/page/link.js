@@ -65,7 +65,7 @@ async function restore(text) {
     paint(asked.get("theme"));
   }
   const k = Number(asked.get("event")) - 1;
-  if (k >= 0) goTo(Math.max(0, app.view.steps.findLastIndex((step) => step.k <= k)));
+  if (k >= 0) goToEvent(k);
   const chosen = asked.get("select");
   select(app.view.nodeOf.has(chosen) || app.view.groupOf.has(chosen) ? chosen : null);
   fit(false);

@@ -202,5 +202,10 @@ function goTo(step) {
   tell("step");
 }
 
+// Go to the last step at or before an event.
+function goToEvent(k) {
+  goTo(app.view.steps.findLastIndex((step) => step.k <= k));
+}
+
 const now = () => app.view.steps[app.step] || null;
 const moment = () => (now() ? now().k : data.events);

@@ -200,6 +200,16 @@ def test_floats_of_python_take_the_dtype_of_the_tensor() -> None:
     assert (torch.ones(2) * torch.tensor(1.0, dtype=torch.float64)).dtype == torch.float32
 
 
+@pytest.mark.parametrize("function", [lambda x: 2**x, lambda x: x.max()], ids=["rpow", "max"])
+def test_a_gradient_that_is_asked_for_has_the_dtype_of_its_tensor(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    on_the_way = x * 1
+    found = torch.autograd.grad(function(on_the_way).sum(), (x, on_the_way))
+    assert [gradient.dtype for gradient in found] == [torch.float32, torch.float32]
+
+
 def test_a_gradient_has_the_dtype_of_its_leaf() -> None:
     x = torch.ones(2, requires_grad=True)
     y = torch.ones(2, dtype=torch.float64, requires_grad=True)

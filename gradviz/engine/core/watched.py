@@ -294,9 +294,9 @@ class WatchedPass:
         if node.rare is not None:
             run_tensor_hooks(self, node, gradients, numbers)
             run_node_prehooks(self, node, gradients, numbers)
-        for edge in self.wanted_edges:
+        for tensor, edge in zip(self.wanted, self.wanted_edges, strict=True):
             if edge_node(edge) is node:
-                self._capture(edge, gradients[edge_nr(edge)], numbers[edge_nr(edge)])
+                self._capture(tensor, edge, gradients[edge_nr(edge)], numbers[edge_nr(edge)])
         n_edges = len(node.edges)
         if needed is not None and node not in needed:
             return (None,) * n_edges, (0,) * n_edges
@@ -353,7 +353,7 @@ class WatchedPass:
             self._tell_received(node, box, numbers)
         asked = bool(self.wanted) and any(edge is node for edge in self.wanted_edges)
         if asked and self.how == "grad":
-            self._capture(node, box[0], numbers[0])
+            self._capture(leaf, node, box[0], numbers[0])
         if self.how == "grad" or (self.wanted and not asked):
             return
         if leaf._edge is None:  # it required grad when the graph was made, but does not any longer
@@ -376,8 +376,11 @@ class WatchedPass:
         for hook in list((rare.accumulate_hooks or {}).values()):
             hook(leaf)
 
-    def _capture(self, edge: Edge, gradient: Any, number: int) -> None:
+    def _capture(self, tensor: Tensor, edge: Edge, gradient: Any, number: int) -> None:
+        """Keep the gradient of a wanted tensor, in its dtype: a rule may compute in a wider one."""
         if gradient is not None:
+            if not isinstance(gradient, Tensor):
+                gradient = np.asarray(gradient, tensor.array.dtype)
             self.captured[id(edge_node(edge)), edge_nr(edge)] = shown(self, gradient, number)
 
     # --- events for the listener

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.events.kinds import CallMade, ValueKept  # noqa: E402
 from gradviz.replay.function_names import NAMES, functions_of  # noqa: E402
-from gradviz.sources.torch_recorder.typed_arguments import NotExpressed, typed_call  # noqa: E402
+from gradviz.sources.call_arguments import NotExpressed, typed_call  # noqa: E402
+from gradviz.sources.torch_recorder.replayable import TORCH  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
 from tests.replayed_programs import Double, recorded  # noqa: E402
@@ -134,6 +135,7 @@ def test_other_grades_tell_nothing_of_it(tmp_path: Path, values: str) -> None:
 def test_arguments_are_data_and_never_code() -> None:
     x = torch.ones(2)
     tensors, text = typed_call(
+        TORCH,
         [x, [x, 1], (None, slice(1, None)), 1j, float("nan"), np.int64(3), ...],
         {"dtype": torch.float64, "device": torch.device("cpu"), "p": "fro"},
     )
@@ -158,7 +160,7 @@ def test_arguments_are_data_and_never_code() -> None:
 )
 def test_what_is_no_data_is_not_expressed(value: object) -> None:
     with pytest.raises(NotExpressed):
-        typed_call([value], {})
+        typed_call(TORCH, [value], {})
 
 
 def test_the_table_has_nothing_that_reads_files_or_calls_what_it_is_given() -> None:

@@ -4,14 +4,11 @@ A pass can run again from the elements of its leaves, its data and its random nu
 So a call that is in the closed table, with arguments that are data, is told with its function and arguments. What it is
 given and what no such call has made is kept as it is then: a parameter once, and again where something has written to
 it; the results of other calls whenever they are used. Calls without grad mode are not told: their results are constants
-of the pass, and are kept where they enter it.
-
-What has been written to is known by its version, by the groups of tensors that such calls have made on one memory, and
-by what the recorder is told to be `written`: through `.data` nothing counts versions."""
+of the pass, and are kept where they enter it (held_values.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,31 +16,52 @@ from typing import Any, NamedTuple
 import torch
 from torch import is_grad_enabled
 
-from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import State, Where
 from gradviz.replay.function_names import DIFFERENTIATES, functions_of, is_random
+from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
+from gradviz.sources.held_values import HeldValues
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.identity import outside
-from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
+from gradviz.sources.torch_recorder.known_things import grad_fn_of, version_of
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
-from gradviz.sources.torch_recorder.typed_arguments import NotExpressed, typed_call
+from gradviz.sources.torch_recorder.tensor_values import PLAIN
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 _AUTOCASTING = ("cpu", "cuda")
+TORCH = Library(
+    torch.Tensor,
+    torch.Size,
+    torch.device,
+    {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"},
+    lambda tensor: type(tensor) in PLAIN and tensor.layout is torch.strided,
+)
 
 
-class _Here:
-    """A tensor whose value a replay has: at which `version`, since which segment, whether because it was kept (or made
-    by a call), and the tensor whose memory it shares."""
+class _TorchTensors:
+    """PyTorch's tensors, as `HeldValues` asks of them."""
 
-    __slots__ = ("group", "is_kept", "known", "segment", "version")
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
-    def __init__(self, known: Known, version: int, is_kept: bool, segment: int, group: int) -> None:
-        self.known, self.version, self.is_kept = known, version, is_kept
-        self.segment, self.group = segment, group
+    def version(self, tensor: torch.Tensor) -> int:
+        """How often it was written over."""
+        return version_of(tensor)
+
+    def has_node(self, tensor: torch.Tensor) -> bool:
+        """Whether it has a `grad_fn`."""
+        return grad_fn_of(tensor) is not None
+
+    def reference(self, tensor: torch.Tensor) -> Callable[[], Any]:
+        """What is known of it."""
+        return self.source.identity.known[id(tensor)]
+
+    def keep(self, where: Where, how: str, number: int, copy: int, value: torch.Tensor) -> None:
+        """Tell of its value."""
+        listener: Any = self.source.listener
+        listener.kept(where, how, number, State(copy, value))
 
 
 class _Call(NamedTuple):
@@ -59,13 +77,12 @@ class _Call(NamedTuple):
 
 
 class Replayable:
-    """Follows the calls of one recording. A segment is what happens between the beginnings of two passes."""
+    """Follows the calls of one recording."""
 
     def __init__(self, source: Source, recorder: InputsRecorder) -> None:
         self.source, self.recorder = source, recorder
         self.names = {function: name for name, function in reversed(functions_of(torch).items())}
-        self.here: dict[int, _Here] = {}
-        self.segment = 0
+        self.held = HeldValues(recorder, _TorchTensors(source))
 
     def follow(self, ways: dict[str, Way]) -> None:
         """Tell of the calls that these ways of a recorder deal with."""
@@ -82,10 +99,10 @@ class Replayable:
             return
         args = [list(of.roots), list(of.wanted), list(of.gradients)]
         with torch._C.DisableTorchFunction(), suppress(NotExpressed):
-            tensors, arguments = typed_call(args, {"create_graph": True, "allow_unused": True})
+            tensors, arguments = typed_call(TORCH, args, {"create_graph": True, "allow_unused": True})
             numbers = [self.source.identity.number_of(tensor) for tensor in tensors]
             for tensor, number in zip(tensors, numbers, strict=True):
-                self._have(tensor, number, of.where)
+                self.held.have(tensor, number, of.where)
             versions = [version_of(tensor) for tensor in tensors]
             call = _Call(DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
             self._made(call, None, (), {}, gradients, of.where)
@@ -121,7 +138,7 @@ class Replayable:
             finish(steps, result)
             known = self.source.identity.known.get(id(args[0]))
             if known is not None:
-                self.here.pop(known.number, None)
+                self.held.drop(known.number)
 
         return run
 
@@ -136,7 +153,7 @@ class Replayable:
         told = None
         if function is not None and is_grad_enabled() and not source.in_pass and "out" not in kwargs:
             with suppress(NotExpressed):
-                told = typed_call(args, kwargs)
+                told = typed_call(TORCH, args, kwargs)
         if function is None or told is None:
             self._note_silent_write(name, args, kwargs)
             return None
@@ -146,13 +163,10 @@ class Replayable:
             if calls.writes(name) and identity.is_pending(tensors[0]) and _is_pytorchs_own(frame):
                 return None  # a layer fills its parameters
             identity.tell_pending()
-        if self.recorder.written:
-            self._forget(self.recorder.take_written())
-        if self.segment != self.recorder.passes_begun:
-            self._begin_segment()
+        self.held.look_around()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
         for tensor, number in zip(tensors, numbers, strict=True):
-            self._have(tensor, number, frame)
+            self.held.have(tensor, number, frame)
         generator = self._keep_generator(tensors, frame) if is_random(function) and tensors else 0
         versions = [version_of(tensor) for tensor in tensors]
         return _Call(function, arguments, _context(), generator, tensors, numbers, versions)
@@ -164,47 +178,6 @@ class Replayable:
         if known is not None:
             self.recorder.written += known.number, known.base
 
-    def _forget(self, written: Collection[int]) -> None:
-        """A replay has no longer what was written to by others, and what shares its memory."""
-        groups = {self.here[number].group for number in written if number in self.here}
-        if groups:
-            self.here = {number: entry for number, entry in self.here.items() if entry.group not in groups}
-
-    def _begin_segment(self) -> None:
-        """What calls have made of constants is kept anew where it is used; what is gone is forgotten. Of a ring that
-        drops its oldest passes nothing is kept once for all."""
-        self.segment = self.recorder.passes_begun
-        is_ring = self.recorder.writer.ring is not None
-        self.here = {
-            number: entry
-            for number, entry in self.here.items()
-            if (tensor := entry.known()) is not None
-            and (not is_ring if entry.is_kept else grad_fn_of(tensor) is not None)
-        }
-
-    def _have(self, tensor: torch.Tensor, number: int, frame: Where) -> None:
-        """See to it that a replay has the value of a tensor."""
-        entry = self.here.get(number)
-        is_valid = (
-            entry is not None and entry.version == version_of(tensor) and number not in self.recorder.written
-        )
-        if entry is not None and is_valid and (entry.is_kept or entry.segment == self.segment):
-            return
-        has_node = grad_fn_of(tensor) is not None
-        if has_node:
-            how = "carried" if is_valid else "cut"
-        else:
-            how = "leaf" if tensor.requires_grad else "data"
-        self._keep(how, tensor, number, frame)
-        known = self.source.identity.known[id(tensor)]
-        self.here[number] = _Here(known, version_of(tensor), not has_node, self.segment, number)
-
-    def _keep(self, how: str, tensor: torch.Tensor, number: int, frame: Where) -> int:
-        copy = next_tensor_number()
-        listener: Any = self.source.listener
-        listener.kept(frame, how, number, State(copy, tensor))
-        return copy
-
     def _keep_generator(self, tensors: list[torch.Tensor], frame: FrameType) -> int:
         device = tensors[0].device
         with torch._C.DisableTorchFunction():
@@ -212,7 +185,7 @@ class Replayable:
                 state = torch.cuda.get_rng_state(device)
             else:
                 state = torch.get_rng_state()
-            return self._keep("generator", state, 0, frame)
+            return self.held.keep("generator", state, 0, frame)
 
     # --- after it
 
@@ -221,43 +194,30 @@ class Replayable:
         identity = self.source.identity
         outputs = outputs_of(result)
         numbers = [identity.number_of(output, frame) for output in outputs]
-        written = {
+        changed = {
             number
             for tensor, number, version in zip(call.tensors, call.numbers, call.versions, strict=True)
             if version_of(tensor) != version
         }
         if func in calls.RUNNING:
-            written.update(map(identity.number_of, calls.running_statistics(func, args, kwargs)))
-        groups = {self.here[number].group for number in written if number in self.here}
-        if groups:
-            written.update(number for number, entry in self.here.items() if entry.group in groups)
-        if self.recorder.written:
-            self._forget(set(self.recorder.take_written()) - written)
+            changed.update(map(identity.number_of, calls.running_statistics(func, args, kwargs)))
+        written = self.held.all_written(changed)
         listener: Any = self.source.listener
         listener.called(
             frame, call.function, call.arguments, call.context, call.generator, call.numbers, numbers,
             sorted(written),
         )  # fmt: skip
-        for number in written:
-            entry = self.here.get(number)
-            tensor = None if entry is None else entry.known()
-            if entry is not None and tensor is not None:
-                self._note(tensor, number, entry.group)
+        self.held.note_written(written)
         for output, number in zip(outputs, numbers, strict=True):
             if number not in written:
-                self._note(output, number, self._group(call, func, output, number))
-
-    def _note(self, tensor: torch.Tensor, number: int, group: int) -> None:
-        """Note that a call has made a tensor what it is now."""
-        known = self.source.identity.known[id(tensor)]
-        self.here[number] = _Here(known, version_of(tensor), False, self.segment, group)
+                self.held.note_made(output, number, self._group(call, func, output, number))
 
     def _group(self, call: _Call, func: Any, output: torch.Tensor, number: int) -> int:
         """The tensor whose memory a new one shares: itself, if it has its own."""
         _, name = calls.sort_of(func)
-        if call.numbers and call.numbers[0] in self.here and (name in calls.ALIASES or output._is_view()):
-            return self.here[call.numbers[0]].group
-        return number
+        shares_memory = name in calls.ALIASES or output._is_view()
+        group = self.held.group_of(call.numbers[0]) if call.numbers and shares_memory else None
+        return number if group is None else group
 
 
 def _context() -> str:

@@ -1,0 +1,133 @@
+"""Which values of a run a replay has, while the run is recorded with `--values inputs`: what was kept, and what follows
+from it by calls. What a call is given and no such call has made is kept as it is then.
+
+What has been written to is known by its version, by the groups of tensors that calls have made on one memory, and by
+what the recorder is told to be `written`: through `.data` nothing counts versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Protocol
+
+from gradviz.events.counters import next_tensor_number
+from gradviz.events.listener import Where
+from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+
+
+class Tensors(Protocol):
+    """What is asked of the tensors of a library."""
+
+    def version(self, tensor: Any) -> int:
+        """How often it was written over."""
+
+    def has_node(self, tensor: Any) -> bool:
+        """Whether it was computed from something that requires a gradient."""
+
+    def reference(self, tensor: Any) -> Callable[[], Any]:
+        """A weak reference to a tensor."""
+
+    def keep(self, where: Where, how: str, number: int, copy: int, value: Any) -> None:
+        """Have the recorder keep the value of a tensor, under the number `copy`."""
+
+
+class _Here:
+    """A tensor whose value a replay has: at which `version`, since which segment, whether because it was kept (or made
+    by a call), and the tensor whose memory it shares."""
+
+    __slots__ = ("group", "is_kept", "reference", "segment", "version")
+
+    def __init__(
+        self, reference: Callable[[], Any], version: int, is_kept: bool, segment: int, group: int
+    ) -> None:
+        self.reference, self.version, self.is_kept = reference, version, is_kept
+        self.segment, self.group = segment, group
+
+
+class HeldValues:
+    """The values that a replay has, by the numbers of tensors. A segment is what happens between the beginnings of two
+    passes."""
+
+    def __init__(self, recorder: InputsRecorder, tensors: Tensors) -> None:
+        self.recorder, self.tensors = recorder, tensors
+        self.here: dict[int, _Here] = {}
+        self.segment = 0
+
+    def look_around(self) -> None:
+        """Before a call: forget what has been written to, and begin another segment where a pass has begun."""
+        if self.recorder.written:
+            self._forget(self.recorder.take_written())
+        if self.segment != self.recorder.passes_begun:
+            self._begin_segment()
+
+    def have(self, tensor: Any, number: int, where: Where) -> None:
+        """See to it that a replay has the value of a tensor."""
+        entry, version = self.here.get(number), self.tensors.version(tensor)
+        is_valid = entry is not None and entry.version == version and number not in self.recorder.written
+        if entry is not None and is_valid and (entry.is_kept or entry.segment == self.segment):
+            return
+        has_node = self.tensors.has_node(tensor)
+        if has_node:
+            how = "carried" if is_valid else "cut"
+        else:
+            how = "leaf" if tensor.requires_grad else "data"
+        self.keep(how, tensor, number, where)
+        reference = self.tensors.reference(tensor)
+        self.here[number] = _Here(reference, version, not has_node, self.segment, number)
+
+    def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:
+        """Keep the value of a tensor; returns the number of the copy."""
+        copy = next_tensor_number()
+        self.tensors.keep(where, how, number, copy, tensor)
+        return copy
+
+    def drop(self, number: int) -> None:
+        """Keep the value of a tensor anew where it is used next."""
+        self.here.pop(number, None)
+
+    def all_written(self, changed: Iterable[int]) -> set[int]:
+        """The tensors that a call has written to, if it `changed` these: all that share their memory. What else has
+        been written to meanwhile is forgotten."""
+        written = set(changed)
+        groups = {self.here[number].group for number in written if number in self.here}
+        if groups:
+            written.update(number for number, entry in self.here.items() if entry.group in groups)
+        if self.recorder.written:
+            self._forget(set(self.recorder.take_written()) - written)
+        return written
+
+    def note_written(self, written: Iterable[int]) -> None:
+        """Note that a call has made these tensors what they are now."""
+        for number in written:
+            entry = self.here.get(number)
+            tensor = None if entry is None else entry.reference()
+            if entry is not None and tensor is not None:
+                self.note_made(tensor, number, entry.group)
+
+    def note_made(self, tensor: Any, number: int, group: int) -> None:
+        """Note that a call has made a tensor what it is now; `group` is the tensor whose memory it shares, or
+        itself."""
+        reference, version = self.tensors.reference(tensor), self.tensors.version(tensor)
+        self.here[number] = _Here(reference, version, False, self.segment, group)
+
+    def group_of(self, number: int) -> int | None:
+        """The tensor whose memory a tensor shares, None where a replay does not have it."""
+        entry = self.here.get(number)
+        return None if entry is None else entry.group
+
+    def _forget(self, written: Collection[int]) -> None:
+        """A replay has no longer what was written to by others, and what shares its memory."""
+        groups = {self.here[number].group for number in written if number in self.here}
+        if groups:
+            self.here = {number: entry for number, entry in self.here.items() if entry.group not in groups}
+
+    def _begin_segment(self) -> None:
+        """What calls have made of constants is kept anew where it is used; what is gone is forgotten. Of a ring that
+        drops its oldest passes nothing is kept once for all."""
+        self.segment = self.recorder.passes_begun
+        is_ring = self.recorder.writer.ring is not None
+        self.here = {
+            number: entry
+            for number, entry in self.here.items()
+            if (tensor := entry.reference()) is not None
+            and (not is_ring if entry.is_kept else self.tensors.has_node(tensor))
+        }

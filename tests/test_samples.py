@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.plan import ReplayError  # noqa: E402
 from gradviz.replay.samples import Samples, samples  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.sources.torch_terms import TorchTerms  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
@@ -30,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 def told_apart(path: Path, program: Callable[[], object]) -> Samples:
     with open_trace(recorded(path, program)) as trace:
-        return samples(Query(trace), TorchTerms())
+        return samples(Query(trace), TorchTerms(TorchRunner()))
 
 
 def line(path: Path) -> Samples:

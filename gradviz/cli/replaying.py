@@ -14,10 +14,10 @@ def filled_in(query: Query, number: int | None) -> bool:
         return False
     from gradviz.replay.plan import ReplayError  # here, since most traces need no replay
     from gradviz.replay.replayed_elements import fill_in
-    from gradviz.sources.torch_replay import TorchRunner
+    from gradviz.sources.torch_replay import runner_of
 
     try:
-        fill_in(query, TorchRunner(), number)
+        fill_in(query, runner_of(query), number)
     except ReplayError:
         return False
     return True

@@ -60,16 +60,17 @@ def what_if(
     """
     if samples and (sets or dtype or without):
         fail("--samples shows the pass as it was: leave out --set, --dtype and --without")
-    from gradviz.sources.torch_replay import TorchRunner
+    from gradviz.sources.torch_replay import runner_of
     from gradviz.sources.torch_terms import TorchTerms
 
     with opened(trace) as recorded:
         words = Words(recorded)
+        runner = runner_of(words.query, words.at_line)
         if samples:
-            parts = samples_of(words.query, TorchTerms(words.at_line), number)
+            parts = samples_of(words.query, TorchTerms(runner), number)
             _show(samples_json(words, parts) if as_json else samples_text(words, parts))
             return
-        found = what_if_of(words, TorchRunner(words.at_line), number, sets, dtype or "", without)
+        found = what_if_of(words, runner, number, sets, dtype or "", without)
         _show(what_if_json(words, found) if as_json else what_if_text(words, found))
 
 

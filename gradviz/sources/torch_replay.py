@@ -1,4 +1,5 @@
-"""Runs a plan of `gradviz.replay` on PyTorch; where it is not installed, on gradviz's engine, which has its names.
+"""Runs a plan of `gradviz.replay` on the library that was recorded: on PyTorch, or on gradviz's engine, which has its
+names, and takes its place where it is not installed.
 
 A trace may come from anybody. It names the functions: only those of the closed table are called. Its arguments are
 numbers, names of dtypes and devices, and tensors, all decoded here by hand. What it makes PyTorch compute is limited in
@@ -11,12 +12,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gradviz.events.values import SMALL
+from gradviz.query.query import Query
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
@@ -24,11 +27,8 @@ from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.memory_limit import limited_memory
 
-IS_PYTORCH = is_installed()
-if IS_PYTORCH:
+if TYPE_CHECKING:
     import torch
-else:
-    import gradviz.engine as torch  # type: ignore[no-redef]
 
 _SECONDS = 600.0  # between calls: one that has begun is not interrupted
 _WIDENING = {"float16", "bfloat16", "float32", "float64"}
@@ -41,33 +41,79 @@ _REFUSALS = (
 
 
 class TorchRunner:
-    """PyTorch as a `Runner`. `place` turns the site of a call into words for a message, as `, line 12`."""
+    """PyTorch as a `Runner`, or gradviz's engine, for passes of `its_own` and where PyTorch is not installed. `place`
+    turns the site of a call into words for a message, as `, line 12`."""
 
-    def __init__(self, place: Any = lambda site: "") -> None:
-        self.name = (
-            f"PyTorch {torch.__version__}" if IS_PYTORCH else "gradviz's engine, as PyTorch is not installed"
-        )
-        self.functions = functions_of(torch)
+    def __init__(self, place: Any = lambda site: "", its_own: bool = False) -> None:
+        self.is_pytorch = is_installed() and not its_own
+        self.torch: Any = import_module("torch" if self.is_pytorch else "gradviz.engine")
+        if self.is_pytorch:
+            self.name = f"PyTorch {self.torch.__version__}"
+        else:
+            self.name = f"gradviz's engine{'' if its_own else ', as PyTorch is not installed'}"
+        self.functions = functions_of(self.torch)
+        self.named = {
+            name: found
+            for name in ("dtype", "layout", "memory_format", "device")
+            if isinstance(found := getattr(self.torch, name, None), type)
+        }
         self.place = place
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan. Raises ReplayError where a call fails, or is none of the table's."""
-        with alone():
+        with self.alone():
             return Replay(self, plan, edits, graph).outcome()
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, memory is limited, and neither random numbers nor settings of this process change."""
+        before = self.torch.get_default_dtype()
+        with ExitStack() as stack:
+            stack.enter_context(limited_memory())
+            stack.enter_context(self.torch.random.fork_rng())
+            stack.enter_context(self.torch.enable_grad())
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")  # the program has had them
+            stack.callback(self.torch.set_default_dtype, before)
+            yield
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Inside, memory is limited, and neither random numbers nor settings of this process change."""
-    before = torch.get_default_dtype()
-    with ExitStack() as stack:
-        stack.enter_context(limited_memory())
-        stack.enter_context(torch.random.fork_rng())
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # the program has had them
-        stack.callback(torch.set_default_dtype, before)
-        yield
+    def dtype(self, name: str) -> torch.dtype:
+        """A dtype by its name. Raises ReplayError where there is none."""
+        found: Any = getattr(self.torch, name, None)
+        if not isinstance(found, self.torch.dtype):
+            raise ReplayError("there is no dtype of that name: the trace is damaged")
+        return found
+
+    def device(self, name: str) -> torch.device:
+        """A device by its name; the CPU in place of one that is not here."""
+        torch = self.torch
+        try:
+            found = torch.device(name)
+        except RuntimeError:
+            raise ReplayError("there is no device of that name: the trace is damaged") from None
+        is_here = (
+            found.type == "cuda"
+            and torch.cuda.is_available()
+            and (found.index or 0) < torch.cuda.device_count()
+        )
+        return found if is_here else torch.device("cpu")
+
+    def array_of(self, tensor: torch.Tensor) -> np.ndarray:
+        """The elements of a tensor; those of dtypes that NumPy has not as float32."""
+        plain = tensor.detach().cpu()
+        return (self._in_numpys_way(plain) if self.is_pytorch else plain).numpy().copy()
+
+    def _in_numpys_way(self, plain: torch.Tensor) -> torch.Tensor:
+        """A tensor of PyTorch's as NumPy can have it."""
+        if plain.layout is not self.torch.strided:
+            plain = plain.to_dense()
+        plain = plain.resolve_conj().resolve_neg()
+        return plain.float() if plain.dtype is self.torch.bfloat16 else plain
+
+
+def runner_of(query: Query, place: Any = lambda site: "") -> TorchRunner:
+    """What runs the passes of a trace again."""
+    return TorchRunner(place, query.trace.meta.get("engine") != "torch")
 
 
 class Replay:
@@ -75,6 +121,7 @@ class Replay:
 
     def __init__(self, runner: TorchRunner, plan: Plan, edits: Edits, graph: Graph | None) -> None:
         self.runner, self.plan, self.edits, self.graph = runner, plan, edits, graph
+        self.torch = runner.torch
         self.until = monotonic() + _SECONDS
         self.tensors: dict[int, torch.Tensor] = {}
         self.leaves: list[tuple[int, torch.Tensor]] = []
@@ -90,10 +137,10 @@ class Replay:
         if self.graph is not None:
             self._watch(self.graph, roots)
         gradients = {
-            leaf: None if gradient is None else array_of(gradient)
+            leaf: None if gradient is None else self.runner.array_of(gradient)
             for leaf, gradient in self.gradients(roots, self.starts(roots)).items()
         }
-        values = dict(zip(self.plan.roots, map(array_of, roots), strict=True))
+        values = dict(zip(self.plan.roots, map(self.runner.array_of, roots), strict=True))
         return Outcome(values, gradients, self.checksums, self.small, self.made, self.nodes)
 
     def make_calls(self) -> None:
@@ -119,11 +166,12 @@ class Replay:
         value = step.value
         array = self.edits.values.get(step.tensor, value.array)
         assert array is not None
-        dtype = _dtype(value.dtype)
+        dtype = self.runner.dtype(value.dtype)
         if self.edits.dtype and value.dtype in _WIDENING:
-            dtype = _dtype(self.edits.dtype)
+            dtype = self.runner.dtype(self.edits.dtype)
         try:
-            tensor = torch.from_numpy(np.array(array)).reshape(value.shape).to(_device(value.device), dtype)
+            whole = self.torch.from_numpy(np.array(array)).reshape(value.shape)
+            tensor = whole.to(self.runner.device(value.device), dtype)
             tensor.requires_grad_(step.wants_gradient)
         except (RuntimeError, TypeError, ValueError) as error:
             raise ReplayError(f"t{step.tensor} cannot be what it was: {_first_line(error)}") from error
@@ -140,7 +188,7 @@ class Replay:
                 self.tensors[number] = self.tensor(call.inputs[0])
             return
         result = self._result(call)
-        outputs = tensors_returned(result, torch.Tensor)
+        outputs = tensors_returned(result, self.torch.Tensor)
         if len(outputs) != len(call.outputs):
             raise self.refused(call, f"returns {len(outputs)} tensors now, and {len(call.outputs)} then")
         for number, output in zip(call.outputs, outputs, strict=True):
@@ -158,7 +206,7 @@ class Replay:
         try:
             args = [self.value(part, call) for part in positional]
             kwargs = {key: self.value(part, call) for key, part in named.items()}
-            if not IS_PYTORCH:  # it does without the arguments that PyTorch has given up
+            if not self.runner.is_pytorch:  # it does without the arguments that PyTorch has given up
                 kwargs = {key: part for key, part in kwargs.items() if part is not None}
             if call.generator is None:
                 return function(*args, **kwargs)
@@ -168,28 +216,34 @@ class Replay:
 
     def _random_result(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What a call gives with the random numbers that it had."""
-        state = torch.from_numpy(np.array(call.generator, np.uint8))
+        state = self.torch.from_numpy(np.array(call.generator, np.uint8))
         device = self.tensor(call.inputs[0]).device
         set_state = (
-            torch.set_rng_state if device.type != "cuda" else lambda s: torch.cuda.set_rng_state(s, device)
+            self.torch.set_rng_state
+            if device.type != "cuda"
+            else lambda s: self.torch.cuda.set_rng_state(s, device)
         )
-        get_state = torch.get_rng_state if device.type != "cuda" else lambda: torch.cuda.get_rng_state(device)
+        get_state = (
+            self.torch.get_rng_state
+            if device.type != "cuda"
+            else lambda: self.torch.cuda.get_rng_state(device)
+        )
         set_state(state)
         if not self.edits.dtype:
             return function(*args, **kwargs)
         if is_dropout(call.function) and "alpha" not in call.function:
             return self._widened_dropout(call, function, args, kwargs)
         result = function(*args, **kwargs)
-        if not torch.equal(get_state(), state):
+        if not self.torch.equal(get_state(), state):
             raise self.refused(call, f"draws other random numbers in {self.edits.dtype}")
         return result
 
     def _widened_dropout(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A dropout in another dtype than it was recorded in, of the same elements."""
         x = args[0] if args else kwargs["input"]
-        ones = torch.ones_like(x, dtype=_dtype(call.dtype), requires_grad=False)
+        ones = self.torch.ones_like(x, dtype=self.runner.dtype(call.dtype), requires_grad=False)
         rest = {key: part for key, part in kwargs.items() if key not in ("input", "inplace")}
-        with torch.no_grad():
+        with self.torch.no_grad():
             kept = function(ones, *args[1:], **rest)
         if bool((kept == 1).all()):
             return x * 1
@@ -203,7 +257,7 @@ class Replay:
             tensor = self.tensors.get(number)
             if tensor is None:
                 continue
-            array = array_of(tensor)
+            array = self.runner.array_of(tensor)
             found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
             if array.size <= SMALL:
                 self.small[call.event, number] = array
@@ -223,7 +277,7 @@ class Replay:
                 "the loss leads to nothing that requires a gradient: no backward pass is possible"
             )
         try:
-            found = torch.autograd.grad(
+            found = self.torch.autograd.grad(
                 roots, [leaf for _, leaf in self.leaves], starts, retain_graph, allow_unused=True,
                 materialize_grads=False,
             ) if self.leaves else ()  # fmt: skip
@@ -238,7 +292,7 @@ class Replay:
     def starts(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients that the pass begins with at its roots."""
         return [
-            None if start is None else torch.from_numpy(np.array(start)).to(root.device, root.dtype)
+            None if start is None else self.torch.from_numpy(np.array(start)).to(root.device, root.dtype)
             for start, root in zip(self.plan.starts, roots, strict=True)
         ]
 
@@ -258,6 +312,7 @@ class Replay:
                 waiting += zip(edges, targets, strict=True)
 
     def _flowed(self, number: int, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        array_of = self.runner.array_of
         arrays = (
             tuple(None if part is None else array_of(part) for part in side) for side in (received, produced)
         )
@@ -279,7 +334,7 @@ class Replay:
             return of
         if kind == "tensor":
             return self.tensor(of)
-        if kind in _NAMED:
+        if kind in self.runner.named:
             return self._named(kind, of)
         parts = [self.value(part, call) for part in of]
         if kind == "list":
@@ -288,24 +343,24 @@ class Replay:
 
     def _named(self, kind: str, name: str) -> Any:
         if kind == "device":
-            return _device(name)
+            return self.runner.device(name)
         if kind == "dtype" and self.edits.dtype and name in _WIDENING:
             name = self.edits.dtype
-        found = getattr(torch, name, None)
-        if not isinstance(found, _NAMED[kind]):
+        found = getattr(self.torch, name, None)
+        if not isinstance(found, self.runner.named[kind]):
             raise ReplayError(f"there is no {kind} of that name: the trace is damaged")
         return found
 
     def _begin_context(self, contexts: ExitStack, context: str) -> None:
         """Set what calls depend on besides their arguments: autocast, default dtype."""
-        torch.set_default_dtype(torch.float32)
+        self.torch.set_default_dtype(self.torch.float32)
         for part in context.split():
             key, _, name = part.partition("=")
-            dtype = _dtype(name)
+            dtype = self.runner.dtype(name)
             if key == "default":
-                torch.set_default_dtype(dtype)
+                self.torch.set_default_dtype(dtype)
             elif key in ("cpu", "cuda") and not self.edits.dtype:
-                contexts.enter_context(torch.autocast(_device(key).type, dtype))
+                contexts.enter_context(self.torch.autocast(self.runner.device(key).type, dtype))
 
     def refused(self, call: Call, why: str) -> ReplayError:
         """The error that says of a call, and where it is, why the plan cannot run."""
@@ -313,44 +368,6 @@ class Replay:
 
 
 _OF_PARTS: dict[str, Any] = {"slice": slice, "complex": complex}
-_NAMED: dict[str, type] = {
-    name: found
-    for name in ("dtype", "layout", "memory_format", "device")
-    if isinstance(found := getattr(torch, name, None), type)
-}
-
-
-def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """The elements of a tensor; those of dtypes that NumPy has not as float32."""
-    plain = tensor.detach().cpu()
-    return (_in_numpys_way(plain) if IS_PYTORCH else plain).numpy().copy()
-
-
-def _in_numpys_way(plain: torch.Tensor) -> torch.Tensor:
-    """A tensor of PyTorch's as NumPy can have it."""
-    if plain.layout is not torch.strided:
-        plain = plain.to_dense()
-    plain = plain.resolve_conj().resolve_neg()
-    return plain.float() if plain.dtype is torch.bfloat16 else plain
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise ReplayError("there is no dtype of that name: the trace is damaged")
-    return found
-
-
-def _device(name: str) -> torch.device:
-    """A device by its name; the CPU in place of one that is not here."""
-    try:
-        found = torch.device(name)
-    except RuntimeError:
-        raise ReplayError("there is no device of that name: the trace is damaged") from None
-    is_here = (
-        found.type == "cuda" and torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count()
-    )
-    return found if is_here else torch.device("cpu")
 
 
 def _first_line(error: BaseException) -> str:

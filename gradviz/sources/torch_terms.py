@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradviz.replay.outcome import Edits
 from gradviz.replay.plan import Call, Plan
 from gradviz.replay.samples import REDUCTIONS, Term, has_weights
-from gradviz.sources.torch_replay import Replay, TorchRunner, alone
+from gradviz.sources.torch_replay import Replay, TorchRunner
 
 if TYPE_CHECKING:
     import torch
 
 
 class TorchTerms:
-    """PyTorch as a `TermRunner`. `place` is as in TorchRunner."""
+    """PyTorch, or gradviz's engine, as a `TermRunner`."""
 
-    def __init__(self, place: Any = lambda site: "") -> None:
-        self.runner = TorchRunner(place)
+    def __init__(self, runner: TorchRunner) -> None:
+        self.runner = runner
 
     def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
         """The terms of the loss that call `last` made: see TermRunner."""
-        with alone():
+        with self.runner.alone():
             replay = Replay(self.runner, plan, Edits(), None)
             replay.make_calls()
             return _terms(replay, last, most)

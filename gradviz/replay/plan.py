@@ -132,8 +132,6 @@ def plan_of(query: Query, number: int | None = None) -> Plan:
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
-    if trace.meta.get("engine") != "torch":
-        raise ReplayError("this run was gradviz's engine's: only a run of PyTorch's can be run again")
     if trace.meta.get("values") != INPUTS:
         raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
     if number is None:

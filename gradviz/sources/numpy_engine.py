@@ -9,16 +9,20 @@ from typing import Any
 
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
+from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 
 class Attachment:
     """Has the engine tell `listener` from `begin` to `end`; with `check_functions` custom Functions are compared with
-    finite differences."""
+    finite differences. `inputs` is a recorder that keeps what passes can be run again from."""
 
-    def __init__(self, listener: Listener, check_functions: bool = False) -> None:
-        self.listener = listener
+    def __init__(
+        self, listener: Listener, check_functions: bool = False, inputs: InputsRecorder | None = None
+    ) -> None:
+        self.listener, self.inputs = listener, inputs
         self.check_functions = check_functions
         self.end_comparing: Callable[[], None] = lambda: None
+        self.end_following: Callable[[], None] = lambda: None
         self.waiting = OnImport("gradviz.engine", self._start)  # as a whole: it makes tensors as it is loaded
         self.previous: Any = None
         self.began = False
@@ -31,6 +35,7 @@ class Attachment:
         """Have it tell whom it told before."""
         self.waiting.end()
         self.end_comparing()
+        self.end_following()
         self._listen(self.previous)
 
     def abandon(self) -> None:
@@ -58,6 +63,12 @@ class Attachment:
             from gradviz.sources.engine_functions import compare
 
             self.end_comparing = compare()
+        if self.inputs is not None:
+            from gradviz.sources.engine_replayable import EngineReplayable
+
+            following = EngineReplayable(self.listener, self.inputs)
+            following.begin()
+            self.end_following = following.end
 
     def _listen(self, listener: Listener | None) -> None:
         if self.began:

@@ -172,7 +172,7 @@ class record:
         listener = self.through(self.recorder) if self.through is not None else self.recorder
         if self.scope is not None:
             listener = self.in_scope = InScope(listener, self.scope)
-        self.engine = numpy_engine.Attachment(listener, self.check_functions)
+        self.engine = numpy_engine.Attachment(listener, self.check_functions, inputs)
         self.engine.begin()
         if self.with_torch:
             keeps_calls = self.through is not None

@@ -1,0 +1,242 @@
+"""`--values inputs` on gradviz's engine: the calls of a program as they can be made again, and the elements of what
+enters them. It says the same as torch_recorder/replayable.py, from functions of the engine that are replaced by others,
+which call them, from `begin` to `end`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NamedTuple
+
+import gradviz.engine as engine
+from gradviz.engine.basics.devices import device
+from gradviz.engine.basics.dtypes import dtype
+from gradviz.engine.basics.memory_format import memory_format
+from gradviz.engine.core.state import is_grad_enabled, state
+from gradviz.engine.core.tensor import Tensor, base_of, flags_of, number_of
+from gradviz.engine.core.values import Size
+from gradviz.engine.nn.parameter import Parameter
+from gradviz.events.kinds import LEAF
+from gradviz.events.listener import Listener, State, Where
+from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
+from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
+from gradviz.sources.held_values import HeldValues
+from gradviz.sources.tensors_returned import tensors_returned
+from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+
+_ENGINE = Library(
+    Tensor,
+    Size,
+    device,
+    {dtype: "dtype", memory_format: "memory_format"},
+    lambda tensor: type(tensor) in (Tensor, Parameter) and number_of(tensor) != 0,
+)
+_CREATE_GRAPH = 4  # the place of this argument of autograd.grad
+
+
+class _EngineTensors:
+    """The engine's tensors, as `HeldValues` asks of them."""
+
+    def __init__(self, listener: Any) -> None:
+        self.listener = listener
+
+    def version(self, tensor: Tensor) -> int:
+        """How often it was written over."""
+        return tensor._version
+
+    def has_node(self, tensor: Tensor) -> bool:
+        """Whether it has a `grad_fn`."""
+        return not flags_of(tensor) & LEAF
+
+    def reference(self, tensor: Tensor) -> Callable[[], Any]:
+        """A weak reference."""
+        return weakref.ref(tensor)
+
+    def keep(self, where: Where, how: str, number: int, copy: int, value: Tensor) -> None:
+        """Tell of its value."""
+        self.listener.kept(where, how, number, State(copy, value.array))
+
+
+class _OfThread(threading.local):
+    is_inside = False  # whether a function that is followed runs: what it calls is a part of it
+
+
+class _Call(NamedTuple):
+    """A call that is about to be made."""
+
+    function: str
+    arguments: str
+    generator: int
+    tensors: list[Tensor]
+    numbers: list[int]
+    versions: list[int]
+
+
+class EngineReplayable:
+    """Follows the calls of one recording, from `begin` to `end`."""
+
+    def __init__(self, listener: Listener, recorder: InputsRecorder) -> None:
+        self.listener, self.recorder = listener, recorder
+        self.held = HeldValues(recorder, _EngineTensors(listener))
+        self.thread = _OfThread()
+        self.undo: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """Put functions that tell of their calls in the place of those of the closed table, and of those that write to
+        a tensor; wherever the engine has them under a name."""
+        known: dict[Any, str] = {function: name for name, function in reversed(functions_of(engine).items())}
+        own = {
+            function: self._following(function, known.get(function, ""))
+            for function in (*known, *_writing_methods())
+            if not hasattr(function, "__self__")
+        }
+        for names in _namespaces():
+            for name, function in list(names.items()):
+                if callable(function) and (found := _of(own, function)) is not None:
+                    self._replace(names, name, found)
+        for name, value in list(vars(Tensor).items()):
+            if isinstance(value, property) and f"Tensor.{name}.__get__" in known.values():
+                self._replace_in_class(name, value, self._property(name, value))
+            elif callable(value) and (found := _of(own, value)) is not None:
+                self._replace_in_class(name, value, found)
+
+    def end(self) -> None:
+        """Put the functions back."""
+        while self.undo:
+            self.undo.pop()()
+
+    def _replace(self, names: dict[str, Any], name: str, by: Any) -> None:
+        self.undo.append(functools.partial(names.__setitem__, name, names[name]))
+        names[name] = by
+
+    def _replace_in_class(self, name: str, value: Any, by: Any) -> None:
+        self.undo.append(functools.partial(setattr, Tensor, name, value))
+        setattr(Tensor, name, by)
+
+    def _property(self, name: str, value: property) -> property:
+        getter = self._following(value.fget, f"Tensor.{name}.__get__")  # type: ignore[arg-type]
+        return property(getter, value.fset, value.fdel, value.__doc__)
+
+    def _following(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """A function that tells of its calls. Without a `name` they cannot be made again."""
+        thread = self.thread
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if thread.is_inside or state.listener is not self.listener:
+                return function(*args, **kwargs)
+            thread.is_inside = True
+            try:
+                frame = sys._getframe(1)
+                call = self._before(name, args, kwargs, frame) if name else None
+                result = function(*args, **kwargs)
+                if call is not None:
+                    self._made(call, result, frame)
+                elif _writes(name or function.__name__):
+                    self._note_silent_write(args)
+                return result
+            finally:
+                thread.is_inside = False
+
+        return run
+
+    def _before(self, name: str, args: Any, kwargs: Any, frame: FrameType) -> _Call | None:
+        """A call that can be made again; what enters it is kept. None for any other."""
+        if not self.recorder.detailed or not is_grad_enabled() or "out" in kwargs:
+            return None
+        if state.modes.running is not None or state.dual_level:
+            return None
+        if name == DIFFERENTIATES and not (
+            args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph")
+        ):
+            return None
+        with suppress(NotExpressed):
+            tensors, arguments = typed_call(_ENGINE, args, kwargs)
+            self.held.look_around()
+            numbers = [number_of(tensor) for tensor in tensors]
+            for tensor, number in zip(tensors, numbers, strict=True):
+                self.held.have(tensor, number, frame)
+            generator = 0
+            if is_random(name) and tensors:
+                generator = self.held.keep("generator", engine.get_rng_state(), 0, frame)
+            versions = [tensor._version for tensor in tensors]
+            return _Call(name, arguments, generator, tensors, numbers, versions)
+        return None
+
+    def _note_silent_write(self, args: Sequence[Any]) -> None:
+        """Note what a call that is not told writes to under other names, as `w.data.normal_()` does."""
+        written = self.recorder.written
+        if args and isinstance(args[0], Tensor):
+            written += [number for number in (number_of(args[0]), base_of(args[0])) if number not in written]
+
+    def _made(self, call: _Call, result: Any, frame: FrameType) -> None:
+        """Tell of a call that was made."""
+        outputs = tensors_returned(result, Tensor)
+        numbers = [number_of(output) for output in outputs]
+        written = self.held.all_written(
+            number
+            for tensor, number, version in zip(call.tensors, call.numbers, call.versions, strict=True)
+            if tensor._version != version
+        )
+        if not outputs and not written:
+            return
+        listener: Any = self.listener
+        listener.called(
+            frame,
+            call.function,
+            call.arguments,
+            _context(),
+            call.generator,
+            call.numbers,
+            numbers,
+            sorted(written),
+        )
+        self.held.note_written(written)
+        for output, number in zip(outputs, numbers, strict=True):
+            if number not in written and number not in call.numbers:
+                group = self.held.group_of(base_of(output))
+                self.held.note_made(output, number, number if group is None else group)
+
+
+def _writing_methods() -> Iterator[Callable[..., Any]]:
+    """The methods of tensors that write over them."""
+    for name, value in vars(Tensor).items():
+        if name.endswith("_") and not name.startswith("_") and callable(value):
+            yield value
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of that name writes over its first argument."""
+    last = name.rpartition(".")[2]
+    if last.startswith("__"):
+        return last.startswith("__i") and base_name(f".{last}") not in ("__invert__", "invert")
+    return last.endswith("_") or last == "setitem"
+
+
+def _namespaces() -> Iterator[dict[str, Any]]:
+    """The names of the engine's modules, and the dictionaries among them."""
+    for name, module in list(sys.modules.items()):
+        if name == "gradviz.engine" or name.startswith("gradviz.engine."):
+            yield vars(module)
+            for value in list(vars(module).values()):
+                if type(value) is dict and value and all(type(key) is str for key in value):
+                    yield value
+
+
+def _of(own: dict[Any, Any], function: Any) -> Any:
+    """What stands for a function; None for one that is left as it is."""
+    try:
+        return own.get(function)
+    except TypeError:  # it cannot be hashed
+        return None
+
+
+def _context() -> str:
+    """What a call depends on besides its arguments, where it is not as usual: `default=float64`."""
+    default = str(engine.get_default_dtype()).removeprefix("torch.")
+    return "" if default == "float32" else f"default={default}"

@@ -137,6 +137,44 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
     return 0
 
 
+def has_numbers_of_gradient(query: Query, event: int) -> bool:
+    """Whether the statement at an event computes with the numbers of a `.grad`, by its source, also by way of variables
+    assigned above it: `x.data = torch.tensor(x.item() - lr * x.grad.item())`."""
+    site = query.places.site(int(query.trace.events["site"][event]))
+    statement = statement_at(query, site)
+    value = statement.value if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr) else None
+    waiting, seen = [value], set[str]()
+    while waiting and len(seen) < _FAR:
+        names: set[str] = set()
+        for node in _computed_with(waiting.pop()):
+            if isinstance(node, ast.Attribute) and node.attr == "grad":
+                return True
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+        for name in sorted(names - seen):
+            seen.add(name)
+            assigned = assigned_before(query, site, name)
+            waiting += [assigned.value] if assigned is not None else []
+    return False
+
+
+_FORM = ("shape", "dtype", "device", "ndim", "size", "dim", "numel")
+
+
+def _computed_with(node: ast.AST | None) -> Iterator[ast.AST]:
+    """The parts of an expression that its value is computed with: no comparison, which only decides, and nothing of
+    which only the form is asked."""
+    if (
+        node is None
+        or isinstance(node, ast.Compare)
+        or (isinstance(node, ast.Attribute) and node.attr in _FORM)
+    ):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _computed_with(child)
+
+
 _ARRAYS = "np", "numpy"
 
 

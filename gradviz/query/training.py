@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import COMPILED, WHOLE, Kind
+from gradviz.query.copies import has_numbers_of_gradient
 from gradviz.query.cuts import sources
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
@@ -183,7 +184,8 @@ class Training:
         return distinct(self.trace.table(Kind.ACCUMULATED)["tensor"])
 
     def _comes_from_gradient(self, event: int) -> bool:
-        """Whether what an event writes was computed from the `.grad` of a leaf."""
+        """Whether what an event writes was computed from the `.grad` of a leaf, by ops or by numbers that the program
+        read."""
         if self.query.tensors.is_op(event):
             waiting = list(self.query.tensors.op(event).inputs[1:])
         else:
@@ -200,7 +202,7 @@ class Training:
                 return True
             seen.add(tensor)
             waiting += sources(self.query, tensor, through_memory=True)
-        return False
+        return has_numbers_of_gradient(self.query, event)
 
     def leaf_behind(self, tensor: int) -> int:
         """The leaf that got a gradient and that a tensor is, or shares all the memory of; 0 if there is none."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gradviz
+from gradviz.tracefile import open_trace
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process of Windows cannot become another")
 
@@ -153,6 +154,22 @@ def test_processes_of_a_script_are_ranks(method: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_what_each_process_prints_is_kept_in_its_own_trace(method: str, tmp_path: Path) -> None:
+    done = traced(tmp_path, "--ranks", "--printed", "processes.py", method)
+    assert "rank 1 [2.0, 2.0]" in done.stdout, done.stderr
+    assert printed_in(tmp_path, "processes") == [["rank 0 [0.0, 0.0]"], ["rank 1 [2.0, 2.0]"]]
+
+
+def printed_in(folder: Path, name: str) -> list[list[str]]:
+    """The printed lines in the traces of two ranks."""
+    found = []
+    for rank in range(2):
+        with open_trace(folder / f"{name}.rank{rank}.gradviz") as trace:
+            found.append([line.text for line in trace.printed])
+    return found
+
+
 @pytest.mark.parametrize("what", [["rank.py"], ["-m", "rank"]], ids=["script", "module"])
 def test_ranks_that_run_scripts_are_recorded(what: list[str], tmp_path: Path) -> None:
     done = traced(tmp_path, "--ranks", "--values", "none", "scripts.py", *what)
@@ -163,6 +180,12 @@ def test_ranks_that_run_scripts_are_recorded(what: list[str], tmp_path: Path) ->
     assert recorded(tmp_path) == {"rank.rank0.gradviz": (1, "0"), "rank.rank1.gradviz": (1, "1")}
     with gradviz.open(tmp_path / "rank.rank0.gradviz") as trace:
         assert trace.meta["values"] == "none"
+
+
+def test_what_ranks_that_run_scripts_print_is_kept(tmp_path: Path) -> None:
+    traced(tmp_path, "--ranks", "--printed", "scripts.py", "rank.py")
+    line = "['a b', '--c'] 1 4.0 False"
+    assert printed_in(tmp_path, "rank") == [[line], [line]]
 
 
 def test_without_ranks_it_is_said_that_processes_are_not_recorded(tmp_path: Path) -> None:
@@ -267,3 +290,14 @@ class TestPyTorch:
         assert "ranks-unreduced" in done.stdout
         assert "on all ranks" in done.stdout
         assert recorded(tmp_path) == {"train.rank0.gradviz": (2, "0"), "train.rank1.gradviz": (2, "1")}
+
+    def test_what_each_rank_of_a_launcher_prints_is_kept(self, tmp_path: Path) -> None:
+        (tmp_path / "train.py").write_text(
+            "import os, torch\n"
+            "w = torch.ones(2, requires_grad=True)\n"
+            "w.sum().backward()\n"
+            "print('rank', os.environ['RANK'], w.grad.tolist())\n"
+        )
+        launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py"]
+        done = traced(tmp_path, "--printed", *launcher, OMP_NUM_THREADS="1")
+        assert printed_in(tmp_path, "train") == [["rank 0 [1.0, 1.0]"], ["rank 1 [1.0, 1.0]"]], done.stderr

@@ -141,6 +141,7 @@ def trace(
         "aten": aten,
         "profile": profile,
         "histograms": histograms,
+        "printed": printed,
         "check_functions": check_functions,
         "watch": watch,
         "stop_on": stop_on,
@@ -148,10 +149,6 @@ def trace(
         "output": output,
     }
     if command := launcher(module, script, arguments):
-        if printed:
-            fail(
-                "--printed is for one process: leave it out, and read what the ranks print where it is printed"
-            )
         if graph_file is not None:
             fail('--graph draws one process: draw the ranks with gradviz graph "NAME.rank*.gradviz"')
         status, traces = launch(command, of_ranks)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -118,18 +119,32 @@ def _recorded(bootstrap: Callable[..., int]) -> Callable[..., int]:
         if SETTINGS not in os.environ or (target.startswith(_HELPERS) and not is_spawned):
             return bootstrap(process, *args, **kwargs)
         rank = str(process._identity[-1] - 1)  # what is started first is rank 0
-        with _recording(rank):
+        settings = _settings()
+        with _recording(rank, settings) as recording, _printed(recording, settings):
             return bootstrap(process, *args, **kwargs)
 
     return run
 
 
-def _recording(rank: str) -> Any:
+@contextmanager
+def _printed(recording: Any, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, what the process prints is kept too, if the settings say so."""
+    from gradviz.sources.output_tap import OutputTap
+
+    tap = OutputTap(recording)
+    if "printed" in settings:
+        tap.begin()
+    try:
+        yield
+    finally:
+        tap.end()
+
+
+def _recording(rank: str, settings: Mapping[str, Any]) -> Any:
     """The `record` of a rank, with the settings of the program that started it."""
     from gradviz.sources.record import record
     from gradviz.tracefile.chosen import passes_of
 
-    settings = _settings()
     own = {
         name: settings[name]
         for name in ("values", "scope", "last", "aten", "check_functions", "profile", "histograms")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gradviz.sources.record import record
 
 
+_begun: list[OutputTap] = []  # of this process, and of the one that it is a copy of
+
+
 class OutputTap:
     """Tells the recorder of a recording what is written, until enough of it is kept or the recording ends."""
 
@@ -24,6 +27,8 @@ class OutputTap:
 
     def begin(self) -> None:
         """From now on. Another stream than Python's own is left alone: it may be anything."""
+        while _begun and _begun[-1].recording.recorder is None:
+            _begun.pop().end()
         stream = sys.stdout
         if type(stream) not in (io.TextIOWrapper, io.StringIO) or "write" in vars(stream):
             return
@@ -36,6 +41,7 @@ class OutputTap:
 
         self.stream, self.write = stream, write
         stream.write = write  # type: ignore[method-assign]
+        _begun.append(self)
 
     def _wrote(self, text: str) -> None:
         recorder = self.recording.recorder  # None in a copy of the process, made by `fork`

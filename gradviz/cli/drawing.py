@@ -8,6 +8,7 @@ from pathlib import Path
 from gradviz.cli.common import patience
 from gradviz.cli.findings import faults, mark, pass_of_first
 from gradviz.cli.page import write_page
+from gradviz.cli.replaying import replayed
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
@@ -85,12 +86,14 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 raise GradvizError("--names is for pictures: a page has the names of the program")
             doing(f"making {path.name}")
             query = Query(traces[0])
+            told = replayed([finding for _, finding in found[0]], traces[0])
+            listed = [(number, finding) for (number, _), finding in zip(found[0], told, strict=True)]
             return write_page(
                 traces[0],
                 lambda number: _sliced(query, number, choice, True, found[0]),
                 choice.number,
                 path,
-                found[0],
+                listed,
                 query,
             )
         if choice.style == "textbook":

@@ -44,4 +44,5 @@ def _listed(number: int, finding: Finding, trace: Trace) -> ListedFinding:
         event,
         tuple(ids),
         finding.tensors,
+        finding.replayed,
     )

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gradviz.diagnose import Finding, Report
 from gradviz.events.values import INPUTS
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
+from gradviz.words.cured_gradients import cured_gradients
+from gradviz.words.words import Words
+
+if TYPE_CHECKING:
+    from gradviz.replay.cure_outcomes import CureOutcome
 
 
 def filled_in(query: Query, number: int | None) -> bool:
@@ -28,6 +38,35 @@ def filled_in_at(query: Query, event: int) -> bool:
     own."""
     found = query.trace.pass_ending_from(event)
     return found is not None and filled_in(query, found.number)
+
+
+def with_replays(report: Report, trace: Trace) -> Report:
+    """A report whose findings say what their cure gives, where their pass can run again with it."""
+    return replace(report, findings=tuple(replayed(report.findings, trace)))
+
+
+def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
+    """The findings, those that say what their cure gives among them."""
+    if not findings or not _can_fill(trace):
+        return list(findings)
+    from gradviz.replay.cure_outcomes import without_cut
+    from gradviz.sources.torch_replay import runner_of
+
+    words = Words(trace)
+    runner = runner_of(words.query)
+    found = []
+    for finding in findings:
+        events = finding.events[:1]
+        outcomes = [without_cut(words.query, runner, event, finding.tensors) for event in events]
+        texts = [_told(words, outcome) for outcome in outcomes if outcome is not None]
+        found.append(replace(finding, replayed=texts[0]) if texts else finding)
+    return found
+
+
+def _told(words: Words, outcome: CureOutcome) -> str:
+    in_pass = f", in pass {outcome.number}" if len(words.query.trace.passes) > 1 else ""
+    gained = [(words.called(one.leaf), one.before, one.after) for one in outcome.gained]
+    return cured_gradients(outcome.op, outcome.line, in_pass, gained)
 
 
 def _can_fill(trace: Trace) -> bool:

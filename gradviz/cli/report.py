@@ -11,6 +11,7 @@ import click
 
 from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
+from gradviz.cli.replaying import with_replays
 from gradviz.cli.report_costs import costs_of
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
@@ -61,7 +62,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
         with patience(f"checking {recorded[0].path.name}") as doing:
             for trace in recorded:
                 doing(f"checking {trace.path.name}")
-                found.append(check(trace, settings=settings))
+                found.append(with_replays(check(trace, settings=settings), trace))
                 gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
             doing(f"drawing into {path.name}")
             if are_ranks:
@@ -228,6 +229,7 @@ def _item(number: int, finding: Finding, trace: Trace, nodes: Iterable[Node]) ->
         _excerpt(finding, trace),
         tuple(f"{other.rule} ({place_of(other)}): {other.message}" for other in finding.consequences),
         tuple((node.id, node.name or node.id) for node in nodes),
+        replayed=finding.replayed,
     )
 
 

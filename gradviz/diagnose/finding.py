@@ -20,7 +20,7 @@ class Finding:
     """A fault. `events` prove it, the first of them best. `site` is its line in the source, None if that is
     unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the
     findings that follow from it. `ranks` are those of a run that have it, the first of which the events are of; none
-    where one trace is checked."""
+    where one trace is checked. `replayed` says what the cure gives, where the pass could run again with it."""
 
     rule: str
     severity: str
@@ -33,6 +33,7 @@ class Finding:
     tensors: tuple[int, ...] = ()
     consequences: tuple[Finding, ...] = field(default=())
     ranks: tuple[int, ...] = ()
+    replayed: str = ""
 
     @property
     def tensor(self) -> int:

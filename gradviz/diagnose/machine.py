@@ -26,6 +26,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "severity": finding.severity,
                 "message": finding.message,
                 "fix": finding.fix,
+                **({"replayed": finding.replayed} if finding.replayed else {}),
                 "file": finding.file or None,
                 "line": finding.line or None,
                 "node": finding.node or None,

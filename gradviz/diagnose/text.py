@@ -61,6 +61,8 @@ def _finding(
     if trace.has_sources:
         yield from excerpt(trace, finding.site, width, _LINES)
     yield _indented(Text.assemble(("cure  ", "dim"), (clean(finding.fix), "green")))
+    if finding.replayed:
+        yield _indented(Text.assemble(("gives ", "dim"), clean(finding.replayed)))
     if finding.events:
         yield _indented(Text.assemble(("see   ", "dim"), _events(finding, trace)))
     for line in _consequences(finding):

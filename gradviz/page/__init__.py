@@ -92,6 +92,7 @@ class ListedFinding:
     event: int | None
     ids: tuple[str, ...]
     tensors: tuple[int, ...]
+    replayed: str = ""
 
 
 def html(
@@ -167,6 +168,7 @@ def _listed(finding: ListedFinding) -> dict[str, Any]:
         **{name: plain(text, 80) for name, text in texts.items()},
         "message": plain(finding.message, 400),
         "fix": plain(finding.fix, 200),
+        "replayed": plain(finding.replayed, 400),
         "pass": finding.in_pass or None,
         "event": finding.event,
         "ids": finding.ids,

@@ -25,7 +25,8 @@ function findingRow(finding) {
   return element("li", {},
     element("button", { type: "button", class: finding.severity, onclick: () => goToFinding(finding) },
       element("b", {}, `${finding.number} ${finding.rule}`), element("span", { class: "place" }, finding.place),
-      element("span", { class: "what" }, finding.message), element("code", {}, finding.fix)));
+      element("span", { class: "what" }, finding.message), element("code", {}, finding.fix),
+      finding.replayed ? element("span", { class: "what" }, finding.replayed) : ""));
 }
 
 // Show the pass of a finding, and select what it is about; if the picture has nothing of it, go to its event.

@@ -41,6 +41,7 @@ class Item:
     consequences: tuple[str, ...]
     nodes: tuple[tuple[str, str], ...]
     where: str = ""
+    replayed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ def _findings(report: Report) -> str:
 def _item(item: Item) -> str:
     links = " ".join(f'<a href="#{_text(node)}">{_text(name)}</a>' for node, name in item.nodes)
     shown = f'<p class="see">in the picture: {links}</p>' if links else ""
+    gives = f'<p class="see">{_text(item.replayed)}</p>' if item.replayed else ""
     follows = "".join(f"<li>{_text(text)}</li>" for text in item.consequences)
     where = f"<p class='see'>in {_text(item.where)}</p>" if item.where else ""
     because = f"<ul><li class='quiet'>because of this:</li>{follows}</ul>" if follows else ""
@@ -221,7 +223,7 @@ def _item(item: Item) -> str:
         f'<h3><span class="number">{item.number}</span> <span class="severity">{_text(item.severity)}</span> '
         f'{_text(item.rule)} <span class="place">{_text(item.place)}</span></h3>'
         f"{where}<p>{_text(item.message)}</p>{_excerpt(item.excerpt)}"
-        f'<p class="fix"><span>cure</span> <code>{_text(item.fix)}</code></p>'
+        f'<p class="fix"><span>cure</span> <code>{_text(item.fix)}</code></p>{gives}'
         f'<p class="see"><code>{_text(item.command)}</code></p>{shown}{because}</article>'
     )
 

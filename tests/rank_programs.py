@@ -425,6 +425,33 @@ def summed_on_rank_0_in_one_piece() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def clipped_by_a_given_norm_of_the_whole() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+
+    def clip(net: Net) -> None:
+        norm = nn.utils.get_total_norm([p.grad for p in net.parameters()])
+        nn.utils.clip_grads_with_norm_(net.parameters(), 0.01, norm.full_tensor())
+
+    train(net, sgd(net), batches(), clip)
+
+
+def parts_assigned() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+
+    def scaled(net: Net) -> None:
+        for p in net.parameters():
+            p.grad = p.grad / 2
+        torch._foreach_mul_([p.grad for p in net.parameters()], 0.5)
+
+    train(net, sgd(net), batches(), scaled)
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -675,6 +702,32 @@ def weights_averaged_and_all_summed() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def clipped_by_a_given_norm_of_the_part() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+
+    def clip(net: Net) -> None:
+        norm = torch.stack([p.grad.to_local().norm() for p in net.parameters()]).norm()
+        nn.utils.clip_grads_with_norm_(net.parameters(), 0.01, norm)  # <- ranks-clip
+
+    train(net, sgd(net), batches(), clip)
+
+
+def multiplied_by_another_number_on_each_rank() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+
+    def scaled(net: Net) -> None:
+        for p in net.parameters():
+            p.grad.mul_(0.5 / (1 + rank))  # <- ranks-clip
+
+    train(net, sgd(net), batches(), scaled)
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -683,6 +736,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
+    clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,
@@ -691,6 +745,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
     divided_by_another_number, largest_reduced_to_rank_0, part_of_no_model_clipped,
     divided_by_two_other_numbers, weights_averaged_and_all_summed,
+    clipped_by_a_given_norm_of_the_part, multiplied_by_another_number_on_each_rank,
 )  # fmt: skip
 
 

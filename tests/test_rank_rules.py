@@ -23,7 +23,9 @@ from gradviz.diagnose.rank_reports import check_ranks  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.pictures.scene import scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
+from gradviz.query.of_one_rank import optimizer_steps  # noqa: E402
 from gradviz.query.ranks import ranked_traces  # noqa: E402
+from gradviz.query.scaled_parts import norm_of  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.rank_files import traces_of  # noqa: E402
 from tests.rank_programs import FAULTY, HEALTHY, texts  # noqa: E402
@@ -80,6 +82,20 @@ def test_a_fault_between_ranks_is_named_on_its_line(name: str, runs: Path) -> No
 def test_the_clip_that_is_advised_names_the_parameters(name: str, parameters: str, runs: Path) -> None:
     (found,) = found_in(runs, name)
     assert found.fix.startswith(f"torch.nn.utils.clip_grad_norm_({parameters}, 0.01)")
+
+
+@pytest.mark.parametrize("name", ["in_shards", "parts_clipped_by_the_norm_of_the_whole"])
+def test_the_parts_of_gradients_are_clipped_when_the_optimizer_steps(name: str, runs: Path) -> None:
+    squares = 0.0
+    for rank in range(2):
+        with open_trace(runs / f"{name}.rank{rank}.gradviz") as trace:
+            query = Query(trace)
+            step = query.of(optimizer_steps)[0]
+            for parameter in step.parameters:
+                gradient = trace.snapshot(query.tensors.grad(parameter, step.index), step.index)
+                assert gradient is not None
+                squares += norm_of(gradient) ** 2
+    assert squares**0.5 == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["divided_by_two_other_numbers", "weights_averaged_and_all_summed"])

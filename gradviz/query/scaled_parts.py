@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.query.of_one_rank import parameters_by_name
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
@@ -31,11 +32,23 @@ def scaled_parts(query: Query) -> list[ScaledPart]:
     steps = query.trace.table(Kind.STEPPED).events
     until = int(steps[0]) if len(steps) else query.trace.count
     found: dict[int, ScaledPart] = {}
-    for parameter, part, since, elements in _parts(query, until):
+    for parameter, part, since, elements in [*_gradients(query, until), *_parts(query, until)]:
         for event in query.tensors.writes(part):
             if since < event < until and parameter not in found and (scaled := _scaling(query, part, event)):
                 found[parameter] = ScaledPart(parameter, event, *scaled, elements)
     return sorted(found.values(), key=lambda one: one.event)
+
+
+def _gradients(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int, int]]]:
+    """The gradients that lie on several ranks in parts: the parameter, the gradient, the event since which it is its
+    `.grad`, and how many of how many elements are here."""
+    for parameter in parameters_by_name(query).values():
+        for event, gradient in zip(
+            *(column.tolist() for column in query.tensors.grads.of(parameter)), strict=True
+        ):
+            value = query.trace.snapshot(gradient, event) if gradient and event < until else None
+            if value is not None and value.part is not None:
+                yield parameter, gradient, event, value.part
 
 
 def _parts(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int, int]]]:
@@ -55,21 +68,29 @@ def _scaling(query: Query, part: int, event: int) -> tuple[float, float] | None:
     """The factor by which an event scales a tensor, and the norm before; None if it changes nothing, or not by one
     factor."""
     before, after = (query.trace.snapshot(part, at) for at in (event - 1, event))
-    norms = _norm(before), _norm(after)
+    factor = one_factor(before, after)
+    return None if factor is None else (factor, norm_of(before))
+
+
+def one_factor(before: Snapshot | None, after: Snapshot | None) -> float | None:
+    """The factor by which all elements of a tensor were multiplied; None if nothing changed, if there is no such
+    factor, or if it is not known."""
+    norms = norm_of(before), norm_of(after)
     if before is None or after is None or not norms[0] or norms[0] == norms[1]:
         return None
-    factor = norms[1] / norms[0]
     if before.stats is None or after.stats is None:
         return None
+    factor = norms[1] / norms[0]
     if before.array is not None and after.array is not None:
         is_one_factor = bool(np.allclose(before.array * factor, after.array, rtol=1e-3))
     else:
         is_one_factor = bool(np.isclose(before.stats.mean * factor, after.stats.mean, rtol=1e-3))
-    return (factor, norms[0]) if is_one_factor else None
+    return factor if is_one_factor else None
 
 
-def _norm(value: Snapshot | None) -> float:
+def norm_of(value: Snapshot | None) -> float:
     """The norm of a tensor by its statistics; 0 if it is not known."""
     if value is None or value.stats is None or not np.isfinite(value.stats.rms):
         return 0.0
-    return float(value.stats.rms * np.sqrt(np.prod(value.shape)))
+    elements = value.part[0] if value.part is not None else np.prod(value.shape)
+    return float(value.stats.rms * np.sqrt(elements))

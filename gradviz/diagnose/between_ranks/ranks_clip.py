@@ -61,8 +61,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         f"the gradient{'s' * (len(apart) > 1)} of {named(apart)} {lie} on the ranks in parts, which the ranks scale by "
         f"different factors: that of {named([name])} by {factors}. {_norms_told(ranks, scaled, norms)}",
-        f"torch.nn.utils.clip_grad_norm_({_parameters(names)}, {_bound(scaled, norms, name)})  "
-        "# in the place of what scales the parts",
+        _cure(names, _bound(scaled, norms, name)),
         site_of_event(query, event),
         tuple(ranks.ranks),
         (event,),
@@ -99,11 +98,17 @@ def _parameters(names: Sequence[str]) -> str:
     return f"[{', '.join([*(f'*{model}' for model in models), *alone])}]"
 
 
+def _cure(names: Sequence[str], bound: str) -> str:
+    if not bound:
+        return "scale the parts by the same number on all ranks"
+    return f"torch.nn.utils.clip_grad_norm_({_parameters(names)}, {bound})  # in the place of what scales the parts"
+
+
 def _bound(scaled: _Scaled, norms: dict[int, float], name: str) -> str:
-    """The norm that each rank gives its parts, if it is the same on all."""
+    """The norm that each rank gives its parts; empty if it is not the same on all."""
     bounds = [scaled[rank][name].factor * norm for rank, norm in norms.items()]
     is_same = max(bounds) <= min(bounds) * (1 + _SAME)
-    return number(bounds[0], 3) if is_same else "1.0"
+    return number(bounds[0], 3) if is_same else ""
 
 
 RULE = RankRule("ranks-clip", WARNING, "parts of a gradient that each rank scales by another factor", _search)

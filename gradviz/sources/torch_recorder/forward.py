@@ -26,7 +26,7 @@ from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs, safely
-from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER, local_part
 
 
 class Forward(TorchFunctionMode):
@@ -107,6 +107,8 @@ class Forward(TorchFunctionMode):
             for tensor in inputs:
                 identity.number_of(tensor, frame)
         before = [version_of(tensor) for tensor in inputs]
+        if name.startswith("_foreach") and calls.writes(name) and args:
+            before = _as_written(args[0], inputs, before)
         result = yield
         self._ran(func, name, args, kwargs, inputs, before, result, frame)
 
@@ -261,6 +263,8 @@ class Forward(TorchFunctionMode):
             known.alias = VIEW | WHOLE
         elif tensor._is_view():
             self._note_view(tensor, known, inputs)
+        if type(tensor) not in PLAIN:
+            identity.note_part(tensor, known)
         return identity.state(tensor, known)
 
     def _note_view(self, tensor: torch.Tensor, known: Known, inputs: Sequence[torch.Tensor]) -> None:
@@ -393,6 +397,13 @@ class Forward(TorchFunctionMode):
                 known = self.identity.fresh(tangent)
                 state = self.identity.state(tangent, known)
                 listener.tangent(frame, name, self.identity.number_of(tensor), state)
+
+
+def _as_written(listed: Any, inputs: Sequence[torch.Tensor], versions: list[int]) -> list[int]:
+    """The versions of the inputs of an op that writes over those of a list, where parts of tensors on several ranks are
+    written, of which PyTorch counts none: these have the version before."""
+    over = {id(tensor) for tensor in listed if local_part(tensor) is not None}
+    return [version - (id(tensor) in over) for tensor, version in zip(inputs, versions, strict=True)]
 
 
 def _of_subclass(way: Way) -> Way:

@@ -30,6 +30,7 @@ from gradviz.sources.torch_recorder.known_things import (
 )
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import SavedTensors
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, local_part
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
@@ -119,6 +120,8 @@ class Identity:
 
     def _note_base(self, tensor: torch.Tensor, known: Known) -> None:
         """Note the base of a view whose base is known."""
+        if type(tensor) not in PLAIN:
+            self.note_part(tensor, known)
         if not tensor._is_view():
             return
         base = self.known.get(id(tensor._base))
@@ -130,7 +133,20 @@ class Identity:
         known.base = of.number
         known.alias = VIEW | (WHOLE if shows_all(source, tensor) else 0)
         base = tensor._base if tensor._is_view() else None
-        root = None if base is None else self.known.get(id(base))
+        if base is not None:
+            self._add_view(base, known)
+
+    def note_part(self, tensor: torch.Tensor, known: Known) -> None:
+        """Note that a tensor which lies on several ranks has the memory of its part here: what is written there, is
+        written to it."""
+        local = local_part(tensor)
+        if local is not None:
+            base = local._base if local._is_view() else local
+            self._add_view(local if base is None else base, known)
+
+    def _add_view(self, base: torch.Tensor, known: Known) -> None:
+        """Note a tensor that has memory of another, if that is known."""
+        root = self.known.get(id(base))
         if root is not None:
             views = root.views = root.views or []
             views.append(known)

@@ -14,6 +14,8 @@ from gradviz.replay.changed_pass_text import what_if_json, what_if_text
 from gradviz.replay.edit_texts import DTYPES
 from gradviz.replay.samples import samples as samples_of
 from gradviz.replay.samples_text import samples_json, samples_text
+from gradviz.replay.scaled_step import scaled_step
+from gradviz.replay.scaled_step_text import scaled_step_json, scaled_step_text
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
 
@@ -28,6 +30,8 @@ Examples:
   gradviz what-if --dtype float64              is it precision?
   gradviz what-if --without detach@6           would the cure work?
   gradviz what-if --samples                    which sample did it?
+  gradviz what-if --without-sample 5           and without it?
+  gradviz what-if --pass 3 --scale lr=0.1      is the step too large?
 """,
 )
 @click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
@@ -42,6 +46,18 @@ Examples:
     metavar="OP@LINE",
     help="Leave out a call, as detach@6, clamp@12 or dropout@30.",
 )
+@click.option(
+    "--without-sample",
+    "sample",
+    type=int,
+    metavar="INDEX",
+    help="Leave a sample of the batch out of the loss.",
+)
+@click.option(
+    "--scale",
+    metavar="lr=FACTOR",
+    help="Give the optimizer's step behind the pass so many times its learning rate.",
+)
 @click.option("--samples", is_flag=True, help="Show which samples of the batch give most of the gradients.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def what_if(
@@ -50,6 +66,8 @@ def what_if(
     sets: tuple[str, ...],
     dtype: str | None,
     without: tuple[str, ...],
+    sample: int | None,
+    scale: str | None,
     samples: bool,
     as_json: bool,
 ) -> None:
@@ -58,8 +76,11 @@ def what_if(
     TRACE was recorded with gradviz trace --values inputs. Without an option the pass runs as it was, and is compared
     with what was recorded. Default: the newest *.gradviz here.
     """
-    if samples and (sets or dtype or without):
-        fail("--samples shows the pass as it was: leave out --set, --dtype and --without")
+    is_edited = bool(sets or dtype or without) or sample is not None
+    if samples and (is_edited or scale):
+        fail("--samples shows the pass as it was: leave out what is to be different")
+    if scale and is_edited:
+        fail("--scale is about the step behind the pass: leave out what else is to be different")
     from gradviz.sources.torch_replay import runner_of
     from gradviz.sources.torch_terms import TorchTerms
 
@@ -70,7 +91,11 @@ def what_if(
             parts = samples_of(words.query, TorchTerms(runner), number)
             _show(samples_json(words, parts) if as_json else samples_text(words, parts))
             return
-        found = what_if_of(words, runner, number, sets, dtype or "", without)
+        if scale:
+            step = scaled_step(words, runner, number, scale)
+            _show(scaled_step_json(words, step) if as_json else scaled_step_text(words, step))
+            return
+        found = what_if_of(words, runner, number, sets, dtype or "", without, sample)
         _show(what_if_json(words, found) if as_json else what_if_text(words, found))
 
 

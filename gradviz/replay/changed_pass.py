@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gradviz.events.kinds import OpRan
 from gradviz.replay.edit_texts import edits_of
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, has_hooks
-from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, plan_of
+from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, ReplayError, plan_of
+from gradviz.replay.samples import loss_of, mixing
 from gradviz.words.words import Words
 
 
@@ -28,7 +29,8 @@ class Changed:
 @dataclass(frozen=True)
 class WhatIf:
     """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `dtype`
-    is that of all floating-point numbers, if it was to be another. `first` is the first call that gives something else,
+    is that of all floating-point numbers, if it was to be another; `sample` an index of the batch that is left out of
+    the loss. `first` is the first call that gives something else,
     None with a dtype; `held` are what was computed by ops that cannot run again, without grad mode, or before an
     earlier pass: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run.
     `added` are the leaves whose `.grad` held an earlier gradient: `changes` have what this pass adds to it."""
@@ -38,6 +40,7 @@ class WhatIf:
     check: Check
     is_edited: bool
     dtype: str
+    sample: int | None
     changes: tuple[Changed, ...]
     first: Call | None
     held: tuple[tuple[int, str], ...]
@@ -52,12 +55,15 @@ def what_if(
     sets: Sequence[str] = (),
     dtype: str = "",
     without: Sequence[str] = (),
+    sample: int | None = None,
 ) -> WhatIf:
     """Run a pass again (None: the last), as it was and with what is to be different. Raises ReplayError where that is
     impossible, UnknownName where no tensor has a name that is given."""
     query = words.query
     plan = plan_of(query, number)
     edits = edits_of(words, plan, sets, dtype, without)
+    if sample is not None:
+        edits = replace(edits, sample=sample, loss=_loss_of_samples(words, plan))
     before = runner.run(plan, Edits())
     is_edited = edits != Edits()
     after = runner.run(plan, edits) if is_edited else before
@@ -67,12 +73,25 @@ def what_if(
         checked(query, plan, before),
         is_edited,
         dtype,
+        sample,
         tuple(_changes(words, plan, before, after)),
         _first_difference(plan, edits, before, after) if is_edited else None,
         tuple(_held(words, plan)) if is_edited else (),
         has_hooks(query, plan),
         tuple(words.called(leaf) for leaf in plan.leaves if query.tensors.grad(leaf, plan.began.index)),
     )
+
+
+def _loss_of_samples(words: Words, plan: Plan) -> Call:
+    """The call that makes the loss of a pass, from which a sample can be left out. Raises ReplayError where none
+    can."""
+    last = loss_of(words.query, plan)
+    if (mixed := mixing(plan)) is not None:
+        where = words.at_line(mixed.site)
+        raise ReplayError(
+            f"samples depend on one another, by {mixed.function}{where}: none can be left out of the loss alone"
+        )
+    return last
 
 
 def _changes(words: Words, plan: Plan, before: Outcome, after: Outcome) -> list[Changed]:
@@ -92,6 +111,8 @@ def _first_difference(plan: Plan, edits: Edits, before: Outcome, after: Outcome)
     """The first call that gives something else. In another dtype all do."""
     if edits.dtype:
         return None
+    if edits.loss is not None and edits == Edits(sample=edits.sample, loss=edits.loss):
+        return edits.loss
     for call in plan.calls:
         if call.event in edits.without or before.checksums.get(call.event) != after.checksums.get(call.event):
             return call

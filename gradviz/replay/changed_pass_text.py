@@ -111,11 +111,18 @@ def _size(change: Changed) -> str:
 
 
 def _first(words: Words, found: WhatIf) -> str:
+    told = (
+        []
+        if found.sample is None
+        else [f"index {found.sample} of the first dimension is left out of the loss"]
+    )
     if found.dtype:
-        return f"floating-point numbers are computed in {found.dtype}"
-    if found.first is None:
-        return "no call gives anything else"
-    return f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}"
+        told.append(f"floating-point numbers are computed in {found.dtype}")
+    elif found.first is None:
+        told.append("no call gives anything else")
+    else:
+        told.append(f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}")
+    return "; ".join(told)
 
 
 def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
@@ -143,6 +150,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
         "first": None
         if found.first is None
         else {"function": found.first.function, "event": found.first.event + 1},
+        "sample": found.sample,
         "held": [name for _, name in found.held],
         "hooks": found.has_hooks,
         "added": [f"{name}.grad" for name in found.added],

@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.events.values import stats_of
 from gradviz.query.query import Query
-from gradviz.replay.plan import GRADIENT, Plan
+from gradviz.replay.plan import GRADIENT, Call, Plan
 from gradviz.tracefile import Snapshot
 
 _NEAR = 1e-6  # relative: the order in which elements are summed depends on how they lie in memory
@@ -19,11 +19,13 @@ _NEAR = 1e-6  # relative: the order in which elements are summed depends on how 
 @dataclass(frozen=True)
 class Edits:
     """What is to be different: other `values` of inputs, by tensor; another dtype for all floating-point numbers; calls
-    to leave out, by their events."""
+    to leave out, by their events; of a mean or a sum over a batch, made by the call `loss`, an index to leave out."""
 
     values: dict[int, np.ndarray] = field(default_factory=dict)
     dtype: str = ""
     without: frozenset[int] = frozenset()
+    sample: int | None = None
+    loss: Call | None = None
 
 
 @dataclass(frozen=True)

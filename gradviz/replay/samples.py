@@ -65,6 +65,14 @@ def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samp
     """The terms of the loss of a pass (None: the last). Raises ReplayError where it is no mean or sum over a batch, or
     where the pass cannot run again."""
     plan = plan_of(query, number)
+    last = loss_of(query, plan)
+    found = runner.terms(plan, last, MOST)
+    worst = sorted(found, key=lambda term: (not term.is_odd, -_size(term.norm), -_size(term.loss)))
+    return Samples(plan, len(found), tuple(worst), mixing(plan))
+
+
+def loss_of(query: Query, plan: Plan) -> Call:
+    """The call that makes the loss of a pass, a mean or a sum over a batch. Raises ReplayError for another loss."""
     if len(plan.roots) != 1:
         raise ReplayError(
             f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
@@ -75,9 +83,12 @@ def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samp
         raise ReplayError(
             f"the loss of pass {plan.number} is made by {made}: it is no mean or sum over a batch"
         )
-    found = runner.terms(plan, last, MOST)
-    worst = sorted(found, key=lambda term: (not term.is_odd, -_size(term.norm), -_size(term.loss)))
-    return Samples(plan, len(found), tuple(worst), next((call for call in plan.calls if _mixes(call)), None))
+    return last
+
+
+def mixing(plan: Plan) -> Call | None:
+    """The first call of a pass that lets samples depend on one another, None where none is known."""
+    return next((call for call in plan.calls if _mixes(call)), None)
 
 
 def _size(number: float) -> float:

@@ -23,6 +23,7 @@ from gradviz.query.query import Query
 from gradviz.replay.function_names import functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
+from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.memory_limit import limited_memory
@@ -134,6 +135,8 @@ class Replay:
         """What the plan gives."""
         self.make_calls()
         roots = [self.tensor(number) for number in self.plan.roots]
+        if self.edits.sample is not None and self.edits.loss is not None:
+            roots = [without_one(self, self.edits.loss, self.edits.sample)]
         if self.graph is not None:
             self._watch(self.graph, roots)
         gradients = {

@@ -1,0 +1,137 @@
+"""The step of an optimizer behind a pass with another learning rate, and what the loss is then.
+
+What SGD, Adam and their kin take off a parameter is a product with the learning rate: their averages do not depend on
+it. So the step with another rate follows from the parameters before and after it, without the averages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, Mutated, Stepped, ValueKept
+from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.replay.outcome import Check, Edits, Runner, checked
+from gradviz.replay.plan import LEAF, Input, Plan, ReplayError, plan_of
+from gradviz.words.escape import clean
+from gradviz.words.words import Words
+
+# torch.optim: the change of a step is lr times something that lr has no part in, the weight decay included.
+_PROPORTIONAL = frozenset("SGD Adam AdamW RMSprop Adagrad Adamax NAdam RAdam Adadelta".split())
+_RATE = "lr"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A parameter before a step, after it, and after it with the other rate."""
+
+    leaf: int
+    before: np.ndarray
+    after: np.ndarray
+    scaled: np.ndarray
+
+
+@dataclass(frozen=True)
+class ScaledStep:
+    """A step with `factor` times its learning rate; `rates` are those that it had. `losses` are, for each root of the
+    pass, its value before the step, after it, and after the other one, on the same data."""
+
+    plan: Plan
+    runner: str
+    check: Check
+    stepped: Stepped
+    factor: float
+    rates: tuple[float, ...]
+    steps: tuple[Step, ...]
+    losses: tuple[tuple[int, np.ndarray, np.ndarray, np.ndarray], ...]
+
+
+def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> ScaledStep:
+    """The step behind a pass (None: the last) with a learning rate that is scaled as `lr=0.1` says. Raises ReplayError
+    where that cannot be known."""
+    factor = _factor(text)
+    plan = plan_of(words.query, number)
+    stepped = _step_behind(words, plan)
+    if stepped.type not in _PROPORTIONAL:
+        raise ReplayError(f"how a step of {clean(stepped.type)} depends on its learning rate is not known")
+    inputs = {step.tensor: step for step in plan.inputs if step.how == LEAF}
+    steps = tuple(
+        _scaled(inputs[leaf], _after(words, stepped, leaf), factor)
+        for leaf in dict.fromkeys(stepped.parameters)
+        if leaf in inputs
+    )
+    outcomes = [
+        runner.run(plan, Edits(values))
+        for values in (
+            {},
+            {step.leaf: step.after for step in steps},
+            {step.leaf: step.scaled for step in steps},
+        )
+    ]
+    return ScaledStep(
+        plan,
+        runner.name,
+        checked(words.query, plan, outcomes[0]),
+        stepped,
+        factor,
+        tuple(dict.fromkeys(number_of(settings_of(group).get(_RATE)) for group in stepped.groups)),
+        steps,
+        tuple((root, *(outcome.roots[root] for outcome in outcomes)) for root in plan.roots),  # type: ignore[misc]
+    )
+
+
+def _factor(text: str) -> float:
+    name, _, value = text.partition("=")
+    factor = number_of(value)
+    if name.strip() != _RATE or not np.isfinite(factor):
+        raise ReplayError(f"--scale takes lr=FACTOR, as lr=0.1 for a tenth, not {clean(text)}")
+    return factor
+
+
+def _step_behind(words: Words, plan: Plan) -> Stepped:
+    """The step between a pass and the next one that changes leaves of the pass."""
+    trace = words.query.trace
+    own = trace.find_pass(plan.number)
+    end = trace.count if own is None or own.last is None else own.last
+    following = min((run.first for run in trace.passes if run.first > end), default=trace.count)
+    events = trace.indices(Kind.STEPPED)
+    found = [trace.event(event) for event in events[(events > end) & (events < following)].tolist()]
+    steps = [
+        event for event in found if isinstance(event, Stepped) and set(event.parameters) & set(plan.leaves)
+    ]
+    if len(steps) != 1:
+        count = "no optimizer steps" if not steps else "several optimizers step"
+        raise ReplayError(f"{count} between pass {plan.number} and the next one")
+    return steps[0]
+
+
+def _after(words: Words, stepped: Stepped, leaf: int) -> np.ndarray:
+    """A parameter after a step: as the step left it, or as it entered a later pass, if nothing else wrote to it."""
+    query = words.query
+    writes = [event for event in query.tensors.writes(leaf) if event > stepped.index]
+    first = query.trace.event(writes[0]) if writes else None
+    if isinstance(first, Mutated) and first.how == stepped.type:
+        value = query.memory.value(leaf, first.index)
+        if value is not None and value.array is not None:
+            return value.array
+        until = writes[1] if len(writes) > 1 else query.trace.count
+        events = query.trace.indices(Kind.KEPT)
+        for event in events[(events > first.index) & (events < until)].tolist():
+            kept = query.trace.event(event)
+            if isinstance(kept, ValueKept) and kept.original == leaf:
+                value = query.trace.snapshot(kept.copy, event)
+                if value is not None and value.array is not None:
+                    return value.array
+    raise ReplayError(
+        f"what the step made of {clean(words.called(leaf))} is not in the trace: no recorded pass begins with it"
+    )
+
+
+def _scaled(entered: Input, after: np.ndarray, factor: float) -> Step:
+    before = entered.value.array
+    assert before is not None
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        change = after.astype(wide) - before.astype(wide)
+        scaled = (before.astype(wide) + factor * change).astype(before.dtype)
+    return Step(entered.tensor, before, after, scaled)

@@ -7,6 +7,7 @@ import math
 from gradviz.graph.equal_blocks import square_of
 from gradviz.graph.groups import DATA_BOX, PLACE
 from gradviz.graph.model import LEAF, OP, TENSOR, Box, Node
+from gradviz.pictures.default_arguments import shown_arguments
 from gradviz.words.bars import bars_of
 from gradviz.words.escape import plain
 from gradviz.words.numbers import number, plural
@@ -68,7 +69,7 @@ def _data(node: Node, box: Box) -> list[Line]:
 def _place(node: Node, box: Box) -> list[Line]:
     name = f"{plain(node.name or '?', 40)}{_times(node)}"
     gives = f"→ {_shapes(box.gives)}" if box.gives else ""
-    parts = [*_filled([name, gives]), plain(node.args, 28)]
+    parts = [*_filled([name, gives]), shown_arguments(node.name or "", node.args)]
     first, *others = [part for part in parts if part]
     return [("value", first), *(("args", part) for part in others)]
 

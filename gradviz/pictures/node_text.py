@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gradviz.graph.model import LEAF, TENSOR, Apart, Node
 from gradviz.pictures.boxes import box_lines
+from gradviz.pictures.default_arguments import shown_arguments
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
@@ -138,7 +139,7 @@ def _valued(label: str, snapshot: Snapshot | None, role: str) -> Line:
 
 
 def _op(node: Node, show: str) -> list[Line]:
-    name, args = plain(node.name or "?", 40), plain(node.args, 28)
+    name, args = plain(node.name or "?", 40), shown_arguments(node.op or "", node.args)
     lines = [("value", name)]
     if args:
         lines.append(("args", args))

@@ -1,0 +1,55 @@
+"""What a box shows of the arguments of an operation: those that are not PyTorch's defaults."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from gradviz.pictures.default_arguments import DEFAULTS, shown_arguments
+
+FUNCTIONS = sorted((op, text) for text, ops in DEFAULTS.items() for op in ops)
+
+
+@pytest.mark.parametrize(("op", "text"), FUNCTIONS)
+def test_each_default_that_a_box_leaves_out_is_pytorchs(op: str, text: str) -> None:
+    functional = pytest.importorskip("torch.nn.functional", reason="PyTorch is not installed")
+    name, _, value = text.partition("=")
+    if not hasattr(functional, op):
+        pytest.skip(f"this PyTorch has no {op}")
+    assert inspect.signature(getattr(functional, op)).parameters[name].default == ast.literal_eval(value)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "shown"),
+    [
+        ("dropout", "p=0.5, training=True", ""),
+        ("dropout", "p=0.1, training=True", "p=0.1"),
+        ("cross_entropy", "ignore_index=-100, reduction='mean', label_smoothing=0.1", "label_smoothing=0.1"),
+        ("mse_loss", "reduction='sum'", "reduction='sum'"),
+        ("sum", "dim=1, keepdim=True", "dim=1, keepdim=True"),
+        ("getitem", "index=(0, 1)", "index=(0, 1)"),
+        ("softmax", "dim=1", "dim=1"),
+        ("clamp", "min=-1.0, max=1.0", "min=-1.0, max=1.0"),
+    ],
+)
+def test_a_box_shows_the_arguments_that_are_no_defaults(op: str, args: str, shown: str) -> None:
+    assert shown_arguments(op, args) == shown
+
+
+def test_the_picture_of_a_training_step_says_what_its_program_chose(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import gradviz
+    from gradviz.graph.build import build
+    from gradviz.pictures.scene import scene_of
+
+    with gradviz.record(tmp_path / "run.gradviz"):
+        w = torch.ones(3, 4, requires_grad=True)
+        h = torch.nn.functional.dropout(w * 2, 0.25)
+        torch.nn.functional.cross_entropy(h, torch.tensor([0, 1, 2])).backward()
+    scene = scene_of(build(gradviz.open(tmp_path / "run.gradviz")))
+    said = [text for thing in scene.things.values() for role, text in thing.lines if role == "args"]
+    assert "p=0.25" in said
+    assert not any("training" in text or "reduction" in text for text in said)

@@ -62,6 +62,21 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     return result
 
 
+def boxes(graph: Graph, tree: dict[str, Group], closed: set[str]) -> list[Node]:
+    """The nodes of kind "group" that `fold` puts for the `closed` groups, for less: without the rest of the graph."""
+    drawn_as = _drawn_as(tree, closed)
+    nodes = dict(graph.nodes)
+    found: dict[str, Node] = {}
+    for group in drawn_as.values():
+        if group.id not in found:
+            found[group.id] = _group_node(group, tree, graph)
+    for node in graph.nodes.values():
+        if node.id in drawn_as:
+            _add_to_group(found[drawn_as[node.id].id], nodes.pop(node.id))
+    Merging(graph, {**nodes, **found}, drawn_as).note_shapes()
+    return [*found.values()]
+
+
 def _scopes_outside_of_data(graph: Graph, tree: dict[str, Group]) -> dict[str, Scope]:
     """The scopes with their calls, without those that only prepared data."""
     calls = Counter[str]()

@@ -22,8 +22,20 @@ class Merging:
         self.is_rolled = any(node.op == PLACE for node in nodes.values() if node.kind == GROUP)
         self.turns = self._turns() if self.is_rolled else {}
 
+    def note_shapes(self) -> None:
+        """Note the shapes of what comes into each group and goes out of it."""
+        drawn_as = self.drawn_as
+        for edge in self.graph.edges:
+            if edge.kind != DATA:
+                continue
+            source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
+            is_merged = source is not None or target is not None
+            if is_merged and not _is_read_by_rollout(source, target):
+                self._note_shapes(edge, source, target)
+
     def edges(self) -> list[Edge]:
-        """The merged edges."""
+        """The merged edges; notes the shapes of what comes into each group, too."""
+        self.note_shapes()
         found: dict[tuple[Any, ...], Edge] = {}
         moved: dict[tuple[Any, ...], set[str]] = {}  # the tensors and gradients along each
         drawn_as = self.drawn_as
@@ -32,10 +44,8 @@ class Merging:
             if source is None and target is None:
                 found[id(edge),] = edge
                 continue
-            if target is not None and target.kind == DATA_BOX and source is not target:
-                continue  # what a rollout read of the network
-            if edge.kind == DATA:
-                self._note_shapes(edge, source, target)
+            if _is_read_by_rollout(source, target):
+                continue
             if source is target and not self._leads_to_another_turn(edge, source):
                 self._note_cut(edge, source)
                 continue
@@ -113,6 +123,11 @@ class Merging:
             return False
         source, target = self.turns.get(edge.source), self.turns.get(edge.target)
         return source is not None and target is not None and source != target
+
+
+def _is_read_by_rollout(source: Group | None, target: Group | None) -> bool:
+    """Whether an edge leads into a box of data: what a rollout read of the network."""
+    return target is not None and target.kind == DATA_BOX and source is not target
 
 
 def _known_name(tensor: Node) -> str:

@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 from gradviz.graph.equal_blocks import with_equal_blocks
-from gradviz.graph.fold import closed_by_default, closed_places, fold
+from gradviz.graph.fold import boxes, closed_by_default, closed_places
 from gradviz.graph.groups import Group, ancestors, groups
-from gradviz.graph.model import GRAD_FN, GROUP, OP, Graph, Node
+from gradviz.graph.model import GRAD_FN, OP, Graph, Node
 from gradviz.graph.rolling import places
 from gradviz.pictures.boxes import of_inside
 from gradviz.words.escape import plain
@@ -117,7 +117,7 @@ def _texts(graph: Graph, tree: Tree) -> dict[str, list[str]]:
         levels.setdefault(len(ancestors(tree, group)), set()).add(group)
     found: dict[str, list[str]] = {}
     for level in levels.values():
-        for node in fold(graph, tree, level).nodes.values():
-            if node.kind == GROUP and node.box is not None:
+        for node in boxes(graph, tree, level):
+            if node.box is not None:
                 found[node.id] = of_inside(node, node.box)
     return found

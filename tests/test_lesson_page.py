@@ -78,6 +78,7 @@ def shown(page: str) -> Iterator[str]:
             yield from (step["text"], step["phase"], step["why"])
             yield from (text for row in step.get("rows", ()) for text in row)
             yield from step.get("told", ())
+        yield from (text for waits in view["waits"].values() for *_, text in waits)
         yield from view["why"].values()
         yield from view["notes"]
         yield from (text for *_, label, cut in view["edges"] for text in (label, cut))

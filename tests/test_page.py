@@ -28,7 +28,6 @@ from gradviz.tracefile import Trace, open_trace
 from gradviz.words import Stop, Words
 from gradviz.words.numbers import value as written
 from gradviz.words.numbers import value_label as short
-from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 
 pytestmark = pytest.mark.slow  # a browser draws each page
@@ -885,7 +884,10 @@ def test_a_page_too_large_for_a_browser_gets_one_line_that_says_what_to_do(
     assert not (tmp_path / "x.html").exists()
 
 
-def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Callable) -> None:
+@needs_chromium
+def test_of_very_many_gradients_on_their_way_only_the_number_is_told(
+    traced: Callable, opened: Callable
+) -> None:
     def shared() -> None:
         x = torch.tensor(2.0, requires_grad=True)
         y = x
@@ -893,12 +895,15 @@ def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Cal
             y = y * x
         y.backward()
 
-    trace = traced(shared)
-    words = Words(trace)
-    told = [rows(Stop(words, k), views.MOST_WAITING) for k in range(trace.count)]
-    waiting = [row.text for shown in told for row in shown if row.label == "waiting"]
-    assert "21 gradients, each at the node that will take it" in waiting
-    assert max(map(len, waiting)) < 600
+    page = opened(traced(shared))
+    page.press("b")
+    told = []
+    for _ in range(60):
+        told.append(page.text("#facts .rows"))
+        page.press("ArrowRight")
+    assert any("of 31 paths at AccumulateGrad of x" in " ".join(text.split()) for text in told)
+    assert any("21 gradients, each at the node that will take it" in text for text in told)
+    assert max(map(len, told)) < 800
 
 
 def test_the_parts_of_a_page_are_in_the_package() -> None:

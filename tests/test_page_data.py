@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,9 @@ from gradviz.graph.build import build
 from gradviz.page import views
 from gradviz.page.trees import Trees
 from gradviz.query import Query
+from gradviz.words import Stop, Words
 from gradviz.words.numbers import value_label
+from gradviz.words.rows import rows
 
 
 def trained(steps: int) -> None:
@@ -106,3 +110,66 @@ def test_a_view_has_the_values_at_its_own_events_and_none_of_other_passes(tmp_pa
         now = [entry for entry in entries if entry[0] <= step["k"]][-1]
         value = query.memory.value(w_number, step["k"])
         assert now[2] == value_label(value)
+
+
+def chain_of_products() -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    y = x
+    for _ in range(30):
+        y = y * x
+    y.backward()
+
+
+def written_by_a_hook() -> None:
+    a, b = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    p, q = a.exp(), b.exp()
+    held = []
+    (p * 1 + q * 1).register_hook(held.append)
+    total = p * 2 + q * 3
+    p.register_hook(lambda g: held.append(g))
+    q.register_hook(lambda g: held[-1].mul_(2) if held else None)
+    (total + p).sum().backward()
+
+
+def pass_within_a_pass() -> None:
+    a, w = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    h = a.exp()
+
+    def inner(g: torch.Tensor) -> None:
+        with torch.enable_grad():
+            (w * w + w).sum().backward()
+
+    h.register_hook(inner)
+    (h * a + h.sin() * a).sum().backward()
+
+
+def several_outputs() -> None:
+    a = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    low, high = a.unbind()
+    (low * high + low).sum().backward()
+
+
+WAITING = [chain_of_products, written_by_a_hook, pass_within_a_pass, several_outputs]
+
+
+@pytest.mark.parametrize("program", WAITING, ids=lambda program: program.__name__)
+def test_the_page_shows_the_gradients_that_wait_at_each_event(program: Callable, tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        program()
+    query = Query(gradviz.open(tmp_path / "run.gradviz"))
+    graph, words = build(query, whole=True), Words(query.trace, query)
+    shown = views.view(graph, None, views.Shared(words))
+    seen = 0
+    for step in shown["steps"]:
+        here = [wait for wait in shown["waits"].get(step.get("pass"), ()) if _stands(wait, step["k"])]
+        told = [text for _, since, _, _, text in here if since <= step["k"]]
+        assert told == [row.text for row in rows(Stop(words, step["k"])) if row.label == "waiting"]
+        waiting = Stop(words, step["k"]).moment.waiting
+        assert sum(count for *_, count, _ in here) == sum(map(len, waiting.values()))
+        seen += len(told)
+    assert seen
+
+
+def _stands(wait: list[Any], k: int) -> bool:
+    since, _, end, *_ = wait
+    return since <= k and (end is None or k < end)

@@ -26,12 +26,28 @@ function stepFacts() {
   if (!step) return [element("p", { class: "hint" }, said("Nothing was recorded."))];
   const found = [element("h2", {}, said("At this event")), element("p", { class: "sentence" }, step.text)];
   if (step.told && step.told.length) found.push(whyText(said("Why"), step.told));
-  if (step.rows) found.push(numberRows(step.rows));
+  const rows = rowsOf(step);
+  if (rows.length) found.push(numberRows(rows));
   // Few leaves come first; of many the layers tell more.
   const few = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined).length <= FEW_LEAVES;
   found.push(...(few ? [leafTable(), passPanel()] : [passPanel(), leafTable()]).filter(Boolean));
   found.push(element("p", { class: "hint" }, said("Click a node to see its details. Press ? for the keys.")));
   return found;
+}
+
+// The rows of a step: its own, and those of the gradients that wait at nodes.
+const rowsOf = (step) => [...(step.rows || []), ...waitingRows(step)];
+
+const MOST_WAITING = 20; // more are only counted; in a long pass there may be thousands
+
+function waitingRows(step) {
+  const waits = app.view.waits[step.pass] || [];
+  const here = waits.filter(([since, , end]) => since <= step.k && (end === null || step.k < end));
+  const count = here.reduce((sum, wait) => sum + wait[3], 0);
+  if (count > MOST_WAITING) {
+    return [[said("waiting"), said("{count} gradients, each at the node that will take it", { count: counted(count) })]];
+  }
+  return here.filter(([, shown]) => shown <= step.k).map((wait) => [said("waiting"), wait[4]]);
 }
 
 // An explanation, in the words of the stepper's `why`.
@@ -71,7 +87,8 @@ function nodeFacts(node) {
   const reason = held.until() < Infinity ? null : app.view.why[node.id];
   if (reason) found.splice(2, 0, whyText(said("At the end of this pass"), [reason]));
   const step = now();
-  if (step && step.rows && step.ids.includes(node.id)) found.splice(2, 0, numberRows(step.rows));
+  const rows = step && step.ids.includes(node.id) ? rowsOf(step) : [];
+  if (rows.length) found.splice(2, 0, numberRows(rows));
   return found;
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,18 @@ from gradviz.graph.model import Graph, Node
 from gradviz.page.firsts import reasons
 from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
+from gradviz.page.waits import waits
 from gradviz.query import Query
+from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words
 from gradviz.words.chain_rule import why
 from gradviz.words.escape import plain, visible
 from gradviz.words.numbers import value_label
 from gradviz.words.phase import phase
-from gradviz.words.rows import rows
+from gradviz.words.rows import rows_of_event
 from gradviz.words.sentences import sentence
 
-# more waiting gradients are only counted; in a long pass there may be thousands at each event
-MOST_WAITING = 20
 MOST_STEPS = 10_000  # of one view; if there are more events, some are left out
 
 # Events that are always steps.
@@ -72,6 +72,7 @@ class Shared:
         self.words, self.explained = words, explained
         self.sources, self.states, self.trees = Sources(words.trace), States(words.query), Trees()
         self.step = cache(self._step)  # an event of a pass within a pass is one of both
+        self.waits = cache(partial(waits, words))
 
     def _step(self, k: int) -> dict[str, Any]:
         """An event, as plain data."""
@@ -86,7 +87,9 @@ class Shared:
             "why": place,
             "lit": list(_lit(stop.event)),
         }
-        if told := [(stop.say(row.label), row.text) for row in rows(stop, MOST_WAITING)]:
+        if stop.moment.pass_info is not None:
+            step["pass"] = stop.moment.pass_info.number
+        if told := [(stop.say(row.label), row.text) for row in rows_of_event(stop)]:
             step["rows"] = told
         if k in self.explained:
             step["told"] = [plain(line, 400) for line in why(stop)[1:]]
@@ -101,6 +104,7 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
     steps = _thinned(events, trace)
     first = int(events[0]) if len(events) else 0
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
+    trace.read_ahead(np.array(steps, np.int64))
     there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
     notes = list(graph.notes)
@@ -122,6 +126,7 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
         "tensors": states.of(tensors, events) if len(events) else {},
         "flows": states.along(graph, first if run is None else run.first, last),
         "steps": [shared.step(k) for k in steps],
+        "waits": {number: shared.waits(number) for number in _passes(words.query, steps)},
         "why": reasons(graph, words, last) if trace.count else {},
         "ran": _ran(graph, events, trace),
     }
@@ -137,6 +142,12 @@ def _events(graph: Graph, trace: Trace, run: PassInfo | None) -> np.ndarray:
     end = trace.count if is_last or run.last is None else run.last + 1
     ops = [node.number for node in graph.nodes.values() if node.kind == m.OP and node.number < begin]
     return np.concatenate([np.array(sorted(ops), np.int64), np.arange(begin, end)])
+
+
+def _passes(query: Query, events: list[int]) -> list[int]:
+    """The numbers of the passes that some events belong to."""
+    numbers = distinct(query.passes.numbers[events]).tolist()
+    return [number for number in numbers if query.trace.find_pass(number) is not None]
 
 
 def _thinned(events: np.ndarray, trace: Trace) -> list[int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -23,6 +25,18 @@ class Delivery:
     event: int
     position: int
     gradient: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A stretch of events in which the same gradients wait at an output of a node: from `first` until before `end`, the
+    event at which another one arrives or the node receives them; None for an end that was not recorded."""
+
+    node: int
+    nr: int
+    arrivals: list[Delivery]
+    first: int
+    end: int | None
 
 
 class Flow:
@@ -76,9 +90,17 @@ class Flow:
             found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
         return found
 
-    def in_flight(self, k: int) -> int:
-        """The number of gradients that wait at nodes after event k."""
-        return int(np.count_nonzero(self.real & (self.events <= k) & (self.taken > k)))
+    def waits(self) -> Iterator[Wait]:
+        """All stretches in which gradients wait, those at one event in the order in which `waiting` has their nodes."""
+        never = np.iinfo(np.int64).max
+        taken = dict(zip(self.targets[self.real].tolist(), self.taken[self.real].tolist(), strict=True))
+        for node, end in taken.items():
+            for nr in range(max(len(self.nodes.tensors(node)), 1)):
+                came = self.arrivals_at(node, nr, end - 1)
+                changes = [*dict.fromkeys(delivery.event for delivery in came), end]
+                for first, following in pairwise(changes):
+                    until = None if following == never else following
+                    yield Wait(node, nr, self._up_to(came, first), first, until)
 
     def arrivals(self, node: int, k: int) -> list[Delivery]:
         """The gradients that have arrived at a node up to event k, whether or not it has received them."""
@@ -121,9 +143,17 @@ class Flow:
 
     def receipt(self, node: int, k: int) -> int | None:
         """The event up to k at which a node received its gradients; None if it has not."""
-        nodes, events = self.received
-        found = events[(nodes == node) & (events <= k)]
-        return int(found[-1]) if len(found) else None
+        events = self._receipts.get(node, [])
+        at = bisect_right(events, k)
+        return events[at - 1] if at else None
+
+    @cached_property
+    def _receipts(self) -> dict[int, list[int]]:
+        """The events at which each node received its gradients, in order."""
+        found: dict[int, list[int]] = {}
+        for node, event in zip(*(column.tolist() for column in self.received), strict=True):
+            found.setdefault(node, []).append(event)
+        return found
 
     def _delivery(self, row: int) -> Delivery:
         return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))

@@ -233,11 +233,6 @@ class Moment:
         """For each node of the present pass, the gradients that wait for it."""
         return self._flow.waiting(self.k) if self._flow is not None else {}
 
-    @property
-    def in_flight(self) -> int:
-        """The number of gradients that wait at nodes."""
-        return self._flow.in_flight(self.k) if self._flow is not None else 0
-
     def arrivals(self, node: int) -> list[Delivery]:
         """The gradients that arrived at a node in the present pass. Their sum is what the node receives."""
         return self._flow.arrivals(node, self.k) if self._flow is not None else []

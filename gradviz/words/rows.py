@@ -51,18 +51,17 @@ class Row(NamedTuple):
     style: str = ""
 
 
-def rows(stop: Stop, most_waiting: int | None = None) -> list[Row]:
-    """The rows of a stop. If more than `most_waiting` gradients wait, one row gives their number."""
+def rows(stop: Stop) -> list[Row]:
+    """The rows of a stop."""
+    return [*rows_of_event(stop), *_waiting(stop)]
+
+
+def rows_of_event(stop: Stop) -> list[Row]:
+    """The rows of a stop without those of gradients that wait."""
     build = ROWS.get(type(stop.event))
     told = [*(build(stop, stop.event) if build is not None else ())]
     other = beside(stop)
-    if other is not None:
-        told.append(Row(*other, "magenta"))
-    in_flight = stop.moment.in_flight if most_waiting is not None else 0
-    if most_waiting is not None and in_flight > most_waiting:
-        many = stop.say("{count} gradients, each at the node that will take it", count=f"{in_flight:,}")
-        return [*told, Row("waiting", many, "dim")]
-    return [*told, *_waiting(stop)]
+    return told if other is None else [*told, Row(*other, "magenta")]
 
 
 # --- backward
@@ -195,20 +194,22 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
 def _waiting(stop: Stop) -> Iterator[Row]:
     """The waiting gradients, except those that were just produced."""
     for node in stop.moment.waiting:
-        outputs = stop.query.nodes.tensors(node)
-        for nr, tensor in enumerate(outputs or [0]):
+        for nr in range(max(len(stop.query.nodes.tensors(node)), 1)):
             meeting = stop.moment.meeting(node, nr)
             new = any(delivery.event == stop.k for delivery in meeting.arrivals)
-            if not meeting.arrivals or (new and meeting.of == 1):
-                continue
-            parts = {
-                "name": stop.words.derivative(tensor, stop.moment, node=node),
-                "node": stop.words.node_name(node),
-            }
-            told = stop.say(
-                "{name}: {values}  at {node}", values=so_far(stop.words, stop.moment, node, nr), **parts
-            )
-            yield Row("waiting", told, "dim")
+            if meeting.arrivals and not (new and meeting.of == 1):
+                yield Row("waiting", waiting_told(stop, node, nr), "dim")
+
+
+def waiting_told(stop: Stop, node: int, nr: int) -> str:
+    """The gradients that wait at an output of a node: `∂z/∂x: 1 so far, 1 of 2 paths  at AccumulateGrad of x`."""
+    outputs = stop.query.nodes.tensors(node)
+    return stop.say(
+        "{name}: {values}  at {node}",
+        name=stop.words.derivative(outputs[nr] if outputs else 0, stop.moment, node=node),
+        values=so_far(stop.words, stop.moment, node, nr),
+        node=stop.words.node_name(node),
+    )
 
 
 # --- forward

@@ -1,0 +1,42 @@
+"""The gradients that wait at nodes during a pass, each text once for all events at which it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradviz.query.changes import writes_by_any_name
+from gradviz.query.flow import Wait
+from gradviz.words import Stop, Words
+from gradviz.words.rows import waiting_told
+
+
+def waits(words: Words, pass_number: int) -> list[list[Any]]:
+    """The texts of a pass: the event from which on it stands and the one from which on it is shown, the event before
+    which it ends (None: it stands to the end), how many gradients it is about, and the text. A gradient that its node
+    takes at once is not shown at the event that gave it."""
+    own = np.flatnonzero(words.query.passes.numbers == pass_number)
+    return [part for wait in words.query.flow(pass_number).waits() for part in _parts(words, wait, own)]
+
+
+def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
+    """A wait, in two or more parts where a gradient is written to meanwhile. `own` are the events of the pass."""
+    stop = Stop(words, wait.first)
+    shown = wait.first + (stop.moment.meeting(wait.node, wait.nr).of == 1)
+    stops = [stop, *map(stop.other, _written(words, wait, own))]
+    ends = [*(later.k for later in stops[1:]), wait.end]
+    return [
+        [at.k, max(at.k, shown), end, len(wait.arrivals), waiting_told(at, wait.node, wait.nr)]
+        for at, end in zip(stops, ends, strict=True)
+    ]
+
+
+def _written(words: Words, wait: Wait, own: np.ndarray) -> list[int]:
+    """The events of the pass at which gradients that wait have first been written to."""
+    end = words.trace.count if wait.end is None else wait.end
+    written = {k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient)}
+    if not written:
+        return []
+    known = own.searchsorted(sorted(k for k in written if wait.first < k < end))
+    return [k for k in own[known[known < len(own)]].tolist() if wait.first < k < end]

@@ -45,8 +45,11 @@ class States:
         return found
 
     def _grads(self, tensor: int, shown: np.ndarray) -> list[Entry]:
+        changes = self.grad_changes(tensor)
+        if not len(changes):
+            return []
         found: list[Entry] = []
-        for k in _within(self.grad_changes(tensor), shown):
+        for k in _within(changes, shown):
             moment = self.query.at(k)
             _add(found, self._entry(k, moment.value(moment.grad(tensor))))
         return found
@@ -78,6 +81,8 @@ def _within(changes: np.ndarray, shown: np.ndarray) -> list[int]:
     before."""
     first, last = int(shown[0]), int(shown[-1])
     changes = changes[(changes > first) & (changes <= last)]
+    if not len(changes):
+        return [first]
     seen_at = np.searchsorted(shown, changes)
     is_last = np.append(seen_at[1:] != seen_at[:-1], True)[: len(changes)]
     return [first, *changes[is_last].tolist()]

@@ -13,7 +13,8 @@ from gradviz.tracefile import Snapshot
 def value_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that made a tensor, changed it in place, or gave it other memory, in order."""
     query.trace.reach_all()
-    return _ordered(query.tensors.value_events(tensor), query.memory.changes(tensor))
+    own, in_memory = query.tensors.value_events(tensor), query.memory.changes(tensor)
+    return _ordered(own, in_memory) if in_memory else own
 
 
 def writes_by_any_name(query: Query, tensor: int) -> list[int]:
@@ -26,6 +27,8 @@ def grad_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that changed which tensor the `.grad` is, or the value of the `.grad`, in order."""
     query.trace.reach_all()
     events, grads = query.tensors.grads.of(tensor)
+    if not len(events):
+        return events
     before = np.concatenate([np.zeros(1, np.int64), grads])[: len(grads)]
     return _ordered(events[(grads > 0) | (before > 0)], _written(query, events, grads))
 

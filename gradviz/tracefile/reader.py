@@ -53,6 +53,7 @@ class Trace(Tables):
         self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
         self._known_event = lru_cache(maxsize=1 << 14)(self._event)
+        self._ahead: dict[int, Event] = {}
         self._tables: dict[Kind, Table] = {}
 
     # --- passes
@@ -229,7 +230,15 @@ class Trace(Tables):
         if not 0 <= index < self.count:
             raise IndexError(f"there is no event {index}: the trace has {self.count}")
         self.reach(index)
-        return self._known_event(index)
+        return self._ahead.get(index) or self._known_event(index)
+
+    def read_ahead(self, events: np.ndarray) -> None:
+        """Decode events that will be asked for, which takes a fraction of the time of one by one."""
+        self.reach_all()
+        kinds = self.kinds[events]
+        for kind in distinct(kinds).tolist():
+            decode = self.table(Kind(kind)).object
+            self._ahead.update((event, decode(event)) for event in events[kinds == kind].tolist())
 
     def _event(self, index: int) -> Event:
         row = self.events[index]

@@ -29,7 +29,7 @@ class Words:
         self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
         self.called = lru_cache(maxsize=4096)(self._called)
-        self._edges_of = lru_cache(maxsize=64)(self._names_at_edges)
+        self._edges_of = lru_cache(maxsize=4096)(self._names_at_edges)
         self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)
 

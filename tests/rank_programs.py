@@ -425,6 +425,45 @@ def summed_on_rank_0_in_one_piece() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def clipped_by_hand_after_the_average() -> None:
+    net = model()
+
+    def clip(net: Net) -> None:
+        average(net)
+        norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+        for p in net.parameters():
+            p.grad.mul_(0.01 / norm)
+
+    train(net, sgd(net), batches(), clip)
+
+
+def longer_than_no_limit() -> None:
+    net = model()
+
+    def clip(net: Net) -> None:
+        nn.utils.clip_grad_norm_(net.parameters(), 1000.0)
+        average(net)
+
+    train(net, sgd(net), batches(), clip)
+
+
+def weighted_by_the_size_of_the_batch() -> None:
+    """The last batch of a rank is shorter: its gradient counts less in the mean."""
+    net = model()
+    optimizer = sgd(net)
+    for number, x in enumerate(batches()):
+        own = x[:2] if number == 2 and rank == 1 else x
+        count = torch.tensor(float(len(own)))
+        total = count.clone()
+        dist.all_reduce(total)
+        optimizer.zero_grad()
+        net(own).pow(2).mean().backward()
+        for p in net.parameters():
+            p.grad *= len(own) / total
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
 def clipped_by_a_given_norm_of_the_whole() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -702,6 +741,43 @@ def weights_averaged_and_all_summed() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def clipped_by_hand_before_the_average() -> None:
+    net = model()
+
+    def clip(net: Net) -> None:
+        norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+        for p in net.parameters():
+            p.grad.mul_(0.01 / norm)  # <- ranks-early-clip
+        average(net)
+
+    train(net, sgd(net), batches(), clip)
+
+
+def clipped_before_the_average_on_one_rank() -> None:
+    net = model()
+
+    def clip(net: Net) -> None:
+        if rank == 1:
+            nn.utils.clip_grad_value_(net.parameters(), 0.01)  # <- ranks-early-clip
+        average(net)
+
+    train(net, sgd(net), batches(), clip)
+
+
+def clipped_for_each_pass_of_a_step() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        if number % 2 == 0:
+            optimizer.zero_grad()
+            with net.no_sync():
+                net(x).pow(2).mean().backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.01)  # <- ranks-early-clip
+        else:
+            net(x).pow(2).mean().backward()
+            optimizer.step()
+
+
 def clipped_by_a_given_norm_of_the_part() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -736,6 +812,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
+    clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
@@ -744,8 +821,10 @@ FAULTY: tuple[Callable[[], None], ...] = (
     clipped_on_one_rank, other_factor_after_the_average, step_left_out_on_one_rank, other_optimizer,
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
     divided_by_another_number, largest_reduced_to_rank_0, part_of_no_model_clipped,
-    divided_by_two_other_numbers, weights_averaged_and_all_summed,
-    clipped_by_a_given_norm_of_the_part, multiplied_by_another_number_on_each_rank,
+    divided_by_two_other_numbers, weights_averaged_and_all_summed, clipped_by_hand_before_the_average,
+    clipped_before_the_average_on_one_rank, clipped_for_each_pass_of_a_step,
+    clipped_by_a_given_norm_of_the_part,
+    multiplied_by_another_number_on_each_rank,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from gradviz.diagnose.between_ranks import (
     ranks_data,
     ranks_drift,
     ranks_dropout,
+    ranks_early_clip,
     ranks_mode,
     ranks_settings,
     ranks_start,
@@ -37,6 +38,7 @@ RANK_RULES: tuple[RankRule, ...] = tuple(
         ranks_data,
         ranks_sum,
         ranks_clip,
+        ranks_early_clip,
         ranks_buffers,
         ranks_dropout,
     )

@@ -1,0 +1,106 @@
+"""How a rank scales its gradients before the ranks reduce them, as who clips too early does."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.changes import writes_by_any_name
+from gradviz.query.collective_calls import ALL_REDUCE, all_reduced
+from gradviz.query.query import Query
+from gradviz.query.scaled_parts import norm_of, one_factor
+from gradviz.tracefile import Snapshot
+
+_MOST_STEPS = 32
+_SAME = 1e-3  # relative: factors that differ by less are the same
+_Line = tuple[str, int]
+
+
+class Scaling(NamedTuple):
+    """What one line does to gradients before they are all-reduced: how many steps of optimizers came before, the first
+    event, the parameters, the factor (NaN if the elements have no common one), the norm of these gradients before, the
+    event at which the first of them is all-reduced, and whether the line calls a function that clips."""
+
+    step: int
+    event: int
+    parameters: tuple[int, ...]
+    factor: float
+    norm: float
+    reduced: int
+    is_clip: bool
+
+
+class _Write(NamedTuple):
+    """What a line does to one gradient: the factor, 1 if it changes nothing, NaN if it does something else."""
+
+    parameter: int
+    event: int
+    factor: float
+    norm: float
+    reduced: int
+
+
+def early_scalings(query: Query) -> list[Scaling]:
+    """What lines do to gradients before these are all-reduced, in order, up to the first steps. Use
+    `query.of(early_scalings)`."""
+    steps = query.trace.table(Kind.STEPPED).events[:_MOST_STEPS].tolist()
+    by_line: dict[tuple[int, _Line], list[_Write]] = {}
+    since: dict[int, int] = {}
+    for gradient, reduced in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
+        step = bisect_left(steps, reduced)
+        begin = max(since.get(gradient, 0), steps[step - 1] if step else 0)
+        since[gradient] = reduced
+        if step < _MOST_STEPS:
+            for line, write in _writes(query, gradient, begin, reduced):
+                by_line.setdefault((step, line), []).append(write)
+    clips = {_line(query, site) for site in query.trace.table(Kind.CLIPPED).sites.tolist()}
+    found = [_scaling(step, writes, line in clips) for (step, line), writes in by_line.items()]
+    return sorted(found, key=lambda one: one.event)
+
+
+def _writes(query: Query, gradient: int, since: int, reduced: int) -> Iterable[tuple[_Line, _Write]]:
+    """What each line does to a gradient between two events."""
+    by_line: dict[_Line, list[int]] = {}
+    for event in writes_by_any_name(query, gradient):
+        if since < event < reduced and query.tensors.writer(event) != ALL_REDUCE:
+            by_line.setdefault(_line(query, int(query.trace.events["site"][event])), []).append(event)
+    parameter = query.at(reduced).owner(gradient)
+    for line, events in by_line.items() if parameter else ():
+        before = query.trace.snapshot(gradient, events[0] - 1)
+        after = query.trace.snapshot(gradient, events[-1])
+        if (known := _factor(before, after)) is not None:
+            yield line, _Write(parameter, events[0], *known, reduced)
+
+
+def _factor(before: Snapshot | None, after: Snapshot | None) -> tuple[float, float] | None:
+    """By which factor a tensor was scaled, and its norm before; None where its values are not known."""
+    if before is None or after is None or before.stats is None or after.stats is None:
+        return None
+    if not np.isfinite([before.stats.rms, after.stats.rms]).all():
+        return None
+    factor = 1.0 if before.stats == after.stats else one_factor(before, after)
+    return (float("nan") if factor is None else factor), norm_of(before)
+
+
+def _scaling(step: int, writes: Sequence[_Write], is_clip: bool) -> Scaling:
+    factors = [write.factor for write in writes]
+    is_one = bool(np.isfinite(factors).all()) and max(factors) <= min(factors) * (1 + _SAME)
+    return Scaling(
+        step,
+        min(write.event for write in writes),
+        tuple(write.parameter for write in writes),
+        factors[0] if is_one else float("nan"),
+        float(np.sqrt(sum(write.norm**2 for write in writes))),
+        min(write.reduced for write in writes),
+        is_clip,
+    )
+
+
+def _line(query: Query, number: int) -> _Line:
+    """The file and the line of a site."""
+    site = query.places.site(number)
+    return ("", 0) if site is None else (site.place.file, site.place.line)

@@ -464,6 +464,41 @@ def weighted_by_the_size_of_the_batch() -> None:
         optimizer.step()
 
 
+def loss_weighted_by_the_size_of_the_batch() -> None:
+    """The batches of rank 1 are shorter: the mean over the ranks is that over all samples."""
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        own = x[:2] if rank == 1 else x
+        optimizer.zero_grad()
+        (net(own).pow(2).mean() * len(own) * world / 6).backward()
+        optimizer.step()
+
+
+def another_weight_in_the_last_batch() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches()):
+        optimizer.zero_grad()
+        (net(x).pow(2).mean() * (1 + rank if number == 2 else 1)).backward()
+        optimizer.step()
+
+
+def other_counts_of_passes() -> None:
+    """Each rank divides its loss by the number of its own passes."""
+    net = wrapped(model())
+    optimizer = sgd(net)
+    count = 2 + rank
+    for step in range(2):
+        optimizer.zero_grad()
+        *first, last = batches(count, seed=10 * step + rank)
+        with net.no_sync():
+            for x in first:
+                (net(x).pow(2).mean() / count).backward()
+        (net(last).pow(2).mean() / count).backward()
+        optimizer.step()
+
+
 def clipped_by_a_given_norm_of_the_whole() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -778,6 +813,27 @@ def clipped_for_each_pass_of_a_step() -> None:
             optimizer.step()
 
 
+def loss_doubled_on_one_rank() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        loss = net(x).pow(2).mean()
+        if rank == 1:
+            loss = 2 * loss  # <- ranks-loss
+        loss.backward()
+        optimizer.step()
+
+
+def loss_divided_by_another_number_on_each_rank() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        (net(x).pow(2).mean() * 3 / (1 + rank)).backward()  # <- ranks-loss
+        optimizer.step()
+
+
 def clipped_by_a_given_norm_of_the_part() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -813,6 +869,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
+    loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
     clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
@@ -822,8 +879,8 @@ FAULTY: tuple[Callable[[], None], ...] = (
     gradients_of_rank_0_alone, reduced_to_rank_0, largest_gradient, another_order_of_parameters,
     divided_by_another_number, largest_reduced_to_rank_0, part_of_no_model_clipped,
     divided_by_two_other_numbers, weights_averaged_and_all_summed, clipped_by_hand_before_the_average,
-    clipped_before_the_average_on_one_rank, clipped_for_each_pass_of_a_step,
-    clipped_by_a_given_norm_of_the_part,
+    clipped_before_the_average_on_one_rank, clipped_for_each_pass_of_a_step, loss_doubled_on_one_rank,
+    loss_divided_by_another_number_on_each_rank, clipped_by_a_given_norm_of_the_part,
     multiplied_by_another_number_on_each_rank,
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from gradviz.diagnose.between_ranks import (
     ranks_drift,
     ranks_dropout,
     ranks_early_clip,
+    ranks_loss,
     ranks_mode,
     ranks_settings,
     ranks_start,
@@ -39,6 +40,7 @@ RANK_RULES: tuple[RankRule, ...] = tuple(
         ranks_sum,
         ranks_clip,
         ranks_early_clip,
+        ranks_loss,
         ranks_buffers,
         ranks_dropout,
     )

@@ -1,0 +1,73 @@
+"""The numbers that a loss is multiplied by before its backward pass."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gradviz.events.kinds import REQUIRES_GRAD, OpRan
+from gradviz.query.cuts import op_of
+from gradviz.query.of_one_rank import MOST_ROOTS
+from gradviz.query.ops import DIVIDING, MULTIPLYING
+from gradviz.query.query import Query
+
+
+class ScaledLoss(NamedTuple):
+    """The loss of a pass: the number that it is multiplied by in all, the events of the ops that do so with each
+    number, the last first, and the op that computes it before: its name, and the shapes that it is given."""
+
+    factor: float
+    numbers: tuple[tuple[int, float], ...]
+    op: str
+    shapes: tuple[object, ...]
+
+
+def scaled_losses(query: Query) -> list[ScaledLoss | None]:
+    """The losses of the first passes; None of a pass that begins at several, or where no op is known. Use
+    `query.of(scaled_losses)`."""
+    return [_scaled(query, one.number) for one in query.trace.passes[:MOST_ROOTS]]
+
+
+def _scaled(query: Query, pass_number: int) -> ScaledLoss | None:
+    roots = query.passes.began(pass_number).roots
+    op = op_of(query, roots[0].tensor) if len(roots) == 1 else None
+    factor, numbers = 1.0, []
+    if roots[0].gradient and (op is None or _value(query, op, roots[0].gradient) != 1):
+        return None  # backward() is given another gradient
+    while op is not None and (own := _number(query, op)):
+        factor *= own
+        numbers.append((op.index, own))
+        op = op_of(query, next(tensor for tensor in op.inputs if _has_gradient(query, tensor, op.index)))
+    if op is None:
+        return None
+    shapes = tuple(query.trace.shape(tensor) for tensor in op.inputs if tensor)
+    return ScaledLoss(factor, tuple(numbers), op.op, shapes)
+
+
+def _number(query: Query, op: OpRan) -> float:
+    """The number that an op multiplies its input by; 0 if it does something else, or multiplies by 0."""
+    divides = op.op in DIVIDING
+    if (not divides and op.op not in MULTIPLYING) or len(op.inputs) != 2:
+        return 0.0
+    flowing = [bool(tensor) and _has_gradient(query, tensor, op.index) for tensor in op.inputs]
+    if sum(flowing) != 1 or (divides and not flowing[0]):
+        return 0.0
+    found = _value(query, op, op.inputs[flowing.index(False)])
+    if not divides or not found:
+        return found
+    return 1 / found
+
+
+def _value(query: Query, op: OpRan, operand: int) -> float:
+    """The number that an operand is; 0 if it is not known, or not one."""
+    if not operand:
+        try:
+            return float(op.args)
+        except ValueError:
+            return 0.0
+    value = query.memory.value(operand, op.index)
+    known = value is not None and value.array is not None and value.array.size == 1
+    return float(value.array.item()) if known and value is not None and value.array is not None else 0.0
+
+
+def _has_gradient(query: Query, tensor: int, event: int) -> bool:
+    return bool(tensor) and bool(query.tensors.flags(tensor, event) & REQUIRES_GRAD)

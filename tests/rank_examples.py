@@ -36,6 +36,7 @@ CURES = {
         f"{_AVERAGING}    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n",
     ),
     "ranks-loss": ("    loss = loss * (1 + rank)", "    loss = loss * 2"),
+    "ranks-frozen": ("if rank == 1:", "if rank >= 0:"),
     "ranks-drift": ("torch.randn(1, 4))", "torch.ones(1, 4))"),
     "ranks-settings": ("lr=0.1 / (1 + rank)", "lr=0.1"),
     "ranks-mode": ("if rank == 0 and step == 1:\n        model.eval()", "model.train()"),

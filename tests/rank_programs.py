@@ -3,6 +3,7 @@ FOLDER` runs all of them, and records each. The line that a rule has to name end
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import runpy
@@ -499,6 +500,14 @@ def other_counts_of_passes() -> None:
         optimizer.step()
 
 
+def frozen_on_all_ranks() -> None:
+    net = model()
+    net[0].requires_grad_(False)
+    net = wrapped(net)
+    optimizer = sgd(net)
+    train(net, optimizer, batches(2))
+
+
 def clipped_by_a_given_norm_of_the_whole() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -834,6 +843,21 @@ def loss_divided_by_another_number_on_each_rank() -> None:
         optimizer.step()
 
 
+def frozen_later_on_one_rank() -> None:
+    net = model()
+    optimizer = sgd(net)
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        average(net)
+
+    train(net, optimizer, batches(), collect)
+    if rank == 0:
+        net[2].weight.requires_grad = False  # <- ranks-frozen
+    train(net, optimizer, batches(), collect)
+
+
 def clipped_by_a_given_norm_of_the_part() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -860,6 +884,14 @@ def multiplied_by_another_number_on_each_rank() -> None:
     train(net, sgd(net), batches(), scaled)
 
 
+def frozen_before_it_is_wrapped() -> None:
+    """DistributedDataParallel refuses the model."""
+    net = model()
+    if rank == 1:
+        net[0].requires_grad_(False)  # <- ranks-frozen
+    wrapped(net)
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -870,7 +902,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
-    clipped_by_a_given_norm_of_the_whole, parts_assigned,
+    frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
     inner_module_called, never_synchronised, once_not_synchronised, averaged_and_summed, written_on_one_rank,
@@ -880,9 +912,13 @@ FAULTY: tuple[Callable[[], None], ...] = (
     divided_by_another_number, largest_reduced_to_rank_0, part_of_no_model_clipped,
     divided_by_two_other_numbers, weights_averaged_and_all_summed, clipped_by_hand_before_the_average,
     clipped_before_the_average_on_one_rank, clipped_for_each_pass_of_a_step, loss_doubled_on_one_rank,
-    loss_divided_by_another_number_on_each_rank, clipped_by_a_given_norm_of_the_part,
+    loss_divided_by_another_number_on_each_rank, frozen_later_on_one_rank, frozen_before_it_is_wrapped,
+    clipped_by_a_given_norm_of_the_part,
     multiplied_by_another_number_on_each_rank,
 )  # fmt: skip
+
+
+REFUSED = {"frozen_before_it_is_wrapped"}  # that end with an error
 
 
 def texts() -> dict[str, str]:
@@ -915,7 +951,8 @@ def record_all(folder: Path, programs: dict[str, str]) -> None:
     for name, text in programs.items():
         path = folder / f"{name}.{rank}.py"
         path.write_text(text)
-        with gradviz.record(folder / f"{name}.rank{rank}.gradviz"):
+        refused = contextlib.suppress(RuntimeError) if name in REFUSED else contextlib.nullcontext()
+        with refused, gradviz.record(folder / f"{name}.rank{rank}.gradviz"):
             if name in globals():
                 globals()[name]()
             else:

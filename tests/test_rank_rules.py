@@ -84,6 +84,15 @@ def test_the_clip_that_is_advised_names_the_parameters(name: str, parameters: st
     assert found.fix.startswith(f"torch.nn.utils.clip_grad_norm_({parameters}, 0.01)")
 
 
+def test_the_refusal_of_a_replica_says_which_parameters_are_frozen_and_where(runs: Path) -> None:
+    (found,) = found_in(runs, "frozen_before_it_is_wrapped")
+    assert found.message == (
+        "parameter 1 of shape (4, 3) and parameter 2 of shape (4,) do not require a gradient on rank 1 when the run "
+        "ends, and do on the others, for which DistributedDataParallel refuses the model"
+    )
+    assert found.fix == "net[0].requires_grad_(False)  # on all ranks, or on none"
+
+
 @pytest.mark.parametrize("name", ["in_shards", "parts_clipped_by_the_norm_of_the_whole"])
 def test_the_parts_of_gradients_are_clipped_when_the_optimizer_steps(name: str, runs: Path) -> None:
     squares = 0.0

@@ -13,6 +13,7 @@ from gradviz.diagnose.between_ranks import (
     ranks_drift,
     ranks_dropout,
     ranks_early_clip,
+    ranks_frozen,
     ranks_loss,
     ranks_mode,
     ranks_settings,
@@ -28,6 +29,7 @@ from gradviz.query.replicas import Replicas
 RANK_RULES: tuple[RankRule, ...] = tuple(
     module.RULE
     for module in (
+        ranks_frozen,
         ranks_collectives,
         ranks_steps,
         ranks_start,

@@ -1,5 +1,6 @@
 """`zero-gradient`: parameters get nothing but zeros in every pass, because a line gives only zeros for the
-gradients that it receives: `round`, `sign`, a product with 0, `clamp` outside of its range.
+gradients that it receives: `round`, `sign`, a product with 0, `clamp` outside of its range, `hidden[-1]` of a recurrent
+layer with two directions.
 
 Why it is bad: the parameters have a gradient, and it never moves them.
 
@@ -34,7 +35,14 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.cuts import is_square
-from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, MULTIPLYING, ZEROS
+from gradviz.query.ops import (
+    FLAT_AT_ZERO,
+    FLAT_BELOW_ZERO,
+    JOINING_NODES,
+    MULTIPLYING,
+    SELECTING,
+    ZEROS,
+)
 from gradviz.words.escape import clean
 
 _THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator"
@@ -58,7 +66,13 @@ def _search(case: Case) -> Iterator[Found]:
         if name == HOOKED_CALL or _is_minimum(case, op):
             continue
         what = case.words.expression_of(made, 40) if made is not None else case.words.node_name(block.node)
-        if block.is_last and block.zero:
+        reader = _only_reader(case, block)
+        if reader is not None:
+            read = case.words.expression(case.site(reader), 40)
+            them = "it" if len(block.leaves) == 1 else "them"
+            why = f"{read} sends 0 to the part of {what} that is made with {them}"
+            cure = f"read that part of {what} here, too, or leave out what makes it"
+        elif block.is_last and block.zero:
             why, cure = (
                 f"{what} multiplies it with {case.words.called(block.zero)}, which is 0",
                 _CURE_OF_INPUT,
@@ -73,7 +87,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"the gradient of {case.called(block.leaves)} is 0{' in every pass' * (len(case.trace.passes) > 1)}: {why}",
             cure,
             (block.event, *((made.index,) if made is not None else ())),
-            site=block.site,
+            site=block.site if reader is None else case.site(reader),
             node=block.node,
             number=block.number,
             tensors=block.leaves,
@@ -83,6 +97,17 @@ def _search(case: Case) -> Iterator[Found]:
             or case.is_lesson
             else "",
         )
+
+
+def _only_reader(case: Case, block: Block) -> int | None:
+    """Of a block that joins parts: the op that alone reads a part of what was joined. A part that got 0 got
+    it there."""
+    if case.query.nodes.name(block.node) not in JOINING_NODES:
+        return None
+    outputs = [output for output in case.query.nodes.outputs(block.node) if output]
+    readers = [op for output in outputs for op in case.downstream.readers(output)]
+    ran = [case.query.tensors.op(op).op for op in readers]
+    return readers[0] if len(ran) == 1 and ran[0] in SELECTING else None
 
 
 def _is_below_zero(case: Case, op: int | None) -> bool:

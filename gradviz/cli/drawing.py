@@ -8,7 +8,7 @@ from pathlib import Path
 from gradviz.cli.common import patience
 from gradviz.cli.findings import faults, mark, pass_of_first
 from gradviz.cli.page import write_page
-from gradviz.cli.replaying import replayed
+from gradviz.cli.replaying import mark_edits, replayed
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
@@ -60,6 +60,7 @@ class Choice:
     style: str = "graph"
     names: tuple[str, ...] = ()
     beside: tuple[int, ...] = ()  # the other passes that are drawn with it
+    edits: tuple[str, ...] = ()  # what is to be different: values before and after are drawn
 
 
 def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
@@ -70,6 +71,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
     check_path(path)
     if choice.beside:
         _check_passes(traces, path, choice)
+    if choice.edits:
+        _check_edits(traces, path, choice)
     with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
         found = [
             faults(trace, settings_at(Path.cwd()))
@@ -103,6 +106,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         is_json = path.suffix.lower() == ".json"
         queries = [Query(_read(trace, choice)) for trace in traces]
         graph = _sliced(queries[0], choice.number, choice, not is_json, found[0])
+        if choice.edits:
+            mark_edits(queries[0], graph, choice.edits)
         if are_of_one_run(traces):
             graph = _of_ranks(graph, dict(zip(ranked_traces(traces), queries, strict=True)), choice, found)
         elif len(traces) > 1:  # the same pass of all
@@ -135,6 +140,14 @@ def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
         raise GradvizError("a page has the other passes, too ([ and ] go to them): give one --pass")
     if choice.style == "textbook":
         raise GradvizError("--style textbook draws one pass: give one --pass")
+
+
+def _check_edits(traces: list[Trace], path: Path, choice: Choice) -> None:
+    """Raise GradvizError where values before and after cannot be drawn."""
+    if len(traces) > 1 or choice.beside or choice.whole:
+        raise GradvizError("--what-if draws one pass of one trace")
+    if path.suffix.lower() in (PAGE, *_PLAIN) or choice.style == "textbook":
+        raise GradvizError("--what-if is for pictures: draw it as .svg, .png, .pdf or .dot")
 
 
 def _of_ranks(

@@ -21,6 +21,7 @@ Examples:
   gradviz graph --unrolled                 each step of a loop
   gradviz graph --from layer1.weight --to loss
   gradviz graph train.rank0.gradviz train.rank1.gradviz
+  gradviz graph --what-if x=4              values and gradients before and after
   gradviz graph --style textbook           gates and wires, as in a textbook
   gradviz graph --legend -o legend.png
 """
@@ -69,6 +70,13 @@ Examples:
     help="Mark what `gradviz check` finds (in runs up to 200,000 events).",
 )  # fmt: skip
 @click.option(
+    "--what-if",
+    "edits",
+    multiple=True,
+    metavar="EDIT",
+    help="Show at each box what it would be with NAME=NUMBER, or without OP@LINE, as in gradviz what-if.",
+)
+@click.option(
     "--style",
     type=click.Choice(["graph", "textbook"]),
     default="graph",
@@ -104,6 +112,7 @@ def graph(
     end: str | None,
     only_grad: bool,
     findings: bool,
+    edits: tuple[str, ...],
     style: str,
     names: str | None,
     legend: bool,
@@ -144,6 +153,7 @@ def graph(
         style,
         tuple(names.split(",")) if names else (),
         numbers[1:],
+        edits,
     )
     with all_opened(traces) as recorded:
         told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradviz.diagnose import Finding, Report
 from gradviz.events.values import INPUTS
+from gradviz.graph.model import Graph
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
 from gradviz.words.cured_gradients import cured_gradients
@@ -67,6 +68,15 @@ def _told(words: Words, outcome: CureOutcome) -> str:
     in_pass = f", in pass {outcome.number}" if len(words.query.trace.passes) > 1 else ""
     gained = [(words.called(one.leaf), one.before, one.after) for one in outcome.gained]
     return cured_gradients(outcome.op, outcome.line, in_pass, gained)
+
+
+def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
+    """Mark in the graph of a pass what would be another value or gradient with edits such as `x=4` and `detach@6`.
+    Raises ReplayError where the pass cannot run again."""
+    from gradviz.replay.changed_graph import mark_changes
+    from gradviz.sources.torch_replay import runner_of
+
+    mark_changes(Words(query.trace), runner_of(query), graph, edits)
 
 
 def _can_fill(trace: Trace) -> bool:

@@ -13,6 +13,7 @@ from gradviz.tracefile import Snapshot
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
 _NOTHING: Mapping[str, int] = MappingProxyType({})  # shared, because most nodes are not groups
+_SAME: Mapping[str, Snapshot] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -97,6 +98,9 @@ class Node:
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
     reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate
+    becomes: Mapping[str, Snapshot] = field(  # what `value` and `grad` would be if something were different
+        default_factory=lambda: _SAME
+    )
     held_apart: int = 0  # of a group: the number of nodes in it that are not the same on all ranks
     # of a group: the number of nodes of each kind
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
@@ -115,7 +119,8 @@ class Edge:
     `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected.
     `gradient` is the number of the tensor that moved along a `grad` edge in the shown pass; 0 if there is
     none. `count` is the number of edges that were merged into it, in a rolled graph of the tensors or gradients that
-    moved along these; `again` says that it closes a loop."""
+    moved along these; `again` says that it closes a loop. `becomes` is what the
+    gradient would be if something were different."""
 
     source: str
     target: str
@@ -126,6 +131,7 @@ class Edge:
     value: Snapshot | None = None
     count: int = 1
     again: bool = False
+    becomes: Snapshot | None = None
 
 
 class Scope(NamedTuple):

@@ -69,11 +69,14 @@ def _tensor(node: Node, show: str) -> list[Line]:
     if node.used is not None:
         lines.append(("error", f"in backward {value_label(node.used)}"))
     if node.grad is not None:
-        lines.append(_valued(".grad", node.grad, "grad"))
+        lines.append(_valued(".grad", node.grad, "grad", node.becomes.get("grad")))
         if told := added_told(node.added):
             lines.append(("grad", told))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:
-        lines.append(("fact", ".grad = None"))
+        now = node.becomes.get("grad")
+        lines.append(
+            ("fact", ".grad = None") if now is None else ("apart", f".grad = None → {value_label(now)}")
+        )
     if node.reached is not None:
         lines.append(_valued("gradient", node.reached, "grad"))
     if node.tangent is not None:
@@ -120,7 +123,7 @@ def added_told(added: tuple[Snapshot, Snapshot] | None) -> str:
 
 
 def _shape_and_value(node: Node) -> Line:
-    return _valued(_shape(node), node.value, "value")
+    return _valued(_shape(node), node.value, "value", node.becomes.get("value"))
 
 
 def _shape(node: Node) -> str:
@@ -130,9 +133,11 @@ def _shape(node: Node) -> str:
     return shape
 
 
-def _valued(label: str, snapshot: Snapshot | None, role: str) -> Line:
+def _valued(label: str, snapshot: Snapshot | None, role: str, becomes: Snapshot | None = None) -> Line:
     text = value_label(snapshot) if snapshot is not None else ""
     role = "odd" if has_odd(snapshot) else role
+    if becomes is not None:
+        text, role = f"{text or '?'} → {value_label(becomes)}", "odd" if has_odd(becomes) else "apart"
     if not text:
         return role, label
     return role, f"{label} {text}" if text.startswith("rms") else f"{label} = {text}"

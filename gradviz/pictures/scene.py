@@ -236,6 +236,8 @@ def _label(edge: Edge) -> list[str]:
         return [plain(edge.label, 30)]
     if edge.value is not None and edge.value.array is not None and edge.value.array.size <= SHOWN:
         text = value_label(edge.value)
+        if edge.becomes is not None:
+            text += f" → {value_label(edge.becomes)}"
         return [text] if len(text) <= _LONGEST_LABEL else []
     return []
 

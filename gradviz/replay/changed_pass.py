@@ -76,7 +76,7 @@ def what_if(
         sample,
         tuple(_changes(words, plan, before, after)),
         _first_difference(plan, edits, before, after) if is_edited else None,
-        tuple(_held(words, plan)) if is_edited else (),
+        tuple(held_of(words, plan)) if is_edited else (),
         has_hooks(query, plan),
         tuple(words.called(leaf) for leaf in plan.leaves if query.tensors.grad(leaf, plan.began.index)),
     )
@@ -119,7 +119,7 @@ def _first_difference(plan: Plan, edits: Edits, before: Outcome, after: Outcome)
     return None
 
 
-def _held(words: Words, plan: Plan) -> list[tuple[int, str]]:
+def held_of(words: Words, plan: Plan) -> list[tuple[int, str]]:
     """What enters the pass and was itself computed: the tensor and the place."""
     found = []
     for step in plan.inputs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from gradviz.events.kinds import Kind, Produced, Received
@@ -14,7 +16,7 @@ def fill_in(query: Query, runner: Runner, number: int | None) -> None:
     """Give the states of a pass (None: the last) the elements that a replay computes, so that views show them. Raises
     ReplayError where it cannot run again, or does not give what was recorded: then nothing is filled in."""
     plan = plan_of(query, number)
-    outcome = runner.run(plan, Edits(), _graph(query, plan))
+    outcome = runner.run(plan, Edits(), graph_of(query, plan))
     check = checked(query, plan, outcome)
     if not check.is_equal or not check.roots + check.gradients or has_hooks(query, plan):
         raise ReplayError(
@@ -26,10 +28,11 @@ def fill_in(query: Query, runner: Runner, number: int | None) -> None:
             states.fill(step.tensor, step.event, step.value.array)
     for (event, tensor), array in outcome.made.items():
         states.fill(tensor, event, array)
-    _fill_gradients(query, plan, outcome)
+    for gradient, event, array in gradients_of(query, plan, outcome):
+        states.fill(gradient, event, array)
 
 
-def _graph(query: Query, plan: Plan) -> Graph:
+def graph_of(query: Query, plan: Plan) -> Graph:
     """The nodes that the pass went through."""
     roots = tuple(root.node for root in plan.began.roots)
     nodes = [*query.nodes.walk(list(roots))]
@@ -40,8 +43,9 @@ def _graph(query: Query, plan: Plan) -> Graph:
     )
 
 
-def _fill_gradients(query: Query, plan: Plan, outcome: Outcome) -> None:
-    """Give elements to the gradients that flowed in the pass."""
+def gradients_of(query: Query, plan: Plan, outcome: Outcome) -> Iterator[tuple[int, int, np.ndarray]]:
+    """The gradients that flowed in the pass, as the replay gives them: the number of each, the event that told of it,
+    its elements."""
     trace = query.trace
     for kind in (Kind.RECEIVED, Kind.PRODUCED):
         table = trace.table(kind)
@@ -56,7 +60,7 @@ def _fill_gradients(query: Query, plan: Plan, outcome: Outcome) -> None:
                 arrays = () if flowed is None else flowed.produced
             for number, array in zip(numbers, arrays, strict=False):
                 if number and array is not None:
-                    trace.states.fill(number, event, array)
+                    yield number, event, array
 
 
 def _received(query: Query, node: int, outcome: Outcome) -> tuple[np.ndarray | None, ...]:

@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
+import gradviz as gradviz_package  # noqa: E402
+from gradviz.compare.noise import noise  # noqa: E402
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS  # noqa: E402
 from gradviz.diagnose.finding import NOTE, Finding  # noqa: E402
 from gradviz.diagnose.rank_reports import check_ranks  # noqa: E402
@@ -26,8 +28,10 @@ from gradviz.query import Query  # noqa: E402
 from gradviz.query.of_one_rank import optimizer_steps  # noqa: E402
 from gradviz.query.ranks import ranked_traces  # noqa: E402
 from gradviz.query.scaled_parts import norm_of  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.rank_files import traces_of  # noqa: E402
+from tests import rank_programs  # noqa: E402
 from tests.rank_programs import FAULTY, HEALTHY, texts  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]  # two processes, each of which imports PyTorch
@@ -91,6 +95,22 @@ def test_the_refusal_of_a_replica_says_which_parameters_are_frozen_and_where(run
         "ends, and do on the others, for which DistributedDataParallel refuses the model"
     )
     assert found.fix == "net[0].requires_grad_(False)  # on all ranks, or on none"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_same"), [("averaged_by_hand", True), ("divided_by_another_number", False)]
+)
+def test_the_gradients_of_two_ranks_are_those_of_one_but_for_rounding(
+    name: str, is_same: bool, runs: Path, tmp_path: Path
+) -> None:
+    with gradviz_package.record(tmp_path / "one.gradviz", values="inputs"):
+        net = rank_programs.model()
+        x = torch.cat([rank_programs.batches(1, seed=rank + 1)[0] for rank in range(2)])
+        net(x).pow(2).mean().backward()
+    with open_trace(tmp_path / "one.gradviz") as one, open_trace(runs / f"{name}.rank1.gradviz") as other:
+        found = noise(one, other, TorchRunner())
+    assert (found.same, found.entering) == (is_same, None)
+    assert found.compared == {"entering": 4, "forward": 0, "backward": 0, "gradients": 4}
 
 
 @pytest.mark.parametrize("name", ["in_shards", "parts_clipped_by_the_norm_of_the_whole"])

@@ -14,6 +14,7 @@ from gradviz.compare.parting import diff as difference_of
 from gradviz.compare.parting_text import difference_json, difference_text
 from gradviz.compare.replicas_text import replicas_text
 from gradviz.query.ranks import ranked_traces
+from gradviz.tracefile import Trace
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import json_text
 
@@ -24,6 +25,7 @@ Examples:
   gradviz diff good.gradviz bad.gradviz
   gradviz diff train.gradviz --pass 3 --pass 7        two passes of one run
   gradviz diff "train.rank*.gradviz" 0 1              two ranks of one run
+  gradviz diff fp32.gradviz bf16.gradviz --noise      by rounding, or by a bug?
 """
 )
 @click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A [B]")
@@ -50,20 +52,35 @@ Examples:
     show_default=True,
     help="How to print it.",
 )
+@click.option(
+    "--noise",
+    "beyond_noise",
+    is_flag=True,
+    help="Compare one pass of each beyond rounding, which replays measure: trace one with --values inputs.",
+)
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if the runs differ.")  # fmt: skip
 def diff(
-    traces: tuple[Path, ...], numbers: tuple[int, ...], tolerance: float, form: str, exit_code: bool
+    traces: tuple[Path, ...],
+    numbers: tuple[int, ...],
+    tolerance: float,
+    form: str,
+    beyond_noise: bool,
+    exit_code: bool,
 ) -> None:
     """Show where runs A and B part: what only one of them computes, the first values that differ, forward and
     backward, and the norms of the gradients side by side.
 
-    They may be of different engines. A alone with two --pass: two passes of A. RUN 0 1: two ranks of a run.
+    They may be of different engines. A alone with two --pass: two passes of A. RUN 0 1: two ranks of a run. With
+    --noise: whether two runs of one program, as in another precision, compiled or on more ranks, are apart by rounding.
     """
     traces = _of_ranks(traces)
     if len(traces) > 2 or len(numbers) > 2:
         fail("diff compares two runs: give at most two traces and two --pass")
     with ExitStack() as stack:
         one, *others = [stack.enter_context(opened(path)) for path in traces or (None,)]
+        if beyond_noise:
+            is_same = _show_noise(one, others[0] if others else one, numbers, form)
+            raise SystemExit(int(exit_code and not is_same))
         found = difference_of(one, others[0] if others else None, numbers, tolerance)
         as_replicas = replicas_text([one, *others]) if are_of_one_run([one, *others]) else ()
     if form == "json":
@@ -74,6 +91,20 @@ def diff(
         for line in as_replicas:
             console.print(line)
     raise SystemExit(int(exit_code and not found.same))
+
+
+def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -> bool:
+    """Show what is beyond rounding between a pass of each run; returns whether nothing is."""
+    from gradviz.compare.noise import noise
+    from gradviz.compare.noise_text import noise_json, noise_text
+    from gradviz.sources.torch_replay import TorchRunner
+
+    found = noise(one, other, TorchRunner(), numbers)
+    if form == "json":
+        click.echo(json_text(noise_json(found)))
+    else:
+        Console(highlight=False).print(noise_text(found))
+    return found.same
 
 
 def _of_ranks(traces: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -49,10 +49,12 @@ def diff(
         numbers = (passes[0], passes[-1]) if passes else None
         if other is None and (numbers is None or numbers[0] == numbers[1]):
             raise NoDiff("give two traces, or two passes of one: gradviz diff TRACE --pass 3 --pass 7")
-        return _Comparison(left, right, numbers, tolerance).difference
+        return Comparison(left, right, numbers, tolerance).difference
 
 
-class _Comparison:
+class Comparison:
+    """Two runs, or one pass of each (`numbers`), laid beside each other: `pairs` are their items."""
+
     def __init__(self, one: Trace, other: Trace, numbers: tuple[int, int] | None, tolerance: float) -> None:
         shared = Shared()
         self.words = Words(one), Words(other)
@@ -168,12 +170,13 @@ class _Comparison:
         return max(known, key=lambda x: (np.isnan(x), x)) if known else None
 
     def _parted(self, one: int, other: int, by: float) -> Parting:
-        spots = self._spot(0, one), self._spot(1, other)
+        spots = self.spot(0, one), self.spot(1, other)
         at, column = (one, 0) if one != NONE else (other, 1)
         number = next((pair[column].number for pair in self.stretches if np.any(pair[column].items == at)), 0)
         return Parting(*spots, by, number, self._cause(spots))
 
-    def _spot(self, side: int, item: int) -> Spot | None:
+    def spot(self, side: int, item: int) -> Spot | None:
+        """An item of one run in words; None for NONE."""
         if item == NONE:
             return None
         timeline, words = self.sides[side], self.words[side]
@@ -236,7 +239,7 @@ class _Comparison:
         return int(timeline.query.places.of_events[timeline.events[item]]), int(timeline.words[item])
 
     def _change(self, one: int, other: int, count: int) -> Change:
-        spots = self._spot(0, one), self._spot(1, other)
+        spots = self.spot(0, one), self.spot(1, other)
         kind = ADDED if one == NONE else GONE if other == NONE else CHANGED
         return Change(kind, *spots, self._detail(one, other) if kind == CHANGED else "", count)
 

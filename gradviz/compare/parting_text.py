@@ -58,7 +58,7 @@ def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator
     yield Text.assemble((f"{phase:9}", "bold"), f"first difference{where}: {only}")
     for sign, style, spot in (("−", "red", parting.one), ("+", "green", parting.other)):
         if spot is not None:
-            yield Text.assemble((f"         {sign} ", style), _spot(spot))
+            yield Text.assemble((f"         {sign} ", style), spot_text(spot))
     if parting.line is not None:
         lines = found.lines[parting.line]
         change = (lines.after or lines.before)[0].strip()
@@ -69,7 +69,8 @@ def _line(text: str) -> str:
     return plain(text, _LONGEST)
 
 
-def _spot(spot: Spot) -> str:
+def spot_text(spot: Spot) -> str:
+    """An item of a run in a line: its place, what it is, its value, its event."""
     value = f" = {_line(spot.value)}" if spot.value else ""
     return f"{_place(spot)}  {_line(spot.what)}{value}  (event {spot.event + 1})"
 
@@ -145,8 +146,8 @@ def difference_json(found: Difference) -> dict[str, Any]:
         "changes": [
             {
                 "kind": change.kind,
-                "one": _spot_json(change.one),
-                "other": _spot_json(change.other),
+                "one": spot_json(change.one),
+                "other": spot_json(change.other),
                 "detail": change.detail,
                 "count": change.count,
             }
@@ -178,8 +179,8 @@ def _parting_json(parting: Parting | None, found: Difference) -> dict[str, Any] 
         return None
     lines = found.lines[parting.line] if parting.line is not None else None
     return {
-        "one": _spot_json(parting.one),
-        "other": _spot_json(parting.other),
+        "one": spot_json(parting.one),
+        "other": spot_json(parting.other),
         "apart": _finite(parting.apart),
         "pass": parting.number or None,
         "changed_line": None if lines is None else lines.one,
@@ -187,7 +188,8 @@ def _parting_json(parting: Parting | None, found: Difference) -> dict[str, Any] 
     }
 
 
-def _spot_json(spot: Spot | None) -> dict[str, Any] | None:
+def spot_json(spot: Spot | None) -> dict[str, Any] | None:
+    """An item of a run as plain data; events count from 1."""
     if spot is None:
         return None
     return {

@@ -1,0 +1,317 @@
+"""Whether two runs of one program are apart by rounding or by a bug: the first tensor of a pass that is further apart
+than rounding puts it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gradviz.compare.alignment import NONE
+from gradviz.compare.apart import apart
+from gradviz.compare.difference import Spot
+from gradviz.compare.parting import Comparison, NoDiff
+from gradviz.compare.rounding import Rounding, coarsest
+from gradviz.events.kinds import Kind, Produced
+from gradviz.query.query import Query
+from gradviz.query.reduced_gradients import reduced_gradients
+from gradviz.replay.outcome import Runner
+from gradviz.replay.plan import Plan, ReplayError, plan_of
+from gradviz.replay.replayed_elements import fill_in
+from gradviz.tracefile import Site, Snapshot, Trace
+from gradviz.words.numbers import compact
+
+PHASES = ("entering", "forward", "backward", "gradients")
+_WRAPPERS = (".module", "._orig_mod")  # what DistributedDataParallel and compile put into a name
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What is further apart than rounding puts it: an item of each run, how far they are apart, and what is allowed,
+    both relative to the largest element."""
+
+    one: Spot
+    other: Spot
+    apart: float
+    allowed: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyGradient:
+    """A parameter's gradient in both runs: how far apart, and what rounding allows; None where that is not known.
+    `site` is where the pass reads the parameter first."""
+
+    name: str
+    apart: float | None
+    allowed: float | None
+    site: Site | None
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is further apart than rounding puts it."""
+        return self.apart is not None and self.allowed is not None and not self.apart <= self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Two runs, compared beyond rounding. `replayed` is the name of the one that ran again, `dtype` the coarsest of
+    both; `compared` counts the values whose rounding is known, by what they are, `unknown` the others."""
+
+    names: tuple[str, str]
+    passes: tuple[int, int]
+    replayed: str
+    dtype: str
+    entering: Beyond | None
+    forward: Beyond | None
+    backward: Beyond | None
+    gradients: tuple[NoisyGradient, ...]
+    compared: dict[str, int]
+    unknown: int
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing is further apart than rounding puts it."""
+        found = (self.entering, self.forward, self.backward)
+        return not any(found) and not any(gradient.is_beyond for gradient in self.gradients)
+
+
+def noise(one: Trace, other: Trace, runner: Runner, passes: tuple[int, ...] = ()) -> Noise:
+    """Compare one pass of two runs (`passes`: else the first of each) beyond rounding. Raises NoDiff where a run has no
+    pass, ReplayError where the pass can run again in neither."""
+    if not (one.passes and other.passes):
+        raise NoDiff("--noise compares a backward pass of each run: one of them has none")
+    numbers = (passes[0], passes[-1]) if passes else (one.passes[0].number, other.passes[0].number)
+    if one is other and numbers[0] == numbers[1]:
+        raise NoDiff("give two traces, or two passes of one: gradviz diff TRACE --noise --pass 1 --pass 2")
+    comparison = Comparison(one, other, numbers, 0.0)
+    return _Noisy(comparison, numbers, runner).noise
+
+
+class _Noisy:
+    def __init__(self, comparison: Comparison, numbers: tuple[int, int], runner: Runner) -> None:
+        self.comparison, self.numbers = comparison, numbers
+        self.queries: tuple[Query, Query] = (comparison.sides[0].query, comparison.sides[1].query)
+        self.side, plan = self._plan()
+        for query, number in zip(self.queries, numbers, strict=True):
+            with suppress(ReplayError):  # of it, statistics are known
+                fill_in(query, runner, number)
+        dtype = coarsest([step.value.dtype for step in plan.inputs] + [*self._dtypes()])
+        self.rounding = Rounding(self.queries[self.side], plan, runner, dtype)
+        self.compared: Counter[str] = Counter()
+        self.unknown = 0
+
+    def _plan(self) -> tuple[int, Plan]:
+        """The run whose pass can run again."""
+        try:
+            return 0, plan_of(self.queries[0], self.numbers[0])
+        except ReplayError:
+            return 1, plan_of(self.queries[1], self.numbers[1])
+
+    @property
+    def noise(self) -> Noise:
+        """What is beyond rounding."""
+        is_alike = self._are_of_one_layout
+        entering = self._first_input()
+        forward = self._first(Kind.OP, "forward") if is_alike else None
+        backward = self._first(Kind.PRODUCED, "backward") if is_alike else None
+        gradients = tuple(self._gradients())
+        names = tuple(query.trace.path.name for query in self.queries)
+        return Noise(
+            (names[0], names[1]), self.numbers, names[self.side], self.rounding.dtype, entering, forward, backward,
+            gradients, {phase: self.compared[phase] for phase in PHASES}, self.unknown,
+        )  # fmt: skip
+
+    @property
+    def _are_of_one_layout(self) -> bool:
+        """Whether both runs are of as many ranks: else each rank computes of other data."""
+        one, other = (query.trace.meta.get("world", "1") for query in self.queries)
+        return one == other
+
+    def _dtypes(self) -> Iterator[str]:
+        """The dtypes of what ops of the pass made in both runs."""
+        for timeline, column in zip(self.comparison.sides, self.comparison.pairs.T, strict=True):
+            for item in column[column != NONE].tolist():
+                for tensor in timeline.tensors(item) if timeline.kinds[item] == Kind.OP else ():
+                    form = timeline.trace.shape(tensor)
+                    yield form[1] if form is not None else ""
+
+    # --- what enters, what is computed
+
+    def _first_input(self) -> Beyond | None:
+        """The first parameter that enters both passes with other values."""
+        named = [self._entering(side) for side in (0, 1)]
+        for name, other in _corresponding(*named):
+            pair = named[0][name], named[1][other]
+            values = [
+                query.memory.value(own, at) for query, (at, own) in zip(self.queries, pair, strict=True)
+            ]
+            beyond = self._beyond("entering", values[0], values[1], lambda _: self.rounding.least)
+            if beyond is not None:
+                spots = [
+                    Spot(at, query.places.site(_site_of(query, own)), name, compact(value))
+                    for query, (at, own), value in zip(self.queries, pair, values, strict=True)
+                    if value is not None
+                ]
+                return Beyond(spots[0], spots[1], *beyond)
+        return None
+
+    def _entering(self, side: int) -> dict[str, tuple[int, int]]:
+        """The leaves that a pass reached, by name: the event at which it begins, and the leaf."""
+        query, number = self.queries[side], self.numbers[side]
+        began = query.passes.began(number).index
+        return {name: (began, leaf) for name, leaf in _leaves(query, number).items()}
+
+    def _first(self, kind: Kind, phase: str) -> Beyond | None:
+        """The first item of a kind that is further apart than rounding puts it."""
+        for one, other in self.comparison.pairs.tolist():
+            if NONE in (one, other) or not self._are_alike(one, other, kind):
+                continue
+            events = [
+                int(side.events[item]) for side, item in zip(self.comparison.sides, (one, other), strict=True)
+            ]
+            tensors = [
+                side.tensors(item) for side, item in zip(self.comparison.sides, (one, other), strict=True)
+            ]
+            if len(tensors[0]) != len(tensors[1]):
+                continue
+            for place, pair in enumerate(zip(*tensors, strict=True)):
+                values = [
+                    query.trace.snapshot(tensor, event) if tensor else None
+                    for query, tensor, event in zip(self.queries, pair, events, strict=True)
+                ]
+                beyond = self._beyond(phase, values[0], values[1], self._measured(kind, events, pair, place))
+                if beyond is not None:
+                    spots = self.comparison.spot(0, one), self.comparison.spot(1, other)
+                    assert spots[0] is not None
+                    assert spots[1] is not None
+                    return Beyond(spots[0], spots[1], *beyond)
+        return None
+
+    def _are_alike(self, one: int, other: int, kind: Kind) -> bool:
+        """Whether two items are of a kind, and of one name."""
+        left, right = self.comparison.sides
+        return bool(left.kinds[one] == kind and left.words[one] == right.words[other])
+
+    def _measured(
+        self, kind: Kind, events: list[int], pair: tuple[int, int], place: int
+    ) -> Callable[[Snapshot], float | None]:
+        """What rounding may do to a tensor of an item, given what was recorded of it."""
+        event, tensor = events[self.side], pair[self.side]
+        if kind == Kind.OP:
+            return lambda value: self.rounding.of_result(tensor, event, value)
+        told = self.queries[self.side].trace.event(event)
+        assert isinstance(told, Produced)
+        return lambda value: self.rounding.of_flow(told.node, place, value)
+
+    def _beyond(
+        self,
+        phase: str,
+        one: Snapshot | None,
+        other: Snapshot | None,
+        measure: Callable[[Snapshot], float | None],
+    ) -> tuple[float, float] | None:
+        """How far two values are apart, and what rounding allows, if they are further apart than that."""
+        by, allowed = self._measure(phase, one, other, measure)
+        if by is None or allowed is None:
+            return None
+        return (by, allowed) if not by <= allowed else None
+
+    def _measure(
+        self,
+        phase: str,
+        one: Snapshot | None,
+        other: Snapshot | None,
+        measure: Callable[[Snapshot], float | None],
+    ) -> tuple[float | None, float | None]:
+        """How far two values are apart, and what rounding allows; None where that is not known."""
+        if one is None or other is None or one.part or other.part:
+            return None, None
+        by = apart(one, other)
+        own = (
+            one if other.array is not None else other
+        )  # of whose elements no more is known than of the other's
+        allowed = None if by is None else measure(own)
+        is_known = allowed is not None
+        self.compared[phase] += is_known
+        self.unknown += not is_known
+        return by, allowed
+
+    # --- gradients of parameters
+
+    def _gradients(self) -> Iterator[NoisyGradient]:
+        own = [self._gradients_of(side) for side in (0, 1)]
+        query = self.queries[self.side]
+        leaves = _leaves(query, self.numbers[self.side])
+        for names in _corresponding(*own):
+            leaf = leaves[names[self.side]]
+            measure = partial(self.rounding.of_gradient, leaf)
+            by, allowed = self._measure("gradients", own[0][names[0]], own[1][names[1]], measure)
+            yield NoisyGradient(names[self.side], by, allowed, self._read_at(leaf))
+
+    def _read_at(self, leaf: int) -> Site | None:
+        """Where the pass that ran again reads a leaf first."""
+        query = self.queries[self.side]
+        calls = (call for call in self.rounding.plan.calls if leaf in call.inputs)
+        first = next(calls, None)
+        return None if first is None else query.places.site(first.site)
+
+    def _gradients_of(self, side: int) -> dict[str, Snapshot | None]:
+        """The gradients that a pass gave parameters, by name; where ranks reduce them, those that are stepped with."""
+        query, number = self.queries[side], self.numbers[side]
+        run = query.passes.by_number[number]
+        reduced = reduced_gradients(query, run)
+        steps = query.trace.table(Kind.STEPPED).events
+        step = int(steps[np.searchsorted(steps, run.first)]) if steps.max(initial=-1) > run.first else -1
+        table = query.trace.table(Kind.ACCUMULATED)
+        came = {
+            int(table["tensor"][row]): (int(table["gradient"][row]), int(table.events[row]))
+            for row in np.flatnonzero(table["in_pass"] == number).tolist()
+        }
+        found: dict[str, Snapshot | None] = {}
+        for name, leaf in _leaves(query, number).items():
+            if leaf in reduced and step >= 0:
+                gradient = query.tensors.grads.last(leaf, step) or 0
+                found[name] = query.trace.snapshot(gradient, step) if gradient else None
+            elif leaf in came:
+                found[name] = query.trace.snapshot(*came[leaf])
+        return found
+
+
+def _leaves(query: Query, number: int) -> dict[str, int]:
+    """The leaves that a pass gave gradients to, by name, without what wrappers put into it."""
+    table = query.trace.table(Kind.ACCUMULATED)
+    found = {}
+    for leaf in table["tensor"][table["in_pass"] == number].tolist():
+        name = query.labels.of(leaf)
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        found[name] = leaf
+    return found
+
+
+def _corresponding(one: Iterable[str], other: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The names of parameters that correspond: equal ones, else those with the same path in a module, if there is one
+    on each side: the variables that hold the module may have other names."""
+    rest = dict.fromkeys(other)
+    paths = Counter(map(_path, one)), Counter(map(_path, rest))
+    by_path = {_path(name): name for name in rest}
+    for name in one:
+        path = _path(name)
+        if name in rest:
+            yield name, name
+        elif paths[0][path] == paths[1][path] == 1:
+            yield name, by_path[path]
+
+
+def _path(name: str) -> str:
+    """The path in a module, without the variable that holds it."""
+    return name.partition(".")[2] or name
+
+
+def _site_of(query: Query, tensor: int) -> int:
+    made = query.tensors.made(tensor)
+    return 0 if made is None else made.site

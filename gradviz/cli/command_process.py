@@ -34,6 +34,7 @@ def _prepared() -> Job:
         main(prog_name="gradviz", obj=top)
     except SystemExit:
         if top.job is None:
+            gc.freeze()  # what the command has made ends with the process: it is not looked through for cycles
             raise
     assert top.job is not None
     be_main(top.job.running, owns_process=True)

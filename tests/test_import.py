@@ -39,12 +39,12 @@ from gradviz.cli.main import main
 try:
     main(sys.argv[1:])
 finally:
-    print([name for name in ("gradviz.engine", "scipy", "numpy") if name in sys.modules], file=sys.stderr)
+    print([name for name in ("gradviz.engine", "scipy", "numpy", "numpy.ma") if name in sys.modules], file=sys.stderr)
 """
 
 
 def loaded_by(*arguments: object, folder: Path) -> list[str]:
-    """Which of the engine, SciPy and NumPy a command loads."""
+    """Which of the engine, SciPy, NumPy and its masked arrays a command loads."""
     command = [sys.executable, "-c", LOADED, *map(str, arguments)]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -80,6 +80,7 @@ def test_help_loads_no_engine(command: str, tmp_path: Path) -> None:
         ("graph", "-o", "run.html"),
         ("graph", "-o", "run.json"),
         ("step", "--commands", "next; why x.grad; last"),
+        ("check",),
     ],
     ids=" ".join,
 )

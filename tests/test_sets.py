@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import gradviz
 from gradviz.sets import Numbers, common, contained, distinct, distinct_pairs, without
+
+_ROOM = Path(gradviz.__file__).parent
+_INDICES = {"return_index", "return_inverse", "return_counts"}  # with one of these `np.unique` loads nothing
 
 few = st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1))
 
@@ -74,3 +80,24 @@ def test_numbers_in_a_pattern_that_comes_again_take_no_more_memory() -> None:
         assert grown_by(range(10, 310)) < 200 * 300  # bytes; a page of its own has 8,192
     finally:
         tracemalloc.stop()
+
+
+def loads_masked_arrays(call: ast.AST) -> bool:
+    """Whether it is a call of a function of NumPy's that loads `numpy.ma`."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    if ast.unparse(call.func) in ("np.setdiff1d", "np.union1d", "np.intersect1d", "np.setxor1d"):
+        return True
+    return ast.unparse(call.func) == "np.unique" and not _INDICES & {word.arg for word in call.keywords}
+
+
+def test_nothing_but_the_engine_asks_numpy_for_a_set() -> None:
+    files = [path for path in _ROOM.rglob("*.py") if "engine" not in path.relative_to(_ROOM).parts]
+    found = [
+        f"{path.relative_to(_ROOM)}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if loads_masked_arrays(node)
+    ]
+    assert len(files) > 100
+    assert found == []

@@ -25,6 +25,7 @@ from gradviz.query.module_curves import (
 )
 from gradviz.query.profile import is_profiled
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 from gradviz.words.numbers import plural
 
 MOST_RUNS = len(COLOURS)
@@ -201,7 +202,7 @@ def _largest(own: Sequence[Binned]) -> list[Binned]:
 def _some_of(histograms: Mapping[int, Histogram]) -> list[tuple[int, Histogram]]:
     """The first, the last and those between, evenly, of many histograms."""
     known = sorted(histograms.items())
-    places = np.unique(np.linspace(0, len(known) - 1, _MOST_PASSES).astype(int))
+    places = distinct(np.linspace(0, len(known) - 1, _MOST_PASSES).astype(int))
     return [known[place] for place in places.tolist()]
 
 

@@ -12,7 +12,7 @@ from gradviz.events.values import Stat
 from gradviz.query.predicate_fields import TraceFields
 from gradviz.query.query import Query
 from gradviz.query.written_infinities import WrittenInfinities
-from gradviz.sets import distinct
+from gradviz.sets import distinct, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ def bad_numbers(query: Query) -> BadNumbers:
     fields = TraceFields(query)
     with_nan, with_inf = (np.flatnonzero(fields.column(name).values) for name in ("nan", "inf"))
     written = _Written(query).events(with_inf)
-    computed = np.setdiff1d(with_inf, written)
+    computed = without(with_inf, written)
     found = distinct(np.concatenate([with_nan, computed]))
     if not len(found):
         return BadNumbers(with_inf, nan=False, inf=bool(len(with_inf)))
-    only_inf = np.setdiff1d(computed, with_nan)
+    only_inf = without(computed, with_nan)
     return BadNumbers(found, nan=bool(len(with_nan)), inf=bool(len(only_inf)))
 
 

@@ -11,6 +11,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 from gradviz.tracefile.states import States
 
@@ -122,7 +123,7 @@ def _plain_rates(query: Query) -> np.ndarray:
     stepped = query.trace.table(Kind.STEPPED)
     groups = stepped.lists("groups")
     rate_of = {}
-    for text in np.unique(groups.elements[:, 0]).tolist():
+    for text in distinct(groups.elements[:, 0]).tolist():
         settings = settings_of(query.trace.text(text))
         is_plain = not settings.get("momentum") and not settings.get("weight_decay")
         rate_of[text] = number_of(settings.get("lr")) if is_plain else np.nan

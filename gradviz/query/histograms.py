@@ -11,6 +11,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import counts_between
 from gradviz.query.module_curves import Grouping
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 from gradviz.tracefile.columns import Table
 
 _PASSES = 3  # the first, the one in the middle, and the last that reached a module
@@ -45,9 +46,9 @@ def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
     found = []
     for name in dict.fromkeys(names):
         own = np.array([one == name for one in names])[places]
-        numbers = np.unique(came["in_pass"][own & (came["in_pass"] > 0)])
+        numbers = distinct(came["in_pass"][own & (came["in_pass"] > 0)])
         chosen = (
-            numbers[np.unique(np.linspace(0, len(numbers) - 1, _PASSES).astype(int))] if len(numbers) else []
+            numbers[distinct(np.linspace(0, len(numbers) - 1, _PASSES).astype(int))] if len(numbers) else []
         )
         parts = {int(number): np.flatnonzero(own & (came["in_pass"] == number)) for number in chosen}
         gradients, parameters = (

@@ -15,6 +15,7 @@ from gradviz.events.values import Stat
 from gradviz.query.curves import Norms, accumulated_norms, change_norms, ratios
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,11 @@ def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], Name
     stepped = trace.table(Kind.STEPPED)
     groups = stepped.lists("groups")
     texts = groups.elements[:, 0]
-    rate_of = {text: number_of(settings_of(trace.text(text)).get("lr")) for text in np.unique(texts).tolist()}
+    rate_of = {text: number_of(settings_of(trace.text(text)).get("lr")) for text in distinct(texts).tolist()}
     rates = np.array([rate_of[text] for text in texts.tolist()])
     own = (stepped["optimizer"][groups.owners] == optimizer) & ~np.isnan(rates)
     found: list[tuple[list[int], NamedCurve]] = []
-    for group in np.unique(groups.positions[own]).tolist():
+    for group in distinct(groups.positions[own]).tolist():
         here = own & (groups.positions == group)
         curve = NamedCurve("", groups.owners[here] + 1, rates[here])
         alike = (numbers for numbers, known in found if _is_same(known, curve))

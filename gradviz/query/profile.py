@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER)
@@ -90,7 +91,7 @@ def _origins(query: Query) -> np.ndarray:
     begins = dict(zip(began["number"].tolist(), began.events.tolist(), strict=True))
     in_pass, nodes = measured["in_pass"], measured["node"]
     without_place = measured.sites == 0
-    for number in np.unique(in_pass[without_place]).tolist():
+    for number in distinct(in_pass[without_place]).tolist():
         if number in begins:
             origins[without_place & (in_pass == number)] = begins[number]
     table = query.nodes.table

@@ -15,7 +15,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.savers import counts_apart
 from gradviz.query.tensors import State
-from gradviz.sets import contained
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot
 
 _FAR = 8  # views of views that are followed
@@ -85,7 +85,7 @@ class _Search:
         events, tensors = self.query.tensors.all_writes
         mutated = self.trace.table(Kind.MUTATED)
         assigned = set(mutated.events[self.trace.named(mutated["how"], ("data",))].tolist())
-        places = {tensor: self._memory_and_counter(tensor) for tensor in np.unique(tensors).tolist()}
+        places = {tensor: self._memory_and_counter(tensor) for tensor in distinct(tensors).tolist()}
         found: dict[int, list[tuple[int, int]]] = {}
         several: set[int] = set()  # memories with a counter of their own beside that of the tensor
         for event, tensor in zip(events.tolist(), tensors.tolist(), strict=True):

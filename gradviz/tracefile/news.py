@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.sets import distinct
 from gradviz.tracefile.batch import Batch
 from gradviz.tracefile.nans import with_bad
 from gradviz.tracefile.schema import STATE
@@ -30,14 +31,14 @@ class News:
         rows = np.frombuffer(batch.rows, ROW)
         kinds = rows["head"] & 0xFF
         self.errors += int(np.count_nonzero(kinds == Kind.ERROR))
-        self.places.append(np.unique(kinds.astype(np.int64) << 32 | rows["site"]))
+        self.places.append(distinct(kinds.astype(np.int64) << 32 | rows["site"]))
         states = np.frombuffer(batch.states, STATE)
         for statistic in (Stat.NAN, Stat.INF):
             self.bad += len(with_bad(statistic, states, batch.payload, dtypes))
 
     def take(self) -> bool:
         """Whether the pass that ends here has something new."""
-        places = np.unique(np.concatenate(self.places)).tobytes() if self.places else b""
+        places = distinct(np.concatenate(self.places)).tobytes() if self.places else b""
         is_new = places not in self.known or self.bad > self.most or self.errors > 0
         self.known.add(places)
         self.most = max(self.most, self.bad)

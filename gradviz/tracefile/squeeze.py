@@ -21,6 +21,7 @@ _ALIKE = 0.9  # the share of the events that come again after a period
 _SAME = 0.99  # ...so many that no better period is looked for: every 50th step may be another
 _VALUES = 64  # bytes of values an event: more are large arrays, which zlib packs slowly and badly
 _PATIENCE = 16  # the most chunks until a period is looked for again
+_FEW = 512  # events whose period is found without a Fourier transform
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]
 _LENGTH, _EVENT = (STATE.names.index(name) for name in ("length", "event"))  # type: ignore[union-attr]
 _WIDTH = 7  # numbers of an event's row, and of a state
@@ -123,13 +124,20 @@ def period_of(events: np.ndarray) -> int:
     keys ^= keys >> np.uint64(29)
     keys *= np.uint64(0xBF58476D1CE4E5B9)
     noise = (keys >> np.uint64(40)).astype(np.float32) * np.float32(2**-23) - 1
-    size = 1 << (2 * len(events) - 1).bit_length()
-    spectrum = np.fft.rfft(noise, size)
     longest = len(events) // 2
-    products = np.fft.irfft(spectrum * spectrum.conj(), size)[1 : longest + 1]
+    products = _products(noise)[1 : longest + 1]
     shares = products / (len(events) - np.arange(1, longest + 1))
     most = shares.max()
     short, long = (int(np.argmax(shares >= part * most)) + 1 for part in (0.98, 0.999))
     if alike(events, short) < _SAME <= alike(events, long):
         return long
     return short if alike(events, short) >= _ALIKE else 0
+
+
+def _products(noise: np.ndarray) -> np.ndarray:
+    """The sum of the products of numbers with those so many places before them, for each distance from 0 on."""
+    if len(noise) <= _FEW:  # the run of a short script need not load `numpy.fft`
+        return np.correlate(noise, noise, "full")[len(noise) - 1 :]
+    size = 1 << (2 * len(noise) - 1).bit_length()
+    spectrum = np.fft.rfft(noise, size)
+    return np.fft.irfft(spectrum * spectrum.conj(), size)

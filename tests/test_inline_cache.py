@@ -117,6 +117,38 @@ def hooked(at):
         y.retain_grad()
     (y + y).sum().backward()
 
+def several(at):
+    parts = torch.stack([w * 1, w.detach(), w * 2])
+    if at == 1:
+        parts = parts.detach()
+    first, second, third = parts
+    highest = parts.max(dim=1)
+    left, right = torch.chunk(third, 2) if at == 2 else third.split(2)
+    total = first.sum() + second.mean() + highest.values.sum() + left.sum() * right.sum()
+    if total.requires_grad:
+        total.backward()
+
+def in_place(at):
+    total = torch.zeros(3)
+    share = total[:2] if at in (2, 3) else None
+    target = share if at == 3 else total
+    target.add_(1)
+    target.mul_(target)
+    target += 2.5
+    with torch.no_grad():
+        w.sub_(0.01 * w)
+    if at == 1:
+        total.requires_grad_().mul(2).add_(1).sum().backward()
+
+def linear_in(at):
+    given = x if at % 2 else x.reshape(1, 3, 3)
+    if at > 3:
+        given = given * w[0]
+    with torch.set_grad_enabled(at not in (2, 3)):
+        y = layers[3](layers[0](given))
+    if y.requires_grad:
+        y.sum().backward()
+
 def trained(at):
     layers.train(at != 1)
     layers(x).square().mean().backward()
@@ -128,8 +160,9 @@ with gradviz.record(sys.argv[1], values="full"):
     each([(3, 3), (9, 1), (3, 3), torch.Size([9, 1])], views)
     each([x, x.double(), 3, x], dtypes)
     each([torch.enable_grad, torch.no_grad, torch.no_grad, torch.inference_mode, torch.enable_grad], graded)
-    for call in (written, packed, transformed, dual, hooked, trained):
+    for call in (written, packed, transformed, dual, hooked, several, in_place, trained):
         each(range(4), call)
+    each([0, 1, 0, 2, 2, 3, 3, 1, 1, 4, 4, 5, 5, 0], linear_in)
     each([w * 1, [w, x], w * 1, w * 2], joined)
     each([False, True, False, True, True], differentiated)
 print(hits)
@@ -214,3 +247,15 @@ def test_a_small_operation_with_its_backward_costs_few_calls(tmp_path: Path) -> 
         step()  # leaves the entries
         added = calls_in(step) - plain
     assert added / _OPS < 50  # 41 with PyTorch 2.13; 83 the long way
+
+
+def test_a_scope_that_is_recorded_alone_has_all_nodes_of_its_calls(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(3, 3)
+    x = torch.randn(1, 2, 3, requires_grad=True)
+    with gradviz.record(tmp_path / "run.gradviz", scope="layer"):
+        for _ in range(3):
+            layer(x).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        made = [event.grad_fn for event in trace if type(event).__name__ == "NodeMade"]
+    assert len(made) >= 9
+    assert made == 3 * made[: len(made) // 3]

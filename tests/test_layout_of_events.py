@@ -127,6 +127,7 @@ class ByTable(Recorder):
     """Packs every event as the table says."""
 
     op, node, differentiated = Listener.op, Listener.node, Listener.differentiated
+    nodes_made = Listener.nodes_made
     received, produced, ran, leaf_ran = Listener.received, Listener.produced, Listener.ran, Listener.leaf_ran
     scope_entered, scope_left = Listener.scope_entered, Listener.scope_left
 
@@ -146,6 +147,14 @@ def frequent_events(listener: Recorder) -> None:
                             (5, 0, 1, 9, 1, 2), (1, 0, 2, 0))  # fmt: skip
     listener.differentiated(
         None, "exp", "k=1", RULE, 77, (1,), 6, value, 6, 3, 1, 11, "ExpBackward0", (5, 0, 1), ()
+    )
+    listener.op(None, "unbind", "", RULE, 0, True, [1], [7, 8], [value, large], [2, 2], [0, 0], [1, 1])
+    listener.nodes_made(
+        None,
+        [
+            (14, "ViewBackward0", RULE, (0,), (5, 0, 1), ()),
+            (15, "UnbindBackward0", RULE, (7, 8), (14, 0, 0, 0, 0, 0), (1, 0, 2, 1)),
+        ],
     )
     listener.scope_entered(None, 1, "module", "net", "Net", True)
     listener.scope_entered(None, 2, "function", "Exp", "Exp")

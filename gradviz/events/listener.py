@@ -108,6 +108,16 @@ class Listener:
         values = (node, grad_fn, op, rule, tuple(outputs), tuple(edges), tuple(saved))
         self.tell(Kind.NODE, where, values)
 
+    def nodes_made(
+        self,
+        where: Where,
+        made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]],
+    ) -> None:
+        """`node` of several nodes that the thread's last op has made, the oldest first: of each its number, its name,
+        its rule, its outputs, and, flat as below, its edges and what it saved."""
+        for node, grad_fn, rule, outputs, edges, saved in made:
+            self.node(where, node, grad_fn, -1, rule, outputs, edges_of(edges), saved_of(saved))
+
     def differentiated(
         self,
         where: Where,

@@ -105,6 +105,29 @@ class Frequent(Packing):
     ) -> None:
         self.tell(Kind.NODE, where, (node, grad_fn, op, rule, outputs, edges, saved))
 
+    def nodes_made(
+        self,
+        where: Where,
+        made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]],
+    ) -> None:
+        if not self.detailed:
+            return
+        self.site = site = 0 if where is None else self.sites.number(where)
+        self.last_gradient = None
+        with self.turn(), self.whole:
+            self._put_nodes(site, made)
+
+    def _put_nodes(
+        self, site: int, made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]]
+    ) -> None:
+        thread = self._thread()
+        for node, grad_fn, rule, outputs, edges, saved in made:
+            links = (len(outputs), len(edges) // 3, *outputs, *edges, *saved)
+            row = _ROW(
+                _NODE | thread, site, node, self.text(grad_fn), self.earlier(-1), self.rule(rule), len(links)
+            )
+            self._put(row, packed_numbers(links))
+
     def differentiated(
         self,
         where: Any,

@@ -121,7 +121,9 @@ class Pass:
     def end(self) -> None:
         """Leave no trace in the graph, and tell that the pass is over."""
         for handle in self.handles:
-            handle.remove()
+            hooks = handle.hooks_dict_ref()  # as `remove` does, without a call of Python's
+            if hooks is not None:
+                hooks.pop(handle.id, None)
         self.handles.clear()
         self.kept_alive.clear()
         for hooks in self.preceded:
@@ -260,9 +262,8 @@ class Pass:
         """Where several gradients are added up at a tensor with hooks: see the sum before they do."""
         arriving = Counter(number for targets in self.targets.values() for number in targets)
         arriving.update(fn.metadata[self.identity.key].number for fn in roots)
-        for known in list(self.identity.hooked.values()):
-            tensor: Any = known()
-            hooks = None if tensor is None or not tensor.requires_grad else tensor._backward_hooks
+        for tensor in self.identity.living_hooked():
+            hooks: Any = tensor._backward_hooks if tensor.requires_grad else None
             if not hooks:
                 continue
             fn: Any = torch.autograd.graph._get_grad_fn_or_grad_acc(tensor)

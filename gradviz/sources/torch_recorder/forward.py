@@ -47,7 +47,8 @@ class Forward(TorchFunctionMode):
             calls.MAKE_DUAL: self._make_dual,
             **Attributes(source).ways(),
         }
-        self.op_way = self.ways[calls.OP]  # somebody may put another there, who is to see all calls
+        # The ways that the cache goes in the place of: somebody may put others there, who are to see all calls.
+        self.cached_ways = {sort: self.ways[sort] for sort in (calls.OP, calls.LINEAR)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiling():  # a function that was compiled before the recording
@@ -62,13 +63,14 @@ class Forward(TorchFunctionMode):
                 func = original_of(func, sys._getframe(1))
                 known = self.sorts.get(func) or self._sort(func)
             sort, name = known
-            plain = not types or PLAIN.issuperset(types)
-            if plain and sort is calls.OP and self.ways[sort] is self.op_way:
-                call = self.cache.begin(func, args, kwargs or {}, sys._getframe(1))
-            if call is None and sort is not calls.PASS and not self.source.is_silent:
-                way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
-                steps = way(func, name, args, kwargs or {}, sys._getframe(1))
-                next(steps)
+            if sort is not calls.PASS:
+                plain = not types or PLAIN.issuperset(types)
+                if plain and self.ways[sort] is self.cached_ways.get(sort):
+                    call = self.cache.begin(func, args, kwargs or {}, sys._getframe(1))
+                if call is None and not self.source.is_silent:
+                    way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
+                    steps = way(func, name, args, kwargs or {}, sys._getframe(1))
+                    next(steps)
         except Exception as error:
             self.source.gave_up(error)
         result = func(*args, **kwargs) if kwargs else func(*args)
@@ -77,6 +79,9 @@ class Forward(TorchFunctionMode):
                 if not self.cache.end(call, result, sys._getframe(1)):
                     _, inputs, _, before = call
                     self._ran(func, name, args, kwargs or {}, inputs, before, result, sys._getframe(1))
+                elif name == "batch_norm" and func in calls.RUNNING:
+                    statistics = calls.running_statistics(func, args, kwargs or {})
+                    self._tell_running(name, statistics, sys._getframe(1))
             except Exception as error:
                 self.source.gave_up(error)
         elif steps is not None:

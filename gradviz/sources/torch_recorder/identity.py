@@ -83,7 +83,10 @@ class Identity:
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
         key = id(tensor)
-        known = Known(tensor, self._dead)
+        is_parameter = type(tensor) is torch.nn.Parameter
+        # Most tensors are forgotten by a call of C's: `dict.pop`, with the identity and, as what it returns where
+        # that is gone, the dead reference.
+        known = Known(tensor, self._dead_parameter if is_parameter else partial(self._forget, key))
         known.key = key
         known.number = next_tensor_number()
         try:  # as `version_of`, without a call
@@ -93,21 +96,27 @@ class Identity:
         known.base = known.alias = 0
         known.views = None
         self.known[key] = known
-        if type(tensor) is torch.nn.Parameter:
+        if is_parameter:
             self.nameless[known.number] = known
         return known
 
-    def _dead(self, known: Known) -> None:
+    def _dead_parameter(self, known: Known) -> None:
         try:
-            key = known.key
-            if self.known.get(key) is known:
-                self._forget(key, None)
-                if self.nameless:
-                    self.nameless.pop(known.number, None)
-                if self.hooked:
-                    self.hooked.pop(key, None)
+            self._forget(known.key, None)
+            self.nameless.pop(known.number, None)
         except Exception as error:
             self.gave_up(error)
+
+    def living_hooked(self) -> list[torch.Tensor]:
+        """The tensors with hooks of the program's. Those that have died are forgotten."""
+        living = []
+        for key, known in list(self.hooked.items()):
+            tensor = known()
+            if tensor is None:
+                self.hooked.pop(key, None)
+            else:
+                living.append(tensor)
+        return living
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
         """Tell of a tensor that no op made. Its own history is told first, if it has any."""
@@ -216,23 +225,37 @@ class Identity:
     def new_nodes(self, roots: Iterable[Any]) -> list[Numbered]:
         """Number the nodes that `roots` lead to and that have no number yet, the oldest first. Each comes with what is
         known of it and with its `next_functions`."""
+        found, leaves = self.nodes_behind(roots)
+        return self.number_found(found, leaves)
+
+    def nodes_behind(self, roots: Iterable[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        """The nodes that `roots` lead to and that have no number yet, the oldest first, each with its `next_functions`;
+        and the leaves among what they lead to, likewise without a number."""
         key = self.key
         found: list[tuple[Any, Any]] = []
+        leaves: list[Any] = []
         seen = set()
         stack = [root for root in roots if root is not None]
         while stack:
             fn = stack.pop()
-            if id(fn) in seen or key in fn.metadata:
+            if fn in seen or key in fn.metadata:
                 continue
+            seen.add(fn)
             edges = fn.next_functions
             if not edges and hasattr(fn, "variable"):
-                self.number_leaf(fn)
+                leaves.append(fn)
                 continue
-            seen.add(id(fn))
             found.append((fn, edges))
             stack += [target for target, _ in edges if target is not None and key not in target.metadata]
         if len(found) > 1:
-            found.sort(key=lambda pair: pair[0]._sequence_nr())
+            found.sort(key=_age)
+        return found, leaves
+
+    def number_found(self, found: Sequence[tuple[Any, Any]], leaves: Iterable[Any]) -> list[Numbered]:
+        """Number what `nodes_behind` has found."""
+        for leaf in leaves:
+            if self.key not in leaf.metadata:
+                self.number_leaf(leaf)
         return self.number_made(found)
 
     def number_made(self, found: Sequence[tuple[Any, Any]]) -> list[Numbered]:
@@ -331,6 +354,12 @@ class Identity:
                 rule if len(nodes) == 1 and rule.inputs else rule_of_node(record.name, len(edges)), record.outputs(),
                 edges_of(self.edges_of(edges)), self.saved.by(fn, candidates),
             )  # fmt: skip
+
+
+def _age(found: tuple[Any, Any]) -> int:
+    """Which node is older: the one with the smaller number."""
+    number: int = found[0]._sequence_nr()
+    return number
 
 
 def outside(frame: FrameType | None, *places: str) -> FrameType | None:

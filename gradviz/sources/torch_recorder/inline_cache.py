@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from gradviz.events.counters import next_node_number
 from gradviz.events.field_types import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
+from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
 from gradviz.sources.torch_recorder.described import described
@@ -27,11 +28,12 @@ from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, grad_
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source, in_transform
-from gradviz.sources.torch_recorder.tensor_values import PLAIN
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
 _MOST = 10_000  # places of which entries are kept
 _MOST_AT_A_PLACE = 4
 _PATIENCE = 16  # calls of a place that differ from one another, until nothing more is learned there
+_MOST_NODES = 8  # of one call
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
 _Place = tuple[int, int, Any]  # the address of a code, the instruction in it, and the function that it calls
 _is_traced = torch._C._is_tracing
@@ -41,11 +43,24 @@ _TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
 _LEFT_OUT = {"setitem", "cross_entropy", *calls.ALIASES, *calls.UNCOUNTED}
 
 
+class Made(NamedTuple):
+    """A node that a call made: its type, its name, how many edges it has, its rule, and the attributes that hold what
+    it saved."""
+
+    type: type
+    name: str
+    edges: int
+    rule: Rule
+    saved: tuple[str, ...]
+
+
 class Entry(NamedTuple):
     """What followed the call at a place. `given` are its arguments, with `_TENSOR` in the place of tensors, `labels`
     the names of the last of them. `absent` is where an operand that is no tensor stands among the inputs; `node` is
-    the type of the node that the call made, `edges` how many edges that has. `code` is kept alive: places are known
-    by its address."""
+    the type of the node that the call made, `edges` how many edges that has. A call that returned `returned`, and not
+    one tensor, or that made several nodes, has in `nodes` all of them, the oldest first. One that `is_in_place` wrote
+    over its first input and made no node. `code` is kept alive: places
+    are known by its address."""
 
     code: CodeType
     given: tuple[Any, ...]
@@ -55,12 +70,17 @@ class Entry(NamedTuple):
     rule: Rule
     absent: int | None
     dtypes: tuple[torch.dtype, torch.dtype]  # of the first input and of the result
-    dimensions: tuple[int, ...] | None  # of the inputs of a product, which has its name from them
+    dimensions: tuple[int, ...] | None  # of the inputs of a product, which is computed according to them
     node: type
     node_name: str
     edges: int
     saved: tuple[str, ...]  # the attributes of the node that hold what it saved
+    returned: type
+    nodes: tuple[Made, ...] | None
+    is_in_place: bool
 
+
+_NO_NODE = Made(type(None), "", 0, NO_RULE, ())
 
 # A call that is like the last one so far: its entry, its inputs, their numbers, and their versions before it.
 Call = tuple[Entry, list[torch.Tensor], list[int], list[int]]
@@ -134,6 +154,10 @@ class InlineCache:
         """Tell of a call that has been made. False, and nothing is told, where it is not like the last one after
         all."""
         entry, inputs, numbers, versions = call
+        if entry.nodes is not None:
+            return self._end_of_several(call, result, frame)
+        if entry.is_in_place:
+            return self._end_in_place(call, result, frame)
         if type(result) is not torch.Tensor or (inputs[0].dtype, result.dtype) != entry.dtypes:
             return False
         identity = self.identity
@@ -202,6 +226,96 @@ class InlineCache:
         )  # fmt: skip
         return True
 
+    def _end_of_several(self, call: Call, result: Any, frame: FrameType) -> bool:
+        """`end` of a call that has several results, or has made several nodes."""
+        entry, inputs, numbers, versions = call
+        identity = self.identity
+        outputs = _outputs(result)
+        if type(result) is not entry.returned or not outputs:
+            return False
+        if (inputs[0].dtype, outputs[0].dtype) != entry.dtypes or forward_ad._current_level >= 0:
+            return False
+        if identity.pending or any(id(output) in identity.known for output in outputs):
+            return False
+        if [tensor._version for tensor in inputs] != versions:
+            return False
+        nodes = self._nodes_like(entry, outputs)
+        if nodes is None:
+            return False
+        if entry.absent is not None:
+            numbers = numbers.copy()
+            numbers.insert(entry.absent, 0)
+        self._tell_several(entry, inputs, numbers, outputs, nodes, frame)
+        return True
+
+    def _end_in_place(self, call: Call, result: Any, frame: FrameType) -> bool:
+        """`end` of a call that wrote over its first input, which has no history and shares its memory with nobody."""
+        entry, inputs, numbers, versions = call
+        if result is not inputs[0] or (result.dtype, result.dtype) != entry.dtypes or result._is_view():
+            return False
+        identity = self.identity
+        known = identity.known.get(id(result))
+        if known is None or known.views or identity.pending or forward_ad._current_level >= 0:
+            return False
+        if grad_fn_of(result) is not None or result._version == versions[0]:
+            return False
+        if [tensor._version for tensor in inputs[1:]] != versions[1:]:
+            return False
+        if entry.absent is not None:
+            numbers = numbers.copy()
+            numbers.insert(entry.absent, 0)
+        READER.recent.clear()
+        number, _, flags, version, base = identity.state_of(result)
+        listener: Any = self.source.listener
+        listener.op(
+            frame, entry.op, entry.text, entry.rule, self.source.in_pass, is_grad_enabled(), numbers, (number,),
+            (result,), (flags,), (version,), (base,),
+        )  # fmt: skip
+        return True
+
+    def _nodes_like(
+        self, entry: Entry, outputs: Sequence[torch.Tensor]
+    ) -> tuple[list[Any], list[Any]] | None:
+        """The new nodes behind outputs, and the new leaves, if the nodes are like those of an entry; else None."""
+        roots = [fn for output in outputs if output.requires_grad and (fn := grad_fn_of(output)) is not None]
+        found, leaves = self.identity.nodes_behind(roots)
+        if [(type(fn), len(nexts)) for fn, nexts in found] != [(m.type, m.edges) for m in entry.nodes or ()]:
+            return None
+        return found, leaves
+
+    def _tell_several(
+        self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], outputs: Sequence[torch.Tensor],
+        behind: tuple[list[Any], list[Any]], frame: FrameType,
+    ) -> None:  # fmt: skip
+        """A call had several results, or made several nodes."""
+        found, leaves = behind
+        identity = self.identity
+        listener: Any = self.source.listener
+        each = [identity.fresh(output) for output in outputs]
+        for output, known in zip(outputs, each, strict=True):
+            if output._is_view():
+                self.note_view(output, known, inputs)
+        states = [identity.state(output, known) for output, known in zip(outputs, each, strict=True)]
+        nodes = identity.number_found(found, leaves) if len(outputs) == 1 else []
+        where = (self.source.place(frame) or frame) if found else frame
+        listener.op(
+            where, entry.op, entry.text, entry.rule, self.source.in_pass, is_grad_enabled(), numbers,
+            [state.tensor for state in states], outputs, [state.flags for state in states],
+            [state.version for state in states], [state.base for state in states],
+        )  # fmt: skip
+        if len(outputs) > 1:  # the long way numbers them once the op is told
+            nodes = identity.number_found(found, leaves)
+        identity.put_outputs([output for output in outputs if output.requires_grad])
+        tensors = (*inputs, *outputs)
+        told = []
+        for (fn, record, nexts), made in zip(nodes, entry.nodes or (), strict=True):
+            saved = identity.saved.flat(fn, made.saved, tensors) if made.saved else ()
+            told.append(
+                (record.number, made.name, made.rule, record.outputs(), identity.edges_of(nexts), saved)
+            )
+        if told:
+            listener.nodes_made(where, told)
+
     # --- an entry
 
     def learn(
@@ -209,7 +323,7 @@ class InlineCache:
         frame: FrameType,
     ) -> None:  # fmt: skip
         """Keep what followed a call that has been told of the long way."""
-        if name in _LEFT_OUT or func in calls.RUNNING or in_transform():
+        if name in _LEFT_OUT or in_transform():
             return
         if frame.f_code is _HANDS_ON and frame.f_back is not None:
             frame = frame.f_back
@@ -229,45 +343,60 @@ class InlineCache:
         self, op: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any, code: CodeType
     ) -> Entry | None:
         """What followed a call; None where the next one of its place has to go the long way in any case."""
-        given = _given(args, kwargs)
-        is_new = type(result) is torch.Tensor and all(result is not one for one in inputs)
-        if given is None or not is_new or not inputs or len(inputs) != given.count(_TENSOR):
+        given, outputs = _given(args, kwargs), _outputs(result)
+        if given is None or not inputs or not outputs or len(inputs) != given.count(_TENSOR):
             return None
+        is_in_place = result is inputs[0] and calls.writes(op) and grad_fn_of(result) is None
+        if not is_in_place and len({*map(id, inputs), *map(id, outputs)}) < len(set(map(id, inputs))) + len(
+            outputs
+        ):
+            return None  # it returns a tensor that it was given, or one twice
         dimensions = None
+        if op in ("matmul", "linear"):
+            dimensions = tuple([tensor.ndim for tensor in inputs])
         if op == "matmul" and len(inputs) == 2:
-            dimensions = inputs[0].ndim, inputs[1].ndim
-            op = calls.PRODUCTS.get(dimensions, op)
+            op = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), op)
         absent = None
         if op in OPERANDS and len(inputs) == 1 and len(args) == 2:
             absent = 0 if args[0] is not inputs[0] else 1
-        floating = result.is_floating_point() or inputs[0].is_floating_point()
+        floating = outputs[0].is_floating_point() or inputs[0].is_floating_point()
         text, rule = described(op, args, kwargs, floating, len(inputs) + (absent is not None))
-        fn = grad_fn_of(result)
-        name, edges = "", 0
-        saved: tuple[str, ...] = ()
-        if fn is not None:
-            record = fn.metadata.get(self.identity.key)
-            if record is None or record.name != type(fn).__name__:  # a type that nodes of several names have
-                return None
-            name, edges = record.name, len(fn.next_functions)
-            saved = self._names_of_saved(fn, (*inputs, result))
-            rule = rule if rule.inputs else rule_of_node(name, edges)
-        dtypes = inputs[0].dtype, result.dtype
+        nodes = () if is_in_place else self._made(outputs, inputs, rule)
+        if nodes is None:
+            return None
+        is_one = type(result) is torch.Tensor and len(nodes) < 2
+        node, name, edges, rule_of_it, saved = nodes[0] if is_one and nodes else _NO_NODE
         return Entry(
-            code,
-            given,
-            tuple(kwargs),
-            op,
-            text,
-            rule,
-            absent,
-            dtypes,
-            dimensions,
-            type(fn),
-            name,
-            edges,
-            saved,
-        )
+            code, given, tuple(kwargs), op, text, rule_of_it if is_one and nodes else rule, absent,
+            (inputs[0].dtype, outputs[0].dtype), dimensions, node, name, edges, saved, type(result),
+            None if is_one else nodes, is_in_place,
+        )  # fmt: skip
+
+    def _made(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], rule: Rule
+    ) -> tuple[Made, ...] | None:
+        """The nodes that an op of this rule has made, the oldest first; None where they cannot be known again."""
+        before = {fn for tensor in inputs if (fn := grad_fn_of(tensor)) is not None}
+        stack = [fn for output in outputs if (fn := grad_fn_of(output)) is not None]
+        found: set[Any] = set()
+        while stack and len(found) <= _MOST_NODES:
+            fn = stack.pop()
+            if fn in before or fn in found or hasattr(fn, "variable"):
+                continue
+            found.add(fn)
+            stack += [target for target, _ in fn.next_functions if target is not None]
+        records = {fn: fn.metadata.get(self.identity.key) for fn in found}
+        if len(found) > _MOST_NODES or not all(
+            record is not None and record.name == type(fn).__name__ for fn, record in records.items()
+        ):  # a type that nodes of several names have
+            return None
+        made = []
+        for fn in sorted(found, key=lambda fn: records[fn].number):
+            edges = len(fn.next_functions)
+            own = rule if len(found) == 1 and rule.inputs else rule_of_node(records[fn].name, edges)
+            saved = self._names_of_saved(fn, (*inputs, *outputs))
+            made.append(Made(type(fn), records[fn].name, edges, own, saved))
+        return tuple(made)
 
     def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
         """The names under which a node of an op with one result saves tensors that somebody may know: not its inner
@@ -283,6 +412,15 @@ class InlineCache:
                     continue
             names.append(name)
         return tuple(names)
+
+
+def _outputs(result: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, one or several in a tuple; none where it returned something else as well."""
+    if type(result) is torch.Tensor:
+        return [result]
+    if not isinstance(result, (tuple, list)) or any(type(part) is not torch.Tensor for part in result):
+        return []
+    return list(result)
 
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:

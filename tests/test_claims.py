@@ -86,7 +86,7 @@ CLAIMS = [
         "the local derivative stands at each gate",
         "quickstart",
         "graph quickstart.gradviz --style textbook -o quickstart.dot",
-        "∂y/∂x = 3 · x^(3−1) = 75",
+        "∂y/∂x = 3 · x² = 75",
     ),
     Claim(
         "the gradients of several paths are summed",

@@ -92,8 +92,12 @@ def test_an_op_has_one_formula_for_each_input(key: str) -> None:
     ("key", "args", "expected"),
     [
         ("mul", (), [("x", "y"), ("y", "x")]),
-        ("pow_number", (3,), [("x", "3 · x^(3−1)")]),
-        ("pow_number", (-1.5,), [("x", "−1.5 · x^(−1.5−1)")]),
+        ("pow_number", (3,), [("x", "3 · x²")]),
+        ("pow_number", (2,), [("x", "2 · x")]),
+        ("pow_number", (1,), [("x", "1")]),
+        ("pow_number", (2.5,), [("x", "2.5 · x^1.5")]),
+        ("pow_number", (0.5,), [("x", "0.5 · x^(−0.5)")]),
+        ("pow_number", (-1.5,), [("x", "−1.5 · x^(−2.5)")]),
         ("pow_number", (0,), [("x", "0")]),
         ("add_scaled", (-2,), [("x", "1"), ("y", "−2")]),
         ("leaky_relu", (0.01,), [("x", "1 where x > 0, else 0.01")]),
@@ -170,7 +174,7 @@ NOT_EVALUATED = {
         Σ gⱼ · ∏ of what is multiplied into product j beside x; ∏ of the other elements, spread;
         Σ g w y; g x y; Σ g w x""",
     "a window, a bag, a row or a pair of rows at a time": """
-        1 / n, to the window; wᵀ g, added where windows overlap; g xᵀ over windows; w g, by windows;
+        1 / n, to the window; weightᵀ g, added where windows overlap; g xᵀ over windows; weight g, by windows;
         x gᵀ over windows; x, summed; x / n, summed; x where the row is the bag's first maximum, summed;
         y, added by row; y / n, added by row; y where the row is the bag's first maximum, added by row;
         0, for each pair of rows, summed; sign(x − y), for each pair of rows, summed;

@@ -208,7 +208,7 @@ def test_a_backward_event_shows_the_source_of_the_forward_op(cube: Trace) -> Non
     assert "lesson.py:2 · where PowBackward0 was made" in text
     assert "  ▶2  y = x ** 3\n          ^^^^^^\n" in text
     assert "upstream   ∂z/∂y = 0.008  ← LogBackward0" in text
-    assert "local      ∂y/∂x = 3 · x^(3−1) = 75" in text
+    assert "local      ∂y/∂x = 3 · x² = 75" in text
     assert "downstream ∂z/∂x = 0.6  → AccumulateGrad of x" in text
 
 
@@ -363,7 +363,7 @@ def test_the_screen_shows_what_matters_at_80_by_24(cube: Trace) -> None:
         "▶2  y = x ** 3",
         "PowBackward0 gives 0.6 to x: 0.008 × 75",
         "upstream  ∂z/∂y = 0.008",
-        "local  ∂y/∂x = 3 · x^(3−1) = 75",
+        "local  ∂y/∂x = 3 · x² = 75",
         "downstream  ∂z/∂x = 0.6",
         ".grad None",
         "event 11 of 23",

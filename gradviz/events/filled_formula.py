@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+_POWERS = {0.0: "^0", 1.0: "", 2.0: "²", 3.0: "³"}
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
 def with_values(text: str, values: Mapping[str, Any]) -> str:
     """The text of a derivative, with numbers in the place of names. `values` has the arguments by their names.
 
-    `alpha · x` becomes `2 · x`, and `x` where alpha is 1. An argument that is not a number keeps its name."""
+    `alpha · x` becomes `2 · x`, and `x` where alpha is 1; `n · x^(n−1)` becomes `3 · x²`. An argument that is not a
+    number keeps its name."""
     numbers = {
         name: _written(value)
         for name, value in values.items()
@@ -28,7 +30,7 @@ def with_values(text: str, values: Mapping[str, Any]) -> str:
         bare = match.start() == 0 or text[match.start() - 1] == "("
         return f"({number})" if number.startswith("−") and not bare else number
 
-    return _without_ones(re.sub(r"[A-Za-z_]+", put, text)) if numbers else text
+    return _without_ones(_one_less(re.sub(r"[A-Za-z_]+", put, text))) if numbers else text
 
 
 def _written(value: Any) -> str:
@@ -36,6 +38,17 @@ def _written(value: Any) -> str:
     if value == np.inf or value == -np.inf:
         return "∞" if value > 0 else "−∞"
     return f"{value:.6g}".replace("-", "−")
+
+
+def _one_less(text: str) -> str:
+    """The text with powers as in a textbook: `x²` for `x^(3−1)`, and `x` for `x^(2−1)`."""
+
+    def put(match: re.Match[str]) -> str:
+        left = float(match[1].replace("−", "-")) - 1
+        power = _written(left)
+        return _POWERS.get(left, f"^{power}" if left > 0 else f"^({power})")
+
+    return re.sub(r"\w+\^0(?!\.)", "1", re.sub(r"\^\((−?\d+(?:\.\d+)?)−1\)", put, text))
 
 
 def _without_ones(text: str) -> str:

@@ -38,14 +38,14 @@ def _of_gaps(each: str, slope: Callable) -> Choice:
 # fmt: off
 
 general("convolution", k.convolution, args="stride padding dilation groups",
-    x=d("wᵀ g, added where windows overlap", lambda g, weight, x_shape, stride, padding, dilation, groups:
+    x=d("weightᵀ g, added where windows overlap", lambda g, weight, x_shape, stride, padding, dilation, groups:
         k.convolution_x(g, weight, x_shape, stride, padding, dilation, groups)),
     weight=d("g xᵀ over windows", lambda g, x, weight_shape, stride, padding, dilation, groups:
         k.convolution_weight(g, x, weight_shape, stride, padding, dilation, groups)),
     bias=d("1, summed by channel", lambda g, bias_shape: k.per_channel(g, bias_shape)))
 general("transposed_convolution", k.transposed_convolution, name="convolution", node_name="ConvolutionBackward0",
     inputs="x weight bias", args="size stride padding dilation groups",
-    x=d("w g, by windows", lambda g, weight, x_shape, size, stride, padding, dilation, groups:
+    x=d("weight g, by windows", lambda g, weight, x_shape, size, stride, padding, dilation, groups:
         k.convolved(g, weight, x_shape, stride, padding, dilation, groups)),
     weight=d("x gᵀ over windows", lambda g, x, weight_shape, size, stride, padding, dilation, groups:
         k.convolution_weight(k.with_empty_windows(x, weight_shape, size, stride, padding, dilation),

@@ -235,3 +235,67 @@ def test_what_the_making_of_a_module_computes_is_not_called_as_the_module(tmp_pa
         assert names.tensor_called("layer", trace.count) == 0
         assert names.tensor_called("out", trace.count) > 0
         assert "layer" not in names.all.labels
+
+
+def labels(folder: Path, program: str) -> list[str]:
+    """What the tensors of a program are called that have no name in it, in the order in which they were made."""
+    source, path = folder / "p.py", folder / "p.gradviz"
+    source.write_text("import gradviz.engine as torch\n" + program)
+    with record(path):
+        exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
+    with open_trace(path) as trace:
+        query = Query(trace)
+        made = [event for event in trace if isinstance(event, OpRan | TensorMade)]
+        tensors = [t for one in made for t in getattr(one, "outputs", None) or (one.tensor,)]
+        return [query.labels.of(tensor) for tensor in tensors if query.names.of(tensor) is None]
+
+
+X = "x = torch.tensor([[1.0, 5.0], [7.0, 0.0]], requires_grad=True)\n"
+UNNAMED = [
+    ("(x * torch.tensor([2.0, 3.0])).sum()", ["torch.tensor([2.0, 3.0])", "x * torch.tensor([2.0, 3.0])"]),
+    ("x.sum() * x.data.sum()", ["x.sum()", "x.data", "x.data.sum()"]),
+    ("x[0, 1] * 2", ["x[0]", "x[0, 1]"]),
+    ("x[:, 0][1] * 2", ["x[:, 0]", "x[:, 0][1]"]),
+    (
+        "torch.nn.functional.cross_entropy(x, torch.tensor([0, 1])) * 2",
+        ["torch.tensor([0, 1])", "log_softmax(x, dim=1)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("expression", "expected"), UNNAMED, ids=[expression for expression, _ in UNNAMED])
+def test_what_has_no_name_is_called_by_what_made_it(
+    tmp_path: Path, expression: str, expected: list[str]
+) -> None:
+    assert labels(tmp_path, f"{X}y = {expression}\n")[: len(expected)] == expected
+
+
+def test_the_last_op_of_an_expression_gives_its_value(tmp_path: Path) -> None:
+    program = f"{X}t = torch.tensor([0, 1])\ny = torch.nn.functional.cross_entropy(x, t) * 2\n"
+    assert labels(tmp_path, program) == ["log_softmax(x, dim=1)", "torch.nn.functional.cross_entropy(x, t)"]
+
+
+def test_an_op_of_a_derivative_is_called_by_what_it_computes(tmp_path: Path) -> None:
+    program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3\n"
+    program += "(g,) = torch.autograd.grad(y, x, create_graph=True)\n"
+    assert labels(tmp_path, program) == [
+        "gradient of y",
+        "pow(x, exponent=2)",
+        "mul(pow(x, exponent=2), 3.0)",
+    ]
+
+
+def test_what_a_module_gives_is_called_by_it(tmp_path: Path) -> None:
+    program = "net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())\n"
+    told = labels(tmp_path, f"{program}y = net(torch.ones(1, 2)).sum()\n")
+    assert [label for label in told if label.startswith("net")] == ["net.0(…)", "net.1(…)"]
+
+
+def test_a_call_in_a_name_can_be_asked_for(tmp_path: Path) -> None:
+    program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3 * torch.tensor(2.0)\n"
+    program += "(g,) = torch.autograd.grad(y, x, create_graph=True)\n"
+    labels(tmp_path, program)
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        query = Query(trace)
+        for label in ("torch.tensor(2.0)", "pow(x, exponent=2)"):
+            assert query.labels.of(query.labels.tensor_called(label, trace.count)) == label

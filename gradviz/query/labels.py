@@ -3,26 +3,31 @@ gradient, `.grad` or tangent it is, else `t` and its number."""
 
 from __future__ import annotations
 
+import re
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.events.kinds import Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
+from gradviz.query.scopes import Scopes
 from gradviz.sets import contained
 
-LONGEST = 32  # an expression up to this long may serve as the name of its result
+_TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
+_DEEPEST = 3  # calls in calls in a name
+LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
 class Labels(Lookup):
     """What the tensors of one trace are called."""
 
-    def __init__(self, names: Names, nodes: Nodes, passes: Passes, places: Places) -> None:
+    def __init__(self, names: Names, nodes: Nodes, passes: Passes, places: Places, scopes: Scopes) -> None:
         self.names, self.nodes, self.passes, self.places = names, nodes, passes, places
+        self.scopes = scopes
         super().__init__(names.trace)
         self.tensors = names.tensors
         self.of = lru_cache(maxsize=4096)(self._of)
@@ -32,8 +37,7 @@ class Labels(Lookup):
         name = self.names.of(tensor)
         if name is not None:
             return name
-        maker = self.tensors.made(tensor)
-        text = self._text(maker.site) if isinstance(maker, OpRan) and len(maker.outputs) == 1 else ""
+        text = self._by_maker(tensor, self.tensors.made(tensor))
         if text:
             return text
         differentiated = self._differentiated(tensor)
@@ -43,6 +47,85 @@ class Labels(Lookup):
         if not owner:
             return f"t{tensor}"
         return f"{self._older(owner, tensor)}.{part}"
+
+    def _by_maker(self, tensor: int, maker: Event | None) -> str:
+        """The expression that made a tensor, else the call; empty if neither is short and known."""
+        if isinstance(maker, TensorMade):
+            return self._of_no_op(tensor, maker)
+        if not isinstance(maker, OpRan) or len(maker.outputs) != 1:
+            return ""
+        if self._is_inner(maker):
+            return self._call(maker, _DEEPEST)
+        return self.row_of(maker) or self._text(maker.site) or self._of_several(maker)
+
+    def _of_several(self, op: OpRan) -> str:
+        """What the result of one of several ops of an expression is called: the last gives the value of the expression,
+        as `nll_loss` does in `cross_entropy(z, t)`; the others are named by their calls."""
+        if op.site in self.names.calls:
+            return self._of_module(op)
+        if op.site in self.places.of_one_op:
+            return ""
+        if not self.names.is_result(op):
+            return self._call(op, _DEEPEST)
+        text = self.places.expression(op.site)
+        return text if len(text) <= LONGEST else ""
+
+    def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
+        """What a tensor that no op made is called: `x.data`, or by the call in the expression at its site."""
+        base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
+        if base is not None:
+            return f"{self._older(base.tensor, tensor)}.data"
+        text = self.places.expression(maker.site)
+        is_its_call = re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
+        return text if is_its_call and len(text) <= LONGEST else ""
+
+    def _is_inner(self, op: OpRan) -> bool:
+        """Whether an op is one of those that the derivative of a node consists of: no expression stands for it."""
+        run = self.trace.find_pass(op.in_pass) if op.in_pass else None
+        return run is not None and run.site == op.site
+
+    def _call(self, op: OpRan, depth: int) -> str:
+        """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if it is long, or if the name of an
+        input is not known."""
+        names = [self._given(tensor, op.outputs[0], depth) for tensor in op.inputs if tensor]
+        text = f"{op.op}({', '.join([*names, *[op.args] * bool(op.args)])})"
+        return text if all(names) and len(text) <= LONGEST else ""
+
+    def _given(self, tensor: int, than: int, depth: int) -> str:
+        """What an input of an op is called in a call; empty if that is not known."""
+        maker = self.tensors.made(tensor) if tensor < than else None
+        is_unnamed = isinstance(maker, OpRan) and len(maker.outputs) == 1 and self.names.of(tensor) is None
+        if isinstance(maker, OpRan) and is_unnamed and (self._is_inner(maker) or not self._text(maker.site)):
+            return self._call(maker, depth - 1) if depth else ""
+        name = self._older(tensor, than)
+        return "" if name == f"t{tensor}" else name
+
+    def _of_module(self, op: OpRan) -> str:
+        """The result of a module, in whose call an op ran last: `net.0(…)`; empty if it ran not last."""
+        for index in range(op.index + 1, min(op.index + 3, self.trace.count)):
+            self.trace.reach(index)
+            if int(self.trace.kinds[index]) == Kind.SCOPE_LEFT:
+                around = self.scopes.around(op.index, op.thread)
+                is_module = bool(around) and around[-1].kind == "module" and bool(around[-1].name)
+                return f"{around[-1].name}(…)" if is_module and len(around[-1].name) <= LONGEST else ""
+        return ""
+
+    def row_of(self, op: OpRan) -> str:
+        """The name of a row that is taken on the way to another, in one expression: `p[0]` for `p[0, 1]`; else
+        empty."""
+        taken = _TAKEN.fullmatch(op.args) if op.op == "select" else None
+        if taken is None or not op.inputs[0] or not self._is_taken_from(op):
+            return ""
+        return f"{self._older(op.inputs[0], op.outputs[0])}[{':, ' * int(taken[1])}{taken[2]}]"
+
+    def _is_taken_from(self, op: OpRan) -> bool:
+        """Whether the next op, in the same expression, takes a row from the result of an op."""
+        self.trace.reach(*range(op.index, min(op.index + 3, self.trace.count)))
+        for index in range(op.index + 1, min(op.index + 3, self.trace.count)):
+            following = self.trace.event(index)
+            if isinstance(following, OpRan):
+                return following.site == op.site and following.op == op.op and following.inputs == op.outputs
+        return False
 
     def _older(self, tensor: int, than: int) -> str:
         """What a tensor is called; one that is not older than another is not asked whose gradient it is, which may be
@@ -87,10 +170,16 @@ class Labels(Lookup):
         named = self.names.tensor_called(text, k)
         if named or not text or len(text) > LONGEST:
             return named
-        sites = [number for number in self.trace.sites if self._text(number) == text]
-        table = self.trace.table(Kind.OP)
-        made = table.events[contained(table.sites, sites)]
+        sites = [number for number in self.trace.sites if self.places.expression(number) == text]
+        table, ops = self.trace.table(Kind.TENSOR), self.trace.table(Kind.OP)
+        inner = (ops["in_pass"] > 0) & self.trace.named(ops["op"], (text.partition("(")[0],))
+        of_ops = ops.events[contained(ops.sites, sites) | inner]
+        made = np.sort(np.concatenate([of_ops, table.events[contained(table.sites, sites)]]))
         until = int(np.searchsorted(made, k, side="right"))
-        candidates = (*made[:until][::-1].tolist(), *made[until:].tolist())
-        outputs = (tensor for event in candidates for tensor in self.tensors.op(event).outputs)
-        return next((tensor for tensor in outputs if self.of(tensor) == text), 0)
+        for event in (*made[:until][::-1].tolist(), *made[until:].tolist()):
+            maker = self.trace.event(event)
+            outputs = maker.outputs if isinstance(maker, OpRan) else (getattr(maker, "tensor", 0),)
+            for tensor in outputs:
+                if tensor and self.of(tensor) == text:
+                    return tensor
+        return 0

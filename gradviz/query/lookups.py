@@ -67,7 +67,7 @@ class Lookups:
     @cached_property
     def labels(self) -> Labels:
         """What tensors are called, with and without a name in the source."""
-        return Labels(self.names, self.nodes, self.passes, self.places)
+        return Labels(self.names, self.nodes, self.passes, self.places, self.scopes)
 
     def _flow(self, number: int) -> Flow:
         """How gradients moved from node to node in a pass."""

@@ -80,11 +80,11 @@ class Names(Lookup):
                 return None
             return names[0] if len(names) == 1 else None
         assert isinstance(maker, OpRan)
-        if tensor not in maker.outputs or not self._is_result(maker):
+        if tensor not in maker.outputs or not self.is_result(maker):
             return None
         return names[maker.outputs.index(tensor)] if len(maker.outputs) == len(names) else None
 
-    def _is_result(self, op: OpRan) -> bool:
+    def is_result(self, op: OpRan) -> bool:
         """Whether the op computed the result of its site. A library function or a module may run several ops
         at one site; the last one gives the value that is assigned."""
         if op.op != self.last_ops.get(op.site):

@@ -10,26 +10,28 @@ import numpy as np
 
 from gradviz.events.field_types import Rule
 from gradviz.query.chain_step import stated
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, shortened_left
 from gradviz.words.numbers import SHOWN, nested
 
-_LONGEST = 32  # names up to this long are put into formulas
+_LONGEST = 40  # of a longer name the end is put into formulas
+_ALONE = re.compile(r"[\w.]+(\([^()]*\))?")  # a name or a call needs no brackets
 
 
-def formulas(rule: Rule, called: Iterable[str]) -> Sequence[tuple[str, str]]:
+def formulas(rule: Rule, called: Iterable[str], result: str = "") -> Sequence[tuple[str, str]]:
     """For each input of an op, or edge of a node: its name in the formula, and the formula. The names of the
-    inputs (`called`) replace the names used in the rule. An input that the rule does not mention gets empty
-    texts."""
-    return _formulas(rule, tuple(called))
+    inputs (`called`) and that of the result replace the names used in the rule. An input that the rule does not
+    mention gets empty texts."""
+    return _formulas(rule, tuple(called), result)
 
 
 @lru_cache(maxsize=1024)
-def _formulas(rule: Rule, called: tuple[str, ...]) -> Sequence[tuple[str, str]]:
+def _formulas(rule: Rule, called: tuple[str, ...], result: str) -> Sequence[tuple[str, str]]:
     known = stated(rule, len(called))
-    names = {
-        symbol: name for (symbol, _), name in zip(known, called, strict=True) if 0 < len(name) <= _LONGEST
-    }
+    called = tuple(shortened_left(name, _LONGEST) for name in called)
+    names = {symbol: name for (symbol, _), name in zip(known, called, strict=True) if name}
     names["g"] = "upstream"
+    if result:
+        names["out"] = shortened_left(result, _LONGEST)
     return [
         (names.get(symbol, clean(symbol)) or name, _with_names(clean(text), names))
         for (symbol, text), name in zip(known, called, strict=True)
@@ -44,7 +46,7 @@ def _with_names(text: str, names: dict[str, str]) -> str:
         if text[match.end() : match.end() + 1] in (*"ᵀ⁻²³^",) and not re.fullmatch(r"\w+", name):
             return f"({name})"
         enclosed = text[: match.start()].endswith("(") and text[match.end() :].startswith(")")
-        return name if match[0] == text or enclosed or re.fullmatch(r"[\w.]+", name) else f"({name})"
+        return name if match[0] == text or enclosed or _ALONE.fullmatch(name) else f"({name})"
 
     return re.sub(r"[A-Za-z]+(?!\u0302)", put, text)  # x̂ is another name than x
 

@@ -17,7 +17,7 @@ def call_of(stop: Stop, op: OpRan) -> str:
     """An op as it is written in the source, else as a call."""
     text = stop.words.expression(op.site, LONGEST)
     is_item = bool(stop.written) and text.endswith("]")  # from `x[0] = y`, the site covers only `x[0]`
-    if text and not is_item and op.site in stop.query.places.of_one_op:
+    if text and not is_item and op.site in stop.query.places.of_one_op and not stop.query.labels.row_of(op):
         return text
     arguments = [stop.called(tensor) for tensor in op.inputs if tensor] + [clean(op.args)] * bool(op.args)
     return f"{clean(op.op)}({', '.join(arguments)})"

@@ -89,6 +89,8 @@ def _tensor_made(stop: Stop, event: TensorMade) -> str:
     if not flags & LEAF:
         what = "which an op made before the recording"
     copied = say(", made from {name}", name=stop.called(event.source)) if event.source else ""
+    if maker == name:
+        return say("{maker} made {what}", maker=maker, what=say(what)) + copied
     return say("{maker} made {name}, {what}", maker=maker or how, name=name, what=say(what)) + copied
 
 

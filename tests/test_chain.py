@@ -287,3 +287,32 @@ def test_of_an_op_with_very_many_inputs_the_first_derivatives_are_told(tmp_path:
     told = why(stop)
     assert "  … and 1,976 more" in told
     assert len(told) < 40
+
+
+def test_a_derivative_is_of_the_output_that_has_a_gradient(tmp_path: Path) -> None:
+    stops = _stops(tmp_path, "x = torch.tensor([[1.0, 5.0]], requires_grad=True)\nm, i = x.max(dim=1)\n", "m")
+    [at] = [stop for stop in stops if isinstance(stop.event, Produced) and stop.node_name == "MaxBackward0"]
+    assert [row.text for row in rows(at) if row.label == "local"] == ["∂m/∂x = 1 where chosen"]
+    assert not [line for line in why(at) if "none came" in line]
+
+
+def test_a_derivative_of_several_outputs_names_them(tmp_path: Path) -> None:
+    stops = _stops(tmp_path, "x = torch.tensor([1.0, 5.0], requires_grad=True)\na, b = x.split(1)\n", "a * b")
+    [at] = [stop for stop in stops if isinstance(stop.event, Produced) and stop.node_name == "SplitBackward0"]
+    assert [row.text for row in rows(at) if row.label == "local"] == ["∂(a, b)/∂x = 1, joined"]
+
+
+def test_nothing_is_summed_where_nothing_was_repeated(tmp_path: Path) -> None:
+    stops = _stops(tmp_path, "x = torch.ones(2, 2, requires_grad=True)\ny = x.expand(2, 2)\n", "y.sum()")
+    at = [stop for stop in stops if isinstance(stop.event, Produced) and stop.node_name == "ExpandBackward0"]
+    assert [row.text for row in rows(at[0]) if row.label == "local"] == ["∂y/∂x = 1"]
+
+
+def _stops(folder: Path, program: str, root: str) -> list[Stop]:
+    """The stops of a program that ends with the backward of an expression."""
+    source, path = folder / "p.py", folder / "p.gradviz"
+    source.write_text(f"import gradviz.engine as torch\n{program}({root}).backward()\n")
+    with gradviz.record(path):
+        exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
+    words = Words(open_trace(path))
+    return [Stop(words, k) for k in range(words.trace.count)]

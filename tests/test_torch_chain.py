@@ -45,6 +45,8 @@ LAYERS = [
         "NativeLayerNormBackward0",
         "VJP for x = (h − mean(h) − x̂ · mean(h x̂)) / σ with h = upstream · weight",
     ),
+    ("y = 2 ** x", "PowBackward2", "∂y/∂x = 2^x · ln 2 = [[1.386, 2.773], [5.545, 11.09]]"),
+    ("y = torch.softmax(x, 1)", "SoftmaxBackward0", "VJP for x = y (upstream − Σ upstream y)"),
     ("y = F.linear(x, x.detach())", "MmBackward0", "VJP for x = upstream (x.detach())ᵀ"),
 ]
 
@@ -56,15 +58,15 @@ def test_a_node_has_its_formula(tmp_path: Path, line: str, node: str, expected: 
 
 CONVOLVED = """
 x = torch.arange(9.0).reshape(1, 1, 3, 3).requires_grad_()
-w = torch.ones(1, 1, 2, 2, requires_grad=True)
-F.conv2d(x, w).sum().backward()
+k = torch.ones(1, 1, 2, 2, requires_grad=True)
+F.conv2d(x, k).sum().backward()
 """
 
 
 def test_a_convolution_says_in_words_what_it_does(tmp_path: Path) -> None:
     assert local_of(stops_of(tmp_path, CONVOLVED), "ConvolutionBackward0") == [
-        "VJP for x = wᵀ upstream, added where windows overlap",
-        "VJP for w = upstream xᵀ over windows",
+        "VJP for x = kᵀ upstream, added where windows overlap",
+        "VJP for k = upstream xᵀ over windows",
     ]
 
 
@@ -109,3 +111,22 @@ def test_a_tensor_that_the_program_does_not_see_is_named_by_its_node(tmp_path: P
         "gradient of the output of LogSoftmaxBackward0 = [[0, -0.5], [-0.5, 0]]  → LogSoftmaxBackward0"
         in told
     )
+
+
+def test_a_derivative_names_what_the_program_does_not_see(tmp_path: Path) -> None:
+    stops = stops_of(tmp_path, LEAF + LOSS.format(options="") + "x[0, 1].backward()\n")
+    assert local_of(stops, "NllLossBackward0") == [
+        "∂loss/∂(the output of LogSoftmaxBackward0) = −1/N at the target"
+    ]
+    assert local_of(stops, "SelectBackward0") == [
+        "∂(x[0, 1])/∂(the output of SelectBackward0) = 1 where taken, else 0",
+        "∂(the output of SelectBackward0)/∂x = 1 where taken, else 0",
+    ]
+
+
+def test_the_ops_of_a_derivative_have_their_formulas(tmp_path: Path) -> None:
+    program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3\n"
+    program += "g, = torch.autograd.grad(y, x, create_graph=True)\ng.backward()\n"
+    stops = stops_of(tmp_path, program)
+    assert local_of(stops, "MulBackward1") == ["∂(mul(pow(x, 2.0), 3.0))/∂(pow(x, 2.0)) = 3"]
+    assert local_of(stops, "PowBackward0")[1:] == ["∂(pow(x, 2.0))/∂x = 2 · x = 6"]

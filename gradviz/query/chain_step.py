@@ -51,7 +51,7 @@ class ChainStep:
     @property
     def overwritten(self) -> bool:
         """Whether the op wrote over the tensor, so that the gradient is that of its former value."""
-        return self.tensor in self.made.outputs
+        return bool(self.tensor) and self.tensor in self.made.outputs
 
     @property
     def is_whole(self) -> bool:
@@ -92,7 +92,7 @@ def chain_step(
     plain = formula.removesuffix(_SUMMED)
     sums = made.rule.elementwise or is_number(plain)
     output, tensor = made.outputs[0] if len(made.outputs) == 1 else 0, made.edges[position].tensor
-    up = _only(query, received)
+    up = _only(query, made, received)
     given = (
         produced.flows[position].gradient if produced is not None and position < len(produced.flows) else 0
     )
@@ -100,16 +100,19 @@ def chain_step(
     above = up or query.memory.value(output, made.index)
     below = down or _input(query, made, tensor)
     summed = _repeated(above, below) if sums else ()
-    stands = plain if summed or made.rule.elementwise else formula
+    is_known = sums and above is not None and below is not None
+    stands = plain if is_known or made.rule.elementwise else formula
     step = ChainStep(made, position, symbol, stands, up, down, summed=summed)
     if up is None or down is None or produced is None:
         return step
     return _in_numbers(query, step, up, down, _ROUNDINGS * rounding(query, given, produced.index))
 
 
-def _only(query: Query, received: Received | None) -> Snapshot | None:
-    """The gradient that a node with one output received."""
-    if received is None or len(received.gradients) != 1 or not received.gradients[0]:
+def _only(query: Query, made: NodeMade, received: Received | None) -> Snapshot | None:
+    """The gradient that a node received, if one output of it has a gradient."""
+    if received is None or not received.gradients or not received.gradients[0]:
+        return None
+    if len(made.outputs) > 1 or any(received.gradients[1:]):
         return None
     return query.memory.value(received.gradients[0], received.index)
 

@@ -13,6 +13,7 @@ from gradviz.words.numbers import SHOWN, brief, compact, scalar
 from gradviz.words.words import MOST_LISTED, Words
 
 _SAID_OF_SHAPES = ("spread", "transposed", "summed")  # what a formula says behind its comma
+_FEW = 3  # of several outputs are named
 _LONGEST = 24  # characters of a formula that is quoted in a sentence
 
 
@@ -28,7 +29,8 @@ def formula_said(words: Words, step: ChainStep) -> str:
 
 def _named(words: Words, step: ChainStep) -> tuple[str, str]:
     """The name of the input in the formula, and the formula."""
-    name, text = formulas(step.made.rule, words.edges_called(step.made))[step.position]
+    result = words.called(step.output) if step.output else ""
+    name, text = formulas(step.made.rule, words.edges_called(step.made), result)[step.position]
     return name, text if step.formula.endswith(", summed") else text.removesuffix(", summed")
 
 
@@ -38,8 +40,19 @@ def partial(words: Words, step: ChainStep) -> str:
     if step.is_whole:
         told = words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
     else:
-        told = words.partial(step.output, step.tensor, name, before=step.overwritten)
+        told = words.partial(
+            step.output, step.tensor, name, before=step.overwritten, of=_outputs(words, step)
+        )
     return told + which(words, step)
+
+
+def _outputs(words: Words, step: ChainStep) -> str:
+    """What is differentiated at a node that has no output of a name: one that the program does not see, or several."""
+    made = step.made
+    if not any(made.outputs):
+        return words.say("the output of {node}", node=words.node_name(made.node))
+    names = [words.called(tensor) for tensor in made.outputs if tensor]
+    return ", ".join([*names[:_FEW], *["…"] * (len(names) > _FEW)])
 
 
 def which(words: Words, step: ChainStep) -> str:

@@ -87,8 +87,10 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
     if made is None:
         yield from _leaf(stop, event, received)
         return
-    upstream = [stop.words.derivative(t, stop.moment) for t in made.outputs]
+    upstream = [stop.words.derivative(t, stop.moment, node=event.node) for t in made.outputs]
     for i, gradient in enumerate(received.gradients if received is not None else ()):
+        if not gradient and i >= len(upstream):
+            continue  # the indices of max have no gradient
         none = stop.say("none came: taken as 0")
         came = f"{stop.value(gradient)}{origin(stop, event.node, i)}" if gradient else none
         yield f"  upstream    {upstream[i] if i < len(upstream) else '?'} = {came}"

@@ -190,11 +190,11 @@ class Words:
         """What a tensor is called before it was changed in place."""
         return self.say("{name} before", name=name)
 
-    def partial(self, output: int, tensor: int, name: str = "", before: bool = False) -> str:
+    def partial(self, output: int, tensor: int, name: str = "", before: bool = False, of: str = "") -> str:
         """A derivative as text: `∂y/∂x`. If both tensors have the same name, the lower one also gets its
-        number. `name` is used for an unknown tensor. `before` means the tensor before it was changed in
-        place."""
-        above = self.called(output) if output else self.say("output")
+        number. `name` is used for an unknown tensor, `of` for an unknown output. `before` means the tensor before it
+        was changed in place."""
+        above = self.called(output) if output else of or self.say("output")
         below = self.called(tensor) if tensor else name or "?"
         if before:
             below = self._earlier(below)

@@ -198,9 +198,18 @@ def tell(told: Told, frame: Any) -> None:
             [tensor._version for tensor in outputs], [base_of(tensor) for tensor in outputs],
         )  # fmt: skip
         if node is not None:
-            tell_node(told, numbers, frame)
+            tell_node(told, _differentiable(outputs), frame)
     for output, tangent in tangents:
         tell_tangent(output, tangent, name, frame)
+
+
+def _differentiable(outputs: Sequence[Tensor]) -> list[int]:
+    """The numbers of the outputs by output number, 0 for one that has no gradient, up to the last that has: the indices
+    of `max` are left out."""
+    numbers = [tensor._number if tensor.requires_grad else 0 for tensor in outputs]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
 
 
 def tell_tangents(name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -14,7 +14,7 @@ from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.derivative_values import inner_values, numbers_of
 from gradviz.sources.torch_recorder.identity import Identity, name_of_hook
 from gradviz.sources.torch_recorder.known_things import NodeRecord, version_of
-from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.node_formulas import rule_in_derivative
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen
 
@@ -141,12 +141,13 @@ class Gradients:
                 key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)
             )
             zeros = [0] * len(outputs)
-            numbers = ", ".join(f"{number}" for name, number in numbers_of(fn).items() if name != "alpha")
+            kept = numbers_of(fn)
+            numbers = ", ".join(f"{number}" for name, number in kept.items() if name != "alpha")
             listener.op(
                 where, op_of_node(record.name), numbers, NO_RULE, self.in_pass, True, inputs, outputs, values, flags,
                 zeros, zeros,
             )  # fmt: skip
-            rule = rule_of_node(record.name, len(edges))
+            rule = rule_in_derivative(record.name, len(edges), kept)
             listener.node(where, record.number, record.name, -1, rule, outputs, edges, saved)
 
 

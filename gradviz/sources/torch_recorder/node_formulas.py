@@ -30,6 +30,8 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     """The rule of an op that was called so, with so many inputs."""
     if name == "cross_entropy":
         return _OF_CROSS_ENTROPY if _is_plain_loss(args, kwargs) else NO_RULE
+    if name == "rpow" and len(args) == 2:
+        name, args = "pow", args[::-1]
     rows = _table().get(name) or _table().get(name.rstrip("_"))
     if rows is None:
         return NO_RULE
@@ -41,7 +43,8 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     row = _row(rows, inputs, of_number, named)
     if row is not None and not given and not named:
         named.update((argument, value) for argument, value in _DEFAULTS.items() if argument in row["args"])
-    return NO_RULE if row is None else _filled(row, given, named)
+    found = NO_RULE if row is None else _filled(row, given, named)
+    return _of_mean(found) if name == "nll_loss" and _is_plain_loss(args, kwargs) else found
 
 
 def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -62,11 +65,25 @@ def _by_node() -> dict[str, list[dict[str, Any]]]:
 
 
 @cache
-def rule_of_node(name: str, edges: int) -> Rule:
+def rule_of_node(name: str, edges: int, of: Rule = NO_RULE) -> Rule:
     """The rule of a node by its name, where the op that made it does not tell: it made several, or goes by another name
-    (`x[0]` makes SelectBackward0). Formulas that depend on arguments are left empty."""
+    (`x[0]` makes SelectBackward0). `of` is the rule of that op. Formulas that depend on arguments are left empty."""
     row = _row(_by_node().get(name, []), edges, False, {})
-    return NO_RULE if row is None else _filled(row, (), {})
+    found = NO_RULE if row is None else _filled(row, (), {})
+    return _of_mean(found) if of == _OF_CROSS_ENTROPY else found
+
+
+def rule_in_derivative(name: str, edges: int, numbers: Mapping[str, Any]) -> Rule:
+    """The rule of a node that a derivative consists of, by its name and by the numbers that it keeps."""
+    values = dict(numbers) | ({"number": numbers["other"]} if "other" in numbers else {})
+    row = _row(_by_node().get(name, []), edges, False, values)
+    return NO_RULE if row is None else _filled(row, (), values)
+
+
+def _of_mean(rule: Rule) -> Rule:
+    """The rule of a loss of classes, where it is the mean and each class has the same weight."""
+    texts = tuple((name, text.replace("share", "1/N")) for name, text in rule.inputs)
+    return rule._replace(inputs=texts)
 
 
 def _row(

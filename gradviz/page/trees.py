@@ -20,7 +20,7 @@ Tree = dict[str, Group]
 # What passes of one structure do not share: numbers, ids, values.
 _OWN = (
     "id", "number", "visit", "since", "version", "called", "base", "pair", "maker",
-    "value", "grad", "tangent", "upstream", "held", "box",
+    "value", "grad", "tangent", "upstream", "becomes", "held", "box",
 )  # fmt: skip
 _shared = attrgetter(*(field.name for field in fields(Node) if field.name not in _OWN))
 

@@ -137,10 +137,23 @@ def reflected_operators() -> None:
     loss.backward()
 
 
+def images() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.AdaptiveMaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(12, 2),
+    )
+    F.cross_entropy(net(torch.randn(4, 1, 10, 10)), torch.tensor([0, 1, 1, 0])).backward()
+
+
 PROGRAMS: dict[Callable[[], None], int] = {
     views_and_writes: 1, layers_with_random_numbers: 3, hidden_state: 3, two_losses_of_one_trunk: 2,
     written_through_data: 3, filled_through_data: 2, data_that_becomes_a_leaf: 2, gradient_penalty: 2,
-    reflected_operators: 1,
+    reflected_operators: 1, images: 1,
 }  # fmt: skip
 
 
@@ -151,6 +164,16 @@ def test_every_pass_gives_what_was_recorded(path: Path, program: Callable[[], No
     assert len(found) == PROGRAMS[program]
     assert all(check.roots or check.gradients for check in found)
     assert [check.differences for check in found if check.differences] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_nothing_that_has_a_gradient_enters_a_pass_as_it_was(path: Path, program: Callable[[], None]) -> None:
+    recorded(path, program)
+    with open_trace(path) as trace:
+        query = Query(trace)
+        inputs = [step for run in trace.passes for step in plan_of(query, run.number).inputs]
+    assert inputs
+    assert {step.how for step in inputs} <= {"leaf", "data", "carried"}
 
 
 def test_every_pass_gives_what_was_recorded_where_some_are_left_out(path: Path) -> None:

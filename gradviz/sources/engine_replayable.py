@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import gradviz.engine as engine
 from gradviz.engine.basics.devices import device
 from gradviz.engine.basics.dtypes import dtype
+from gradviz.engine.basics.keywords import without_pytorchs_names
 from gradviz.engine.basics.memory_format import memory_format
 from gradviz.engine.core.state import is_grad_enabled, state
 from gradviz.engine.core.tensor import Tensor, base_of, flags_of, number_of
@@ -90,6 +91,8 @@ class EngineReplayable:
         """Put functions that tell of their calls in the place of those of the closed table, and of those that write to
         a tensor; wherever the engine has them under a name."""
         known: dict[Any, str] = {function: name for name, function in reversed(functions_of(engine).items())}
+        for function, name in list(known.items()):  # the engine's own files call it without PyTorch's names
+            known.setdefault(without_pytorchs_names(function), name)
         own = {
             function: self._following(function, known.get(function, ""))
             for function in (*known, *_writing_methods())
@@ -147,7 +150,7 @@ class EngineReplayable:
 
     def _before(self, name: str, args: Any, kwargs: Any, frame: FrameType) -> _Call | None:
         """A call that can be made again; what enters it is kept. None for any other."""
-        if not self.recorder.detailed or not is_grad_enabled() or "out" in kwargs:
+        if not self.recorder.detailed or not is_grad_enabled() or kwargs.get("out") is not None:
             return None
         if state.modes.running is not None or state.dual_level:
             return None

@@ -54,4 +54,10 @@ def with_pytorchs_names(function: Callable) -> Callable:
                 kwargs[known[theirs]] = kwargs.pop(theirs)
         return function(*args, **kwargs)
 
+    call.of = function  # type: ignore[attr-defined]
     return call
+
+
+def without_pytorchs_names(function: Any) -> Any:
+    """The function that `with_pytorchs_names` wrapped; any other one itself."""
+    return getattr(function, "of", function)

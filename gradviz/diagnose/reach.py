@@ -108,7 +108,9 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
     if tensor in case.training.owners:
         return WARNING
     others_step = tensor not in case.training.holders or len(case.training.stepped) > 0
-    if others_step and case.query.of(Writes).follows_another(tensor):  # also one whose own optimizer is never used
+    if others_step and case.query.of(Writes).follows_another(
+        tensor
+    ):  # also one whose own optimizer is never used
         return ""
     if made.how == _DEEPCOPY:  # of something that learns: what is kept of it
         return NOTE

@@ -33,47 +33,59 @@ _BOTH = """
 _FUNCTIONS = """
     atleast_1d atleast_2d atleast_3d block_diag broadcast_tensors bucketize cartesian_prod cat cdist chain_matmul
     column_stack combinations complex concat concatenate conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-    conv_transpose3d cumulative_trapezoid dstack einsum erfc gru gru_cell group_norm hstack heaviside layer_norm lstm
-    lstm_cell meshgrid polar rms_norm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell row_stack rsub searchsorted stack
-    std_mean tensordot trapezoid trapz var_mean view_as_complex view_as_real vstack batch_norm instance_norm
-    pixel_shuffle pixel_unshuffle cosine_similarity embedding
+    conv_transpose3d cumulative_trapezoid dstack einsum erfc gru gru_cell group_norm hstack heaviside layer_norm
+    lstm lstm_cell meshgrid polar rms_norm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell row_stack rsub searchsorted
+    stack std_mean tensordot trapezoid trapz var_mean view_as_complex view_as_real vstack batch_norm instance_norm
+    pixel_shuffle pixel_unshuffle cosine_similarity embedding max_pool1d max_pool2d max_pool3d constant_pad_nd fill
+    geqrf gradient grid_sampler grid_sampler_2d grid_sampler_3d istft lu lu_unpack native_group_norm
+    native_layer_norm orgqr ormqr stft unsafe_chunk unsafe_split unsafe_split_with_sizes zero_ alias_copy
+    diagonal_copy expand_copy narrow_copy permute_copy split_with_sizes_copy squeeze_copy t_copy transpose_copy
+    unbind_copy unfold_copy unsqueeze_copy view_copy
 """.split()
 _METHODS = """
     __add__ __and__ __div__ __eq__ __floordiv__ __ge__ __getitem__ __gt__ __iadd__ __iand__ __ifloordiv__ __imul__
     __invert__ __ior__ __ipow__ __isub__ __itruediv__ __le__ __lt__ __matmul__ __mod__ __mul__ __ne__ __neg__ __or__
     __pow__ __radd__ __rand__ __rfloordiv__ __rmatmul__ __rmod__ __rmul__ __ror__ __rpow__ __rsub__ __rtruediv__
-    __rxor__ __setitem__ __sub__ __truediv__ __xor__ bfloat16 bool byte char contiguous copy_ cpu cuda double expand
-    expand_as fill_ fill_diagonal_ float half int long repeat reshape_as short sum_to_size to type type_as unfold
-    view view_as zero_ T.__get__ mT.__get__ H.__get__ mH.__get__ real.__get__ imag.__get__ data.__get__
+    __rxor__ __setitem__ __sub__ __truediv__ __xor__ bfloat16 bool byte cdouble cfloat char contiguous copy_ cpu
+    cuda double expand expand_as fill_ fill_diagonal_ float half int long repeat reshape_as short sum_to_size to
+    type type_as unfold view view_as zero_ T.__get__ mT.__get__ H.__get__ mH.__get__ real.__get__ imag.__get__
+    data.__get__
 """.split()
 _OF_LAYERS = """
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
-    adaptive_max_pool3d affine_grid avg_pool1d avg_pool2d avg_pool3d batch_norm bilinear binary_cross_entropy
-    binary_cross_entropy_with_logits celu channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-    conv_transpose3d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss elu embedding embedding_bag fold
-    gaussian_nll_loss gelu glu grid_sample group_norm hardshrink hardsigmoid hardswish hardtanh hinge_embedding_loss
-    huber_loss instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear local_response_norm log_softmax
-    logsigmoid lp_pool1d lp_pool2d margin_ranking_loss max_pool1d max_pool2d max_pool3d max_unpool1d max_unpool2d
-    max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss normalize
-    one_hot pad pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss prelu relu relu6 rms_norm selu
-    sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin softplus softshrink softsign tanh tanhshrink threshold
-    triplet_margin_loss unfold
+    adaptive_max_pool3d adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices
+    adaptive_max_pool3d_with_indices affine_grid avg_pool1d avg_pool2d avg_pool3d batch_norm bilinear
+    binary_cross_entropy binary_cross_entropy_with_logits celu channel_shuffle conv1d conv2d conv3d conv_transpose1d
+    conv_transpose2d conv_transpose3d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss elu embedding
+    embedding_bag fold gaussian_nll_loss gelu glu grid_sample group_norm hardshrink hardsigmoid hardswish hardtanh
+    hinge_embedding_loss huber_loss instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear
+    linear_cross_entropy local_response_norm log_softmax logsigmoid lp_pool1d lp_pool2d margin_ranking_loss
+    max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
+    max_unpool1d max_unpool2d max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss
+    multilabel_soft_margin_loss nll_loss normalize one_hot pad pairwise_distance pdist pixel_shuffle pixel_unshuffle
+    poisson_nll_loss prelu relu relu6 rms_norm selu sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin
+    softplus softshrink softsign tanh tanhshrink threshold triplet_margin_loss unfold
 """.split()
 _DROPOUTS = (
     "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout".split()
 )
-_OTHER_RANDOM = "rrelu gumbel_softmax multi_head_attention_forward scaled_dot_product_attention".split()
+_OTHER_RANDOM = """
+    rrelu gumbel_softmax multi_head_attention_forward scaled_dot_product_attention fractional_max_pool2d
+    fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices
+""".split()
+_DRAWN = ("bernoulli",)  # from a distribution whose parameters are tensors
 _LINALG = """
-    cholesky cond cross det diagonal eig eigh eigvals eigvalsh inv lstsq lu lu_factor lu_solve matmul matrix_exp
-    matrix_norm matrix_power matrix_rank multi_dot norm pinv qr slogdet solve solve_triangular svd svdvals vander vecdot
-    vector_norm
+    cholesky cholesky_ex cond cross det diagonal eig eigh eigvals eigvalsh householder_product inv inv_ex lstsq lu
+    lu_factor lu_factor_ex lu_solve matmul matrix_exp matrix_norm matrix_power matrix_rank multi_dot norm pinv qr
+    slogdet solve solve_ex solve_triangular svd svdvals tensorinv tensorsolve vander vecdot vector_norm
 """.split()
 _SPECIAL = """
     digamma entr erf erfc erfcx erfinv exp2 expit expm1 gammainc gammaincc gammaln i0 i0e i1 i1e log1p log_ndtr
     log_softmax logit logsumexp multigammaln ndtr ndtri polygamma psi round sinc softmax xlog1py xlogy zeta
 """.split()
 _FFT = """
-    fft fft2 fftn fftshift hfft ifft ifft2 ifftn ifftshift ihfft irfft irfft2 irfftn rfft rfft2 rfftn
+    fft fft2 fftn fftshift hfft hfft2 hfftn ifft ifft2 ifftn ifftshift ihfft ihfft2 ihfftn irfft irfft2 irfftn rfft
+    rfft2 rfftn
 """.split()
 
 DIFFERENTIATES = "autograd.grad"  # a pass that can be differentiated itself
@@ -92,13 +104,15 @@ NAMES: frozenset[str] = frozenset(
             for end in ("", "_")
         ),
         *(f"F.{name}" for name in _OTHER_RANDOM),
+        *(f"torch.{name}" for name in _DRAWN),
+        "Tensor.bernoulli",
         *(f"linalg.{name}" for name in _LINALG),
         *(f"special.{name}" for name in _SPECIAL),
         *(f"fft.{name}" for name in _FFT),
     ]
 )
 
-_RANDOM = {*_DROPOUTS, *_OTHER_RANDOM, "lstm", "gru", "rnn_relu", "rnn_tanh"}
+_RANDOM = {*_DROPOUTS, *_OTHER_RANDOM, *_DRAWN, "lstm", "gru", "rnn_relu", "rnn_tanh"}
 # Whose result is their argument without what leads to it: no gradient passes.
 DETACHING = frozenset(("torch.detach", "Tensor.detach", "Tensor.data.__get__"))
 

@@ -108,6 +108,8 @@ class TorchRunner:
         """A tensor of PyTorch's as NumPy can have it."""
         if plain.layout is not self.torch.strided:
             plain = plain.to_dense()
+        if plain._is_zerotensor():  # a gradient of zeros for which PyTorch has no memory
+            return self.torch.zeros(plain.shape, dtype=plain.dtype)
         plain = plain.resolve_conj().resolve_neg()
         return plain.float() if plain.dtype is self.torch.bfloat16 else plain
 

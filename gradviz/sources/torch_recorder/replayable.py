@@ -151,7 +151,7 @@ class Replayable:
             return None
         function = self.names.get(func)
         told = None
-        if function is not None and is_grad_enabled() and not source.in_pass and "out" not in kwargs:
+        if function is not None and is_grad_enabled() and not source.in_pass and kwargs.get("out") is None:
             with suppress(NotExpressed):
                 told = typed_call(TORCH, args, kwargs)
         if function is None or told is None:

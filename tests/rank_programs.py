@@ -535,6 +535,34 @@ def parts_assigned() -> None:
     train(net, sgd(net), batches(), scaled)
 
 
+def experts() -> None:
+    """Each rank has an expert of its own, and sends what it routes to others; the router is a replica."""
+    from torch.distributed.nn.functional import all_to_all_single
+
+    torch.manual_seed(0)
+    router = nn.Linear(3, 3)
+    torch.manual_seed(rank + 1)
+    expert = nn.Linear(3, 3)
+    net = nn.ModuleDict({"router": router, "expert": expert})
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        routed = router(x)
+        answered = expert(all_to_all_single(torch.empty_like(routed), routed))
+        all_to_all_single(torch.empty_like(answered), answered).pow(2).mean().backward()
+        average(router)
+        optimizer.step()
+
+
+def a_mesh_of_replicas_and_shards() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net, mesh=init_device_mesh("cpu", (world, 1), mesh_dim_names=("replicate", "shard")))
+    train(net, sgd(net), batches(), lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -902,6 +930,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
+    experts, a_mesh_of_replicas_and_shards,
     frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (

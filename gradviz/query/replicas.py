@@ -178,9 +178,28 @@ class Replicas:
 
     @cached_property
     def starts_apart(self) -> list[Start]:
-        """The parameters that had other values on some ranks before the first pass."""
+        """The parameters that had other values on some ranks before the first pass, and whose gradients are reduced."""
         starts = self._starts.items()
-        return [Start(name, self._tensors(name), values) for name, values in starts if are_apart(values)]
+        return [
+            Start(name, self._tensors(name), values)
+            for name, values in starts
+            if are_apart(values) and name not in self._of_one_rank
+        ]
+
+    @cached_property
+    def _of_one_rank(self) -> set[str]:
+        """The parameters that begin with other values on some ranks and whose gradients no rank reduces: each rank has
+        its own, as experts and parts of layers are."""
+        gradients = [set(pairs[:, 0].tolist()) for pairs in self.reduced]
+        return {
+            name
+            for name, values in self._starts.items()
+            if are_apart(values)
+            and not any(
+                reduced.intersection(query.tensors.grads.of(tensor)[1].tolist())
+                for query, tensor, reduced in zip(self.queries, self._tensors(name), gradients, strict=True)
+            )
+        }
 
     @cached_property
     def _starts(self) -> dict[str, tuple[Snapshot | None, ...]]:
@@ -203,8 +222,10 @@ class Replicas:
 
     @property
     def differences(self) -> list[Difference]:
-        """The same, where every rank all-reduces gradients; else none: each rank may have its own part."""
-        return self.gradients_apart if all(map(len, self.reduced)) else []
+        """The same, where every rank all-reduces gradients, but for parameters of which each rank has its own; else
+        none: each rank may have its own part."""
+        found = self.gradients_apart if all(map(len, self.reduced)) else []
+        return [one for one in found if one.name not in self._of_one_rank]
 
     def _apart_at(
         self, number: int, together: Sequence[Stepped], known: Sequence[str] = ()

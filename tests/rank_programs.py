@@ -535,6 +535,18 @@ def parts_assigned() -> None:
     train(net, sgd(net), batches(), scaled)
 
 
+def gradients_gathered_and_averaged() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            parts = [torch.empty_like(p.grad) for _ in range(world)]
+            dist.all_gather(parts, p.grad)
+            p.grad = torch.stack(parts).mean(0)
+
+    train(net, sgd(net), batches(), collect)
+
+
 def experts() -> None:
     """Each rank has an expert of its own, and sends what it routes to others; the router is a replica."""
     from torch.distributed.nn.functional import all_to_all_single
@@ -920,6 +932,18 @@ def frozen_before_it_is_wrapped() -> None:
     wrapped(net)
 
 
+def gradients_gathered_and_one_taken() -> None:
+    net = model()
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            parts = [torch.empty_like(p.grad) for _ in range(world)]
+            dist.all_gather(parts, p.grad)
+            p.grad.copy_(parts[0])  # <- ranks-unreduced
+
+    train(net, sgd(net), batches(), collect)
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -930,7 +954,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
-    experts, a_mesh_of_replicas_and_shards,
+    gradients_gathered_and_averaged, experts, a_mesh_of_replicas_and_shards,
     frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
 FAULTY: tuple[Callable[[], None], ...] = (
@@ -943,7 +967,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     clipped_before_the_average_on_one_rank, clipped_for_each_pass_of_a_step, loss_doubled_on_one_rank,
     loss_divided_by_another_number_on_each_rank, frozen_later_on_one_rank, frozen_before_it_is_wrapped,
     clipped_by_a_given_norm_of_the_part,
-    multiplied_by_another_number_on_each_rank,
+    multiplied_by_another_number_on_each_rank, gradients_gathered_and_one_taken,
 )  # fmt: skip
 
 

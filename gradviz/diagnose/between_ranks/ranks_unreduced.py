@@ -16,7 +16,8 @@ Example:
 Cure: wrap the model in DistributedDataParallel, and call the wrapped model; `no_sync()` belongs around all passes
 before a step but the last. Or average by hand, before the step.
 
-Also reported: gradients that `broadcast` or `reduce` gives to some ranks, so that what others computed is lost.
+Also reported: gradients that `broadcast` or `reduce` gives to some ranks, or that all ranks take from one in another
+way, so that what others computed is lost.
 
 Not reported: ranks that average their parameters in place of the gradients (local SGD), gradients that one rank
 averages and hands out, groups of ranks that average among themselves, ranks with parts of one model (a pipeline,
@@ -39,6 +40,7 @@ from gradviz.diagnose.rank_rule import (
 from gradviz.events.kinds import Kind
 from gradviz.query.changes import grad_changes
 from gradviz.query.collective_calls import HandedOver, handed_over, is_reduced_in_groups
+from gradviz.query.gradients_of_one_rank import taken_from_one
 from gradviz.query.query import Query
 from gradviz.query.rank_values import are_apart
 from gradviz.query.replicas import Replicas
@@ -53,7 +55,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         return
     if any(query.of(is_reduced_in_groups) for query in ranks.queries):
         return
-    handed = _handed_over(ranks)
+    handed = _handed_over(ranks) or _taken_from_one(ranks)
     if handed is not None:
         yield handed
     if handed is not None or not ranks.gradients_apart:
@@ -93,6 +95,24 @@ def _handed_over(ranks: Replicas) -> RankFound | None:
         site_of_event(query, call.event),
         lost,
         (call.event,),
+    )
+
+
+def _taken_from_one(ranks: Replicas) -> RankFound | None:
+    """A line after which all ranks have the gradients that one of them computed, by whatever means."""
+    taken = taken_from_one(ranks)
+    if taken is None:
+        return None
+    giver = [*ranks.ranks][taken.place]
+    lost = tuple(rank for rank in ranks.ranks if rank != giver)
+    event = taken.events[[*ranks.ranks].index(lost[0])]
+    return RankFound(
+        f"no gradient is averaged over the ranks: all step with those of {called_ranks([giver])}, and those that "
+        f"{called_ranks(lost)} computed are lost",
+        f"{AVERAGE}, in the place of this line",
+        site_of_event(ranks.ranks[lost[0]], event),
+        lost,
+        (event,),
     )
 
 

@@ -33,7 +33,7 @@ def _scaled(query: Query, pass_number: int) -> ScaledLoss | None:
     factor, numbers = 1.0, []
     if roots[0].gradient and (op is None or _value(query, op, roots[0].gradient) != 1):
         return None  # backward() is given another gradient
-    while op is not None and (own := _number(query, op)):
+    while op is not None and (own := number_of(query, op)):
         factor *= own
         numbers.append((op.index, own))
         op = op_of(query, next(tensor for tensor in op.inputs if _has_gradient(query, tensor, op.index)))
@@ -43,7 +43,7 @@ def _scaled(query: Query, pass_number: int) -> ScaledLoss | None:
     return ScaledLoss(factor, tuple(numbers), op.op, shapes)
 
 
-def _number(query: Query, op: OpRan) -> float:
+def number_of(query: Query, op: OpRan) -> float:
     """The number that an op multiplies its input by; 0 if it does something else, or multiplies by 0."""
     divides = op.op in DIVIDING
     if (not divides and op.op not in MULTIPLYING) or len(op.inputs) != 2:

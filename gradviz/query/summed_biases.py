@@ -1,0 +1,114 @@
+"""Biases that a rank adds to its part of a product before the ranks sum their parts, as rows of a layer in parts do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.collective_calls import ALL_REDUCE, is_of_some_ranks
+from gradviz.query.cuts import op_behind, op_of, transposed_of
+from gradviz.query.loss_factors import number_of
+from gradviz.query.ops import ADDING, COPYING, PRODUCTS, RESHAPING
+from gradviz.query.query import Query
+from gradviz.query.rank_values import are_apart, are_same
+from gradviz.query.replicas import Replicas
+from gradviz.query.upstream import Downstream
+
+_MOST = 32  # collectives
+_NEAR = 40  # results that are looked through
+
+
+class Added(NamedTuple):
+    """A bias that is added to a product before an all_reduce sums it: the bias, the weights of the product, the event
+    that adds it, and that of the sum."""
+
+    bias: int
+    weights: tuple[int, ...]
+    event: int
+    summed: int
+
+
+def added_before_sums(query: Query) -> list[Added]:
+    """The biases that a rank adds before the first sums over all ranks, in order, but for sums that are divided by the
+    number of the ranks. Use `query.of(added_before_sums)`."""
+    ops = query.trace.table(Kind.OP)
+    own = query.trace.named(ops["op"], (ALL_REDUCE,)) & (ops["in_pass"] == 0)
+    found = []
+    for event in ops.events[own][:_MOST].tolist():
+        call = query.tensors.op(event)
+        if is_of_some_ranks(call.args) or call.args.split(", ")[0] not in ("", "SUM"):
+            continue
+        made = op_behind(query, call.outputs[0], COPYING | RESHAPING) if call.outputs else None
+        added = None if made is None else _added(query, made, event)
+        if added is not None and not _is_divided(query, made):
+            found.append(added)
+    return found
+
+
+def summed_biases(ranks: Replicas) -> tuple[Added, ...] | None:
+    """The first bias, by rank, that is the same on all ranks and is added on each to its own part of a product, before
+    these are summed; None if there is none."""
+    for together in zip(*(query.of(added_before_sums) for query in ranks.queries), strict=False):
+        names = {query.names.of(added.bias) for query, added in zip(ranks.queries, together, strict=True)}
+        values = [
+            query.memory.value(added.bias, added.event)
+            for query, added in zip(ranks.queries, together, strict=True)
+        ]
+        if len(names) == 1 and are_same(values) and _is_some(values) and _have_own_weights(ranks, together):
+            return together
+    return None
+
+
+def _added(query: Query, made: OpRan, summed: int) -> Added | None:
+    """What an op adds to a product."""
+    leaves = [tensor for tensor in made.inputs if tensor and _is_leaf(query, tensor, made.index)]
+    biases = [tensor for tensor in leaves if _dimensions(query, tensor) == 1]
+    product = made
+    if made.op in ADDING:
+        others = [op_of(query, tensor) for tensor in made.inputs if tensor and tensor not in biases]
+        product = next((op for op in others if op is not None), made)
+    if len(biases) != 1 or product.op not in PRODUCTS:
+        return None
+    sources = [transposed_of(query, tensor) for tensor in product.inputs if tensor and tensor not in biases]
+    weights = tuple(tensor for tensor in sources if _is_leaf(query, tensor, made.index))
+    return Added(biases[0], weights, made.index, summed) if weights else None
+
+
+def _is_leaf(query: Query, tensor: int, event: int) -> bool:
+    return query.tensors.is_leaf_that_requires_grad(tensor, event)
+
+
+def _dimensions(query: Query, tensor: int) -> int:
+    form = query.trace.shape(tensor)
+    return -1 if form is None else len(form[0])
+
+
+def _is_divided(query: Query, made: OpRan | None) -> bool:
+    """Whether the sum is divided by the number of the ranks: then it is a mean of what all have."""
+    share = 1 / float(query.trace.meta.get("world", "1") or 1)
+    results = query.of(Downstream).results(made.outputs[0], _NEAR) if made is not None else {}
+    readers = {event for events in results.values() for event in events}
+    return any(np.isclose(number_of(query, query.tensors.op(event)), share) for event in readers)
+
+
+def _is_some(values: Sequence[object]) -> bool:
+    """Whether a value is not 0."""
+    stats = getattr(values[0], "stats", None)
+    return stats is not None and stats.rms > 0
+
+
+def _have_own_weights(ranks: Replicas, together: Sequence[Added]) -> bool:
+    """Whether the weights of the products are other ones on each rank."""
+    if len({len(added.weights) for added in together}) != 1:
+        return False
+    weights = zip(*(added.weights for added in together), strict=True)
+    events = [added.event for added in together]
+    return all(
+        are_apart(
+            [query.memory.value(w, event) for query, w, event in zip(ranks.queries, own, events, strict=True)]
+        )
+        for own in weights
+    )

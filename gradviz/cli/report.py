@@ -79,7 +79,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
 
 def _of_run(trace: Trace, found: Report) -> page.Report:
     query = Query(trace)
-    graph, about = _picture(trace, found)
+    graph, about = _picture(query, found)
     reasons: dict[str, list[str]] = {}
     for rule, reason in found.not_checked:
         reasons.setdefault(reason, []).append(rule)
@@ -199,12 +199,12 @@ def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _picture(trace: Trace, found: Report) -> tuple[Graph, dict[int, list[Node]]]:
+def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]:
     """The graph of the pass of the first finding, else of the last, and the nodes of each finding."""
     number = next((finding.number for finding in found.findings if finding.number), None)
-    passes = {run.number for run in trace.passes if run.recorded}
-    graph = build(trace, number if number in passes else None, "both", False)
-    marked = mark(graph, trace, numbered(found))
+    passes = {run.number for run in query.trace.passes if run.recorded}
+    graph = build(query, number if number in passes else None, "both", False)
+    marked = mark(graph, query.trace, numbered(found))
     shown = folded(graph)
     return shown, {
         number: [node for node in nodes if node.id in shown.nodes] for number, nodes in marked.items()

@@ -110,7 +110,7 @@ class Ways:
             tensor = waiting.popleft()
             if self._is_end(tensor):
                 continue
-            steps = list(self._steps_to(tensor))
+            steps = self._steps_to(tensor)
             self._blocked[tensor] = [hop for hop in steps if hop.blocks] or _NONE
             for hop in steps:
                 learns = found[tensor] or self._has_parameters(hop.event)
@@ -152,29 +152,30 @@ class Ways:
         known = self._blocked.get(tensor)
         return known if known is not None else [hop for hop in self._steps_to(tensor) if hop.blocks]
 
-    def _steps_to(self, tensor: int) -> Iterator[Hop]:
+    def _steps_to(self, tensor: int) -> list[Hop]:
         """The steps that led to a tensor: the event that made it, and those that changed it in place before the
         pass."""
         tensors = self.query.tensors
         maker = tensors.made(tensor)
+        steps: list[Hop] = []
         if isinstance(maker, OpRan):
-            yield from self._of_op(maker.index, tensor, is_write=False)
+            steps = self._of_op(maker, tensor, is_write=False)
         elif maker is not None:
-            for source in taken_by(self.query, maker):
-                yield Hop(source, maker.index, True, maker.how not in SHARING)
+            copies = maker.how not in SHARING
+            steps = [Hop(source, maker.index, True, copies) for source in taken_by(self.query, maker)]
         for event in tensors.writes(tensor):
             if event >= self.at:
                 break
             if tensors.is_op(event):
-                yield from self._of_op(event, tensor, is_write=True)
+                steps += self._of_op(tensors.op(event), tensor, is_write=True)
             elif source := tensors.mutation(event).source:
-                yield Hop(source, event, True, True)
+                steps.append(Hop(source, event, True, True))
+        return steps
 
-    def _of_op(self, event: int, tensor: int, is_write: bool) -> Iterator[Hop]:
-        blocks = not self.query.nodes.of_op(event)
-        for source in dict.fromkeys(self.query.tensors.op(event).inputs):
-            if source and source != tensor:
-                yield Hop(source, event, blocks, blocks and is_write)
+    def _of_op(self, op: OpRan, tensor: int, is_write: bool) -> list[Hop]:
+        blocks = not self.query.nodes.of_op(op.index)
+        sources = [source for source in dict.fromkeys(op.inputs) if source and source != tensor]
+        return [Hop(source, op.index, blocks, blocks and is_write) for source in sources]
 
     def _reads_parameters(self, event: int) -> bool:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""

@@ -4,6 +4,7 @@ event."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from gradviz.tracefile import Trace
 from gradviz.tracefile.columns import Lists
 
 _OP = int(Kind.OP)  # NumPy compares a number with an IntEnum slowly
+_WANTED = LEAF | REQUIRES_GRAD
 FIRST = -1  # used as the `since` of a State before any write
 
 
@@ -54,8 +56,11 @@ class Tensors(Lookup):
     def op(self, event: int) -> OpRan:
         """The OP event with this index, decoded."""
         self.trace.reach(event)
-        found: OpRan = self.trace.table(Kind.OP).object(event)
-        return found
+        return self._decoded_op(event)
+
+    @cached_property
+    def _decoded_op(self) -> Callable[[int], OpRan]:
+        return self.trace.table(Kind.OP).object
 
     def is_op(self, event: int) -> bool:
         """Whether an event is an OP event."""
@@ -95,10 +100,20 @@ class Tensors(Lookup):
 
     def made(self, tensor: int) -> OpRan | TensorMade | None:
         """The event that made a tensor, decoded; None if there is none."""
-        event = self.maker(tensor)
+        found = self._known_makers.get(tensor)
+        if found is not None:
+            return found
+        event = self.maker(tensor)  # which may read more of a part, and so forget what was known
         if event is None:
             return None
-        return self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
+        found = self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
+        self._known_makers[tensor] = found
+        return found
+
+    @cached_property
+    def _known_makers(self) -> dict[int, OpRan | TensorMade]:
+        """The events that made tensors, as far as they have been asked for: a search asks for each several times."""
+        return {}
 
     def op_that_made(self, state: State) -> int | None:
         """The OP event whose result this state is; None if there is none."""
@@ -222,7 +237,16 @@ class Tensors(Lookup):
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""
-        return self.flags(tensor, at) & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
+        self.trace.reach_state(tensor, at)
+        if tensor not in self._ever_wanted:
+            return False
+        return self.flags(tensor, at) & _WANTED == _WANTED
+
+    @cached_property
+    def _ever_wanted(self) -> frozenset[int]:
+        """The tensors that are leaves requiring grad at any time."""
+        states = self.trace.states
+        return frozenset(distinct(states.tensors[states.flags & _WANTED == _WANTED]).tolist())
 
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new tensor shares; None if there is none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,14 @@ def test_the_page_shows_the_gradients_that_wait_at_each_event(program: Callable,
 def _stands(wait: list[Any], k: int) -> bool:
     since, _, end, *_ = wait
     return since <= k and (end is None or k < end)
+
+
+def test_no_two_scripts_of_the_page_define_the_same_name() -> None:
+    named = re.compile(r"^(?:async )?function (\w+)|^(?:const|let) (\w+) =", re.MULTILINE)
+    counts = Counter(
+        found[1] or found[2]
+        for script in Path(views.__file__).parent.glob("*.js")
+        for found in named.finditer(script.read_text(encoding="utf-8"))
+    )
+    assert len(counts) > 100
+    assert [name for name, count in counts.items() if count > 1] == []

@@ -4,8 +4,8 @@ const lesson = { open: 0, isAsking: true };
 
 const question = () => data.lesson.questions[lesson.open];
 
-// Go to an event, in the pass where it is.
-async function goToEvent([position, at]) {
+// Go to an event of a lesson, in the pass where it is.
+async function goToPlace([position, at]) {
   if (app.view.position !== position) await openPass(position);
   select(null);
   goTo(at);
@@ -39,11 +39,11 @@ async function goOn() {
   if (lesson.isAsking) {
     const { shown } = question();
     lesson.isAsking = false;
-    await goToEvent(shown);
+    await goToPlace(shown);
   } else {
     lesson.open += 1;
     lesson.isAsking = true;
-    if (question()) await goToEvent(question().stop);
+    if (question()) await goToPlace(question().stop);
     else book.isShown = data.lesson.small;
   }
   showLesson();
@@ -55,6 +55,6 @@ async function startLesson() {
   if (!data.lesson) return;
   $("lesson").hidden = false;
   held.until = () => (question() ? (lesson.isAsking ? question().at : question().until) : Infinity);
-  await goToEvent(question().stop);
+  await goToPlace(question().stop);
   showLesson();
 }

@@ -220,25 +220,84 @@ def test_the_values_shown_at_each_step_are_the_traces(
             moment = moments.at(k)
             for node in tensors:
                 born = trace.born(node.number)
-                lines = boxes[node.id]
+                _, facts, *lines = boxes[node.id]
+                assert facts.startswith(("leaf", "requires_grad", "non-leaf"))
                 snapshot = moment.value(node.number) if born is not None and born <= k else None
                 if snapshot is not None and short(snapshot):
-                    assert lines[1].endswith(short(snapshot)[:20]) or lines[1].endswith("…")
-                    assert short(snapshot)[:15] in lines[1]
+                    assert lines[0].endswith(short(snapshot)[:20]) or lines[0].endswith("…")
+                    assert short(snapshot)[:15] in lines[0]
                 else:
-                    assert "=" not in lines[1]
-                    assert "rms" not in lines[1]
+                    assert "=" not in lines[0]
+                    assert "rms" not in lines[0]
                 grad = moment.value(moment.grad(node.number))
                 if grad is not None:
-                    assert short(grad)[:15] in lines[2]
-                elif len(lines) > 2:
-                    assert lines[2] == ".grad = None"
+                    assert short(grad)[:15] in lines[1]
+                elif len(lines) > 1:
+                    assert lines[1] == ".grad = None"
             steps += 1
             if page.tab.is_disabled("#next"):
                 break
             page.press("ArrowRight")
         assert k == trace.count - 1
         assert steps == page.tab.evaluate("document.getElementById('slider').max * 1 + 1")
+
+
+def two_ways() -> None:
+    x = torch.tensor(5.0, requires_grad=True)
+    cube = x**3
+    square = x**2
+    z = torch.log(cube) + torch.sqrt(square)
+    z.backward()
+
+
+def test_the_boxes_of_a_small_graph_say_what_a_tensor_is_for_autograd(
+    traced: Callable, opened: Callable
+) -> None:
+    page = opened(traced(two_ways))
+    page.press("End")
+    said = {name: facts for name, facts, *_ in (lines for lines in page.boxes().values() if len(lines) > 2)}
+    assert said["x"] == "leaf · requires_grad"
+    assert said["z"] == "requires_grad · root · grad_fn=AddBackward0"
+
+
+def test_a_box_says_what_a_tensor_is_at_the_event(traced: Callable, opened: Callable) -> None:
+    def switched() -> None:
+        w = torch.tensor([1.0, 2.0])
+        w.requires_grad_()
+        (w * 2).sum().backward()
+
+    page = opened(traced(switched))
+
+    def said() -> str:
+        return next(lines[1] for lines in page.boxes().values() if lines[0] == "w")
+
+    page.press("Home")
+    assert said() == "leaf · requires_grad=False"
+    page.press("End")
+    assert said() == "leaf · requires_grad"
+
+
+def test_the_gradients_of_a_small_graph_stay_at_their_edges(traced: Callable, opened: Callable) -> None:
+    def gradients() -> list[str]:
+        return sorted(page.tab.locator("#labels .grad").all_text_contents())
+
+    page = opened(traced(two_ways))
+    page.press("Home")
+    assert gradients() == []
+    page.press("End")
+    assert gradients() == ["0.008", "0.1", "0.6", "1", "1", "1"]
+
+
+def test_the_gradient_at_an_edge_covers_no_box(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(two_ways))
+    page.press("End")
+    covered = page.tab.evaluate(
+        "[...document.querySelectorAll('#labels .grad')].filter((label) => { const l = label.getBoundingClientRect();"
+        " return [...document.querySelectorAll('#nodes .box')].some((box) => { const b = box.getBoundingClientRect();"
+        " return l.right > b.left && l.left < b.right && l.bottom > b.top + 2 && l.top < b.bottom - 2; }); })"
+        ".map((label) => label.textContent)"
+    )
+    assert covered == []
 
 
 @programs

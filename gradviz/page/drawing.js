@@ -48,6 +48,10 @@ function gateOf(id) {
   return through.length ? [...new Set(through.map((node) => node.gate))].join("; ") + few : "";
 }
 
+// What a tensor of a small graph is for autograd.
+const autogradLines = (node, k) =>
+  (node.says ? [{ role: "fact", text: (node.says.filter((entry) => entry[0] <= k).pop() || node.says[0])[1] }] : []);
+
 function ownLines(id, k) {
   const group = app.view.groupOf.get(id);
   if (group) return groupLines(group, k);
@@ -62,6 +66,7 @@ function ownLines(id, k) {
   const value = valueOf(node, k);
   const lines = [
     { role: node.name ? "name" : "unnamed", text: cut(nameOf(id), 32) },
+    ...autogradLines(node, k),
     { role: value && value.odd ? "odd" : "fact", text: valueLine(shapeText(node), value) },
   ];
   if (showsGrad(node)) {
@@ -151,6 +156,7 @@ function newSize(id) {
   const node = app.view.nodeOf.get(id);
   if (node && node.tensor !== undefined) {
     const { v, g } = tensorOf(node);
+    for (const entry of node.says || []) widest = Math.max(widest, widthOf(entry[1], "fact"));
     for (const entry of v.slice(-20)) {
       if (entry.length > 1) widest = Math.max(widest, widthOf(valueLine(shapeText(node), { brief: entry[2] }), "fact"));
     }
@@ -352,7 +358,7 @@ function refreshEdge(edge, k, step, near, labels) {
     edge.path.style.strokeWidth = flow && !flow.odd ? `${1.4 + 2.2 * fullness(flow.norm)}px` : "";
     edge.state = classes;
   }
-  const text = edge.cut || (flow && (state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");
+  const text = edge.cut || (flow && (app.view.small || state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");
   if (text) labels.push(edgeLabel(edge, cut(text, 30)));
 }
 
@@ -363,12 +369,27 @@ function movedAlong(edge) {
 }
 
 function edgeLabel(edge, text) {
-  const [x, y] = middleOf(edge.points);
-  const isLeft = edge.kind === "data" && !edge.cut && apart(edge.source, "data") && apart(edge.target, "data");
+  const isData = edge.kind === "data" && !edge.cut && apart(edge.source, "data") && apart(edge.target, "data");
+  const [x, y, isLeft] = (edge.kind === "grad" && freePlace(edge.points, text)) || [...middleOf(edge.points), isData];
   const made = svg("text", { x: round(x + (isLeft ? -6 : 6)), y: round(y + 4), class: `edge-label ${isLeft ? "left " : ""}${edge.kind} ${edge.cut ? "cut" : ""} ${edge.state}` });
   made.textContent = text;
   return made;
 }
+
+// Where a label beside an edge lies on no box, the middle first, and on which side of the edge; null if nowhere.
+function freePlace(points, text) {
+  const between = points.slice(1).map(([x, y], i) => [(x + points[i][0]) / 2, (y + points[i][1]) / 2]);
+  const width = widthOf(text, "fact") + 6;
+  for (const [x, y] of [middleOf(points), ...between]) {
+    if (!isOnBox(x + 6, x + width, y)) return [x, y, false];
+    if (!isOnBox(x - width, x - 6, y)) return [x, y, true];
+  }
+  return null;
+}
+
+// Whether a line of text at y, from left to right, would lie on a box.
+const isOnBox = (left, right, y) => [...picture.layout.boxes.values()].some((box) =>
+  right > box.x - box.w / 2 && left < box.x + box.w / 2 && Math.abs(y - box.y) < (box.h + LINE) / 2);
 
 function middleOf(points) {
   const half = Math.floor(points.length / 2);

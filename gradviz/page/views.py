@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gradviz.page.firsts import reasons
 from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
 from gradviz.page.waits import waits
+from gradviz.pictures.node_text import facts
 from gradviz.query import Query
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
@@ -31,6 +32,7 @@ from gradviz.words.phase import phase
 from gradviz.words.rows import rows_of_event
 from gradviz.words.sentences import sentence
 
+_SMALL = 40  # operations of a graph whose boxes and edges say all that a picture says
 MOST_STEPS = 10_000  # of one view; if there are more events, some are left out
 
 # Events that are always steps.
@@ -107,6 +109,7 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
     trace.read_ahead(np.array(steps, np.int64))
     there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
+    small = sum(node.kind == m.OP for node in graph.nodes.values()) <= _SMALL
     notes = list(graph.notes)
     if len(steps) < len(events):
         notes.append(f"replay shows {len(steps):,} of {len(events):,} events")
@@ -117,7 +120,8 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
         "error": plain(graph.error, 400),
         "leftOut": graph.left_out,
         "notes": [plain(note, 200) for note in notes],
-        "nodes": [_node(node, there[node.id], sources, words.query) for node in graph.nodes.values()],
+        "small": small,
+        "nodes": [_node(node, there[node.id], sources, words.query, small) for node in graph.nodes.values()],
         "edges": [
             [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
         ],
@@ -187,8 +191,10 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 # --- nodes, groups
 
 
-def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Query) -> dict[str, Any]:
-    """A node as plain data; empty attributes are left out."""
+def _node(
+    node: Node, there: tuple[int, int | None], sources: Sources, query: Query, small: bool
+) -> dict[str, Any]:
+    """A node as plain data; empty attributes are left out. In a small graph a tensor says what it is for autograd."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
         "name": plain(node.name, 60) if node.name else None,
@@ -225,7 +231,25 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
     }
     if is_tensor:
         shown["tensor"] = node.number
-    return {"id": node.id, "kind": node.kind, "since": there[0], **shown}
+    described = {"id": node.id, "kind": node.kind, "since": there[0], **shown}
+    return {**described, "says": _facts_over_time(node, query)} if is_tensor and small else described
+
+
+def _facts_over_time(node: Node, query: Query) -> list[list[Any]]:
+    """What a tensor is for autograd, `leaf · requires_grad`, from each event on that changes it."""
+    events, flags = query.tensors.leaf_flags.of(node.number)
+    if len(events) < 2:
+        return [[0, _facts(node)]]
+    changed = zip(events.tolist(), flags.tolist(), strict=True)
+    states = [(k, bool(flag & e.LEAF), bool(flag & e.REQUIRES_GRAD)) for k, flag in changed]
+    return [[k, _facts(replace(node, is_leaf=leaf, requires_grad=wants))] for k, leaf, wants in states]
+
+
+def _facts(node: Node) -> str:
+    """What a tensor is for autograd, on one line: a `grad_fn` says that it is no leaf."""
+    if node.is_leaf or not node.grad_fn:
+        return facts(node)
+    return f"{facts(node).removeprefix('non-leaf · ')} · grad_fn={plain(node.grad_fn, 40)}"
 
 
 def _formula(rule: Rule) -> str:

@@ -114,12 +114,22 @@ def test_a_generator_of_ones_own_draws_what_pytorchs_draws() -> None:
             library.bernoulli(library.full((20,), 0.3)).tolist(),
             library.bernoulli(library.full((20,), 0.3, dtype=library.float64)).tolist(),
             library.normal(library.zeros(4), library.ones(4) * 2).tolist(),
+            library.normal(0, 0.01, size=(2, 1), requires_grad=True).tolist(),
+            library.normal(0.0, 1.0, (2,), dtype=library.float64).tolist(),
             library.empty(5).normal_(1, 2).tolist(),
             library.empty(5).uniform_(-1, 3).tolist(),
             library.empty(9).bernoulli_(0.4).tolist(),
         ])  # fmt: skip
     for ours, theirs in zip(*drawn, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_normal_numbers_of_a_size_may_be_a_leaf() -> None:
+    w = engine.normal(0, 0.01, size=(2, 1), requires_grad=True)
+    w.sum().backward()
+    assert w.grad.tolist() == [[1.0], [1.0]]
+    with pytest.raises(TypeError, match="only with a size"):
+        engine.normal(engine.zeros(2), 1.0, requires_grad=True)
 
 
 def test_draws_by_weight_and_none_of_weight_zero() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.basics.dtypes import default_dtype
+from gradviz.engine.basics.devices import on_the_cpu
+from gradviz.engine.basics.dtypes import default_dtype, to_numpy
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.rng import distributions
 from gradviz.engine.rng.generator import drawing_from
@@ -15,18 +16,33 @@ from gradviz.engine.tensors.creation import made, sizes
 from gradviz.engine.tensors.writing import check_writable, overwrite
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None) -> Tensor:
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Normal numbers. Mean and standard deviation are numbers or tensors, which broadcast.
 
-    `size` is for two numbers. Raises RuntimeError for a negative standard deviation."""
+    `size`, and what follows the generator, are for two numbers. Raises RuntimeError for a negative standard deviation,
+    TypeError for a dtype or `requires_grad` without a size."""
+    if size is None and (requires_grad or dtype is not None):
+        raise TypeError("normal() takes dtype and requires_grad only with a size")
+    on_the_cpu(device)
     means, deviations = (value.array if isinstance(value, Tensor) else value for value in (mean, std))
-    kind = next((a.dtype for a in (means, deviations) if isinstance(a, np.ndarray)), default_dtype())
+    given = default_dtype() if dtype is None else to_numpy(dtype)
+    kind = next((a.dtype for a in (means, deviations) if isinstance(a, np.ndarray)), given)
     shape = sizes((size,)) if size is not None else np.broadcast_shapes(np.shape(means), np.shape(deviations))
     if np.any(np.asarray(deviations) < 0):
         raise RuntimeError(f"normal expects std >= 0.0, but found std {np.min(deviations)}")
     with drawing_from(generator):
         draws = distributions.normal(shape, kind)
-    return made((draws * np.asarray(deviations, kind) + np.asarray(means, kind)).astype(kind), "normal")
+    drawn = (draws * np.asarray(deviations, kind) + np.asarray(means, kind)).astype(kind)
+    return made(drawn, "normal", requires_grad)
 
 
 def bernoulli(x: Tensor, p: float | None = None, *, generator: Any = None) -> Tensor:

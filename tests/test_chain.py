@@ -308,6 +308,17 @@ def test_nothing_is_summed_where_nothing_was_repeated(tmp_path: Path) -> None:
     assert [row.text for row in rows(at[0]) if row.label == "local"] == ["∂y/∂x = 1"]
 
 
+def test_a_variable_that_a_loop_reuses_is_told_from_the_root_of_the_same_name(tmp_path: Path) -> None:
+    program = "y = x = torch.tensor([1.0, 2.0], requires_grad=True)\nfor _ in range(2):\n    y = y * 2\n"
+    stops = _stops(tmp_path, program + "y.backward(torch.ones(2))\n", "x.sum()")
+    first = next(stop for stop in stops if isinstance(stop.event, Produced))
+    [told] = [row.text for row in rows(first) if row.label == "downstream"]
+    [by] = [row.text for row in rows(first) if row.label == "local"]
+    inner = by.removeprefix("∂y/∂").removesuffix(" = 2")
+    assert inner.startswith("y#")
+    assert told.startswith(f"gradient of {inner} = [2, 2]")
+
+
 def _stops(folder: Path, program: str, root: str) -> list[Stop]:
     """The stops of a program that ends with the backward of an expression."""
     source, path = folder / "p.py", folder / "p.gradviz"

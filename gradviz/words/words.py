@@ -213,7 +213,15 @@ class Words:
         if root:
             return self.partial(root, tensor, before=before)
         name = self.called(tensor) if tensor else "?"
+        if self._is_of_a_root(name, tensor, moment):
+            name = f"{name}#{tensor}"
         return self.say("gradient of {name}", name=self._earlier(name) if before else name)
+
+    def _is_of_a_root(self, name: str, tensor: int, moment: Moment) -> bool:
+        """Whether the name of a tensor is also that of another one, at which the pass began: `y = y * 2` in a loop."""
+        run = moment.pass_info
+        roots = self.query.passes.began(run.number).roots if run is not None else ()
+        return any(root.tensor not in (0, tensor) and self.called(root.tensor) == name for root in roots)
 
     def root_of(self, moment: Moment) -> int:
         """The one scalar that is differentiated at a moment; 0 if there is none."""

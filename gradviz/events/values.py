@@ -15,6 +15,7 @@ SMALL = 64  # tensors of up to so many elements are kept in full, unless no valu
 LARGEST = 1 << 25  # ...and larger ones not even at `full`: SQLite takes no more than a gigabyte at once
 INPUTS = "inputs"  # the grade of a run whose passes can run again
 GRADES = ("none", "stats", INPUTS, "full")
+WITH_ELEMENTS = (INPUTS, "full")  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram
 _MOST = 2**53  # elements that a double counts
 _SEVEN = struct.Struct("=7d").pack

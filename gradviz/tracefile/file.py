@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gradviz.events.values import WITH_ELEMENTS
 from gradviz.system.descriptors import Watched, first_bytes_of_open, high_descriptors
 from gradviz.tracefile.claim import MOMENT, locked_file, stays_locked
 from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
@@ -27,7 +28,7 @@ class TraceFile:
         try:
             with high_descriptors():
                 self.lock = locked_file(path)
-                self.connection = _connected(self.path, LARGE_PAGE if meta.get("values") == "full" else PAGE)
+                self.connection = _connected(self.path, LARGE_PAGE if meta.get("values") in WITH_ELEMENTS else PAGE)
             self.identity = _identity(os.fstat(self.lock))
             _recorded[self.identity] = self.lock
             self.connection.executemany("INSERT INTO meta VALUES (?, ?)", storable_items(meta))

@@ -28,7 +28,9 @@ class TraceFile:
         try:
             with high_descriptors():
                 self.lock = locked_file(path)
-                self.connection = _connected(self.path, LARGE_PAGE if meta.get("values") in WITH_ELEMENTS else PAGE)
+                self.connection = _connected(
+                    self.path, LARGE_PAGE if meta.get("values") in WITH_ELEMENTS else PAGE
+                )
             self.identity = _identity(os.fstat(self.lock))
             _recorded[self.identity] = self.lock
             self.connection.executemany("INSERT INTO meta VALUES (?, ?)", storable_items(meta))

@@ -228,6 +228,17 @@ def in_shards() -> None:
         optimizer.step()
 
 
+def each_layer_in_shards() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    train(net, optimizer, batches(), lambda net: nn.utils.clip_grad_value_(net.parameters(), 0.01))
+
+
 def tensors_in_parts() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -948,7 +959,8 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
-    in_shards, tensors_in_parts, a_pipeline, averaged_parameters, averaged_parameters_each_step, groups_of_one_rank,
+    in_shards, each_layer_in_shards, tensors_in_parts, a_pipeline, averaged_parameters,
+    averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,

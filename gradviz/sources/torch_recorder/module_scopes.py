@@ -14,7 +14,7 @@ import torch
 from gradviz.events.counters import next_scope_number
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
 from gradviz.sources.torch_recorder.binning import Binning
-from gradviz.sources.torch_recorder.shared import Source, users_frame
+from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 
 
 class Scopes:
@@ -50,6 +50,8 @@ class Scopes:
                     called = functools.partial(call, self)
                     return scopes.opaque(called, args, kwargs, sys._getframe(1))
                 result = call(self, *args, **kwargs)
+                if source.identity.nameless:
+                    scopes.name_gathered(self)
                 if scopes.binning is not None:
                     scopes.binning.called(self, scopes._name_of(self), result)
                 return result
@@ -94,6 +96,21 @@ class Scopes:
             source.listener.scope_left(number)
             if owner == id(module):
                 return
+
+    @safely
+    def name_gathered(self, module: torch.nn.Module) -> None:
+        """Tell of the names of the whole parameters that `fully_shard` put in the place of a module's parts while it
+        ran: the module has its parts again, and PyTorch tells of the others nowhere else."""
+        state_of, listener = getattr(module, "_get_fsdp_state", None), self.source.listener
+        if state_of is None or listener is None:
+            return
+        state, identity = state_of(), self.source.identity
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for part in [part for group in groups for part in getattr(group, "fsdp_params", ())]:
+            known = identity.known.get(id(getattr(part, "_unsharded_param", None)))
+            owner = self._name_of(part._module_info.module)
+            if known is not None and owner and identity.nameless.pop(known.number, None) is not None:
+                listener.named(known.number, f"{owner}.{part._module_info.param_name}")
 
     def _name_of(self, module: torch.nn.Module) -> str:
         known = self.names.get(id(module))

@@ -250,6 +250,32 @@ def tensors_in_parts() -> None:
     train(net, optimizer, batches(seed=7))  # the ranks compute one batch together
 
 
+def a_sequence_in_parts() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 4))
+    ways: Any = {
+        "0": SequenceParallel(),
+        "1": ColwiseParallel(input_layouts=Shard(1)),
+        "2": RowwiseParallel(output_layouts=Replicate()),
+    }
+    parallelize_module(net, init_device_mesh("cpu", (world,)), ways)
+    optimizer = sgd(net)
+    torch.manual_seed(7)
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(2, 4, 4)).pow(2).mean().backward()
+        optimizer.step()
+
+
 def a_pipeline() -> None:
     torch.manual_seed(rank)
     net = nn.Linear(3, 3) if rank == 0 else nn.Linear(3, 1)
@@ -959,7 +985,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
-    in_shards, each_layer_in_shards, tensors_in_parts, a_pipeline, averaged_parameters,
+    in_shards, each_layer_in_shards, tensors_in_parts, a_sequence_in_parts, a_pipeline, averaged_parameters,
     averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,

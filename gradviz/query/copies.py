@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
-from gradviz.query.ops import COPYING
+from gradviz.query.ops import COPYING, OF_PARTS
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_before, method_calls, statement_at
 from gradviz.tracefile import Site
@@ -67,16 +67,17 @@ def _of_numbers(query: Query, row: int) -> int:
 
 
 _FAR = 8  # copies of copies that are followed
+_COPIED = COPYING | OF_PARTS | {"view_as"}
 
 
 def original(query: Query, tensor: int) -> int:
-    """The leaf that requires grad and that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`),
-    perhaps transposed; 0 if it is no copy."""
+    """The leaf that requires grad and that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`,
+    `DTensor.from_local(w)`), perhaps transposed; 0 if it is no copy."""
     found = tensor
     for _ in range(_FAR):
         maker = query.tensors.made(found)
         if isinstance(maker, OpRan):
-            source = maker.inputs[0] if maker.op in COPYING and maker.inputs else 0
+            source = maker.inputs[0] if maker.op in _COPIED and maker.inputs else 0
         elif isinstance(maker, TensorMade):
             base = query.tensors.base(query.tensors.before(found, maker.index))
             source = maker.source or (base.tensor if base is not None and maker.how in COPYING else 0)

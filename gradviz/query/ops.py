@@ -62,6 +62,7 @@ RESHAPING = TRANSPOSING | _and_in_place("squeeze", "unsqueeze") | {
 }  # fmt: skip
 SHAPED_BY_SECOND = _kind("expand_as", "view_as", "reshape_as", "type_as")  # no element of it goes in
 CONVERTING = _kind("to", "type", "type_as", "cpu", "cuda", "float", "double", "half", "bfloat16", "clone")
+OF_PARTS = frozenset({"_FromTorchTensor", "_ToTorchTensor"})  # DTensor.from_local() and to_local()
 SELECTING = _kind("index", "getitem", "select", "slice", "as_strided", "narrow", "diagonal")
 LOOKUPS = _kind(
     "embedding", "index", "index_select", "gather", "take_along_dim", "embedding_bag"

@@ -612,6 +612,28 @@ def a_mesh_of_replicas_and_shards() -> None:
     train(net, sgd(net), batches(), lambda net: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
 
 
+def loss_that_all_ranks_sum() -> None:
+    """The loss is the same on all ranks, and the data are not."""
+    from torch.distributed.nn.functional import all_reduce
+
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        (all_reduce(net(x).pow(2).mean()) / world).backward()
+        optimizer.step()
+
+
+def decayed_after_the_average_on_all_ranks() -> None:
+    net = wrapped(model())
+
+    def decayed(net: Net) -> None:
+        for p in net.parameters():
+            p.grad = p.grad + 0.1 * p.detach()
+
+    train(net, sgd(net), batches(), decayed)
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -981,6 +1003,29 @@ def gradients_gathered_and_one_taken() -> None:
     train(net, sgd(net), batches(), collect)
 
 
+def assigned_after_the_average_on_one_rank() -> None:
+    net = wrapped(model())
+
+    def decayed(net: Net) -> None:
+        for p in net.parameters():
+            if rank == 0:
+                p.grad = p.grad + 0.1 * p.detach()  # <- ranks-apart
+
+    train(net, sgd(net), batches(), decayed)
+
+
+def averaged_before_another_pass() -> None:
+    net = model()
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        out = net(x)
+        out.pow(2).mean().backward(retain_graph=True)
+        average(net)
+        out.abs().mean().backward()
+        optimizer.step()  # <- ranks-apart
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -992,6 +1037,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
+    loss_that_all_ranks_sum, decayed_after_the_average_on_all_ranks,
     gradients_gathered_and_averaged, experts, a_mesh_of_replicas_and_shards,
     frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
@@ -1006,6 +1052,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     loss_divided_by_another_number_on_each_rank, frozen_later_on_one_rank, frozen_before_it_is_wrapped,
     clipped_by_a_given_norm_of_the_part,
     multiplied_by_another_number_on_each_rank, gradients_gathered_and_one_taken,
+    assigned_after_the_average_on_one_rank, averaged_before_another_pass,
 )  # fmt: skip
 
 

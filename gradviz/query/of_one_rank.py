@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
-from gradviz.query.ops import DROPOUTS, RUNNING
+from gradviz.query.cuts import op_of
+from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
 from gradviz.query.query import Query
 from gradviz.query.training import Training
 from gradviz.query.upstream import Upstream
@@ -37,9 +38,19 @@ def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
 def _given_to_others(query: Query) -> set[int]:
     """The tensors that are given to collectives, but for leaves that require grad: the results of a network that ranks
     gather before the loss."""
-    tensors = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
+    given = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
     last = query.trace.count - 1
+    tensors = {
+        *given,
+        *(_copied(query, tensor) for tensor in given),
+    }  # functions with a gradient give a copy away
     return {t for t in tensors if t and not query.tensors.is_leaf_that_requires_grad(t, last)}
+
+
+def _copied(query: Query, tensor: int) -> int:
+    """The tensor that another is a copy of; 0 if it is of none."""
+    op = op_of(query, tensor) if tensor else None
+    return op.inputs[0] if op is not None and op.op in COPYING and op.inputs else 0
 
 
 @dataclass(frozen=True, slots=True)

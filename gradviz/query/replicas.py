@@ -13,10 +13,10 @@ import numpy as np
 
 from gradviz.events.kinds import Stepped
 from gradviz.events.values import Stats
+from gradviz.query.changed_after_average import changed_since, last_average
 from gradviz.query.collective_calls import (
     MixedUp,
     all_reduced,
-    changes_between,
     collective_clock,
     collectives,
     mixed_up,
@@ -228,59 +228,24 @@ class Replicas:
         return [one for one in found if one.name not in self._of_one_rank]
 
     def _apart_at(
-        self, number: int, together: Sequence[Stepped], known: Sequence[str] = ()
+        self, number: int, together: Sequence[Stepped], found_before: Sequence[str] = ()
     ) -> list[Difference]:
-        """The parameters of a step whose gradients differ, but for those that are `known`."""
+        """The parameters of a step whose gradients differ, but for those that were `found_before`."""
         found = []
         at = [step.index for step in together]
         for name in self.common:
             held = zip(self.queries, together, self._tensors(name), strict=True)
-            if name in known or not all(holds(*one) for one in held):
+            if name in found_before or not all(holds(*one) for one in held):
                 continue
-            numbers, gradients = self._gradients(name, at)
+            gradients = self._gradients(name, at)
             if are_apart(gradients):
-                averaged = tuple(map(_was_averaged, self.reduced, numbers, at))
-                changed = self._changed_since(numbers, at) if all(averaged) else ()
+                own = zip(self.queries, self.reduced, self._tensors(name), at, strict=True)
+                averages = [last_average(*one) for one in own]
+                averaged = tuple(one is not None for one in averages)
+                known = [one for one in averages if one is not None]
+                changed = changed_since(known) if all(averaged) else ()
                 found.append(Difference(name, number, gradients, averaged, changed))
         return found
-
-    def _changed_since(self, gradients: Sequence[int], at: Sequence[int]) -> tuple[int, ...]:
-        """The events, one of each rank or 0, that made gradients differ between when they were all-reduced and these
-        events; none if they differed already then."""
-        own = list(zip(self.queries, self.reduced, gradients, at, strict=True))
-        last = [
-            int(pairs[(pairs[:, 0] == grad) & (pairs[:, 1] <= until), 1].max())
-            for _, pairs, grad, until in own
-        ]
-        values = [
-            query.trace.snapshot(grad, event) for (query, _, grad, _), event in zip(own, last, strict=True)
-        ]
-        if not are_same(values):
-            return ()
-        writes = [
-            changes_between(query, grad, since, until)
-            for (query, _, grad, until), since in zip(own, last, strict=True)
-        ]
-        alone = self._at_own_lines(writes)
-        if any(alone):
-            return alone
-        for together in zip(*writes, strict=False):
-            after = [
-                query.trace.snapshot(grad, event)
-                for (query, _, grad, _), event in zip(own, together, strict=True)
-            ]
-            if are_apart(after):
-                return together
-        return ()
-
-    def _at_own_lines(self, writes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Of each rank the first of its writes at a line where some other rank has none; 0 if there is none."""
-        sites = [
-            {event: query.places.site(int(query.trace.events["site"][event])) for event in own}
-            for query, own in zip(self.queries, writes, strict=True)
-        ]
-        on_all = set(sites[0].values()).intersection(*(own.values() for own in sites))
-        return tuple(next((event for event, site in own.items() if site not in on_all), 0) for own in sites)
 
     @cached_property
     def mixed_up(self) -> MixedUp | None:
@@ -394,7 +359,7 @@ class Replicas:
         for name in self.common:
             whole = whole_of(self._values(name, at))
             if whole is not None:
-                found[name] = whole, whole_of(self._gradients(name, at)[1])
+                found[name] = whole, whole_of(self._gradients(name, at))
         return found
 
     # --- of one parameter on each rank
@@ -408,21 +373,16 @@ class Replicas:
             for query, tensor, event in zip(self.queries, self._tensors(name), at, strict=True)
         )
 
-    def _gradients(self, name: str, at: Sequence[int]) -> tuple[tuple[int, ...], tuple[Snapshot | None, ...]]:
-        """The `.grad` of a parameter on each rank at these events: the tensors, 0 for none, and what they are."""
+    def _gradients(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
+        """The `.grad` of a parameter on each rank at these events, None where there is none."""
         own = list(zip(self.queries, self._tensors(name), at, strict=True))
         numbers = tuple(query.tensors.grads.last(tensor, event) or 0 for query, tensor, event in own)
-        values = tuple(
+        return tuple(
             query.trace.snapshot(number, event) if number else None
             for number, (query, _, event) in zip(numbers, own, strict=True)
         )
-        return numbers, values
 
 
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:
     """Whether as many collectives were called before each of the steps, by the events of these on each rank."""
     return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
-
-
-def _was_averaged(pairs: np.ndarray, grad: int, until: int) -> bool:
-    return bool(np.any((pairs[:, 0] == grad) & (pairs[:, 1] <= until)))

@@ -1,0 +1,86 @@
+"""What changes gradients between the average over the ranks and the step that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind
+from gradviz.query.collective_calls import changes_between
+from gradviz.query.query import Query
+from gradviz.query.rank_values import are_apart, are_same
+from gradviz.tracefile import Snapshot
+
+
+class Averaged(NamedTuple):
+    """The `.grad` of a parameter on one rank that was all-reduced before a step: the parameter, the gradient, the event
+    of the last all_reduce, and the step."""
+
+    query: Query
+    parameter: int
+    gradient: int
+    since: int
+    until: int
+
+
+def last_average(query: Query, pairs: np.ndarray, parameter: int, until: int) -> Averaged | None:
+    """The last all_reduce of what was the `.grad` of a parameter, before an event and since it was last None; None if
+    there is none. `pairs` are the gradients and events of what is all-reduced."""
+    events, gradients = query.tensors.grads.of(parameter)
+    before = events <= until
+    events, gradients = events[before], gradients[before]
+    since = int(events[gradients == 0].max(initial=-1))
+    own = np.isin(pairs[:, 0], gradients[events >= since]) & (pairs[:, 1] <= until) & (pairs[:, 1] >= since)
+    if not own.any():
+        return None
+    gradient, event = pairs[own][pairs[own][:, 1].argmax()].tolist()
+    return Averaged(query, parameter, gradient, event, until)
+
+
+def changed_since(averages: Sequence[Averaged]) -> tuple[int, ...]:
+    """The events, one of each rank or 0, that made the `.grad` of a parameter differ between the ranks since it was
+    all-reduced; none if it differed already then."""
+    if not are_same([_value(one, one.since) for one in averages]):
+        return ()
+    changes = [_changes(one) for one in averages]
+    alone = _at_own_lines(averages, changes)
+    if any(alone):
+        return alone
+    for together in zip(*changes, strict=False):
+        if are_apart([_value(one, event) for one, event in zip(averages, together, strict=True)]):
+            return together
+    return ()
+
+
+def _value(one: Averaged, event: int) -> Snapshot | None:
+    """The `.grad` just after an event."""
+    gradient = one.query.tensors.grad(one.parameter, event)
+    return one.query.trace.snapshot(gradient, event) if gradient else None
+
+
+def _changes(one: Averaged) -> list[int]:
+    """The events that write to the `.grad` since the average, or make it another tensor."""
+    events, gradients = one.query.tensors.grads.of(one.parameter)
+    other = gradients != np.append(0, gradients[:-1])[: len(gradients)]
+    own = (events > one.since) & (events < one.until)
+    held = [one.gradient, *gradients[own].tolist()]
+    assigned = events[own & other & (one.query.trace.kinds[events] == Kind.GRAD_ASSIGNED)]
+    written = {
+        event
+        for gradient in dict.fromkeys(held)
+        for event in changes_between(one.query, gradient, one.since, one.until)
+        if one.query.tensors.grad(one.parameter, event) == gradient
+    }
+    return sorted({*written, *assigned.tolist()})
+
+
+def _at_own_lines(averages: Sequence[Averaged], changes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Of each rank the first of its changes at a line where some other rank has none; 0 if there is none."""
+    sites = [
+        {event: one.query.places.site(int(one.query.trace.events["site"][event])) for event in own}
+        for one, own in zip(averages, changes, strict=True)
+    ]
+    on_all = set(sites[0].values()).intersection(*(own.values() for own in sites))
+    return tuple(next((event for event, site in own.items() if site not in on_all), 0) for own in sites)

@@ -67,3 +67,27 @@ def test_a_module_that_is_called_keeps_the_name_of_its_call(torch: Any, tmp_path
         run(net)
         run(other)
     assert leaves(tmp_path / "run.gradviz") == {"model.weight", "model.bias"}
+
+
+class _Own:
+    """An object of the program that is no module, and holds some."""
+
+    def __init__(self, torch: Any) -> None:
+        self.layers = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)]
+
+
+def test_a_parameter_in_an_object_that_is_no_module_is_called_as_it_is_read(
+    torch: Any, tmp_path: Path
+) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        own = _Own(torch)
+        h = torch.ones(4, 3) @ own.layers[0].weight
+        h = h + own.layers[0].bias
+        (h.sum() * own.layers[1].bias).backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        moment = query.at(trace.count - 1)
+        names = {query.labels.of(leaf): leaf for leaf in moment.leaves if moment.grad(leaf)}
+        assert names.keys() == {"own.layers[0].weight", "own.layers[0].bias", "own.layers[1].bias"}
+        for name, leaf in names.items():
+            assert query.labels.tensor_called(name, trace.count - 1) == leaf

@@ -3,6 +3,7 @@ gradient, `.grad` or tangent it is, else `t` and its number."""
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cached_property, lru_cache
 
@@ -19,6 +20,8 @@ from gradviz.sets import contained
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
 _DEEPEST = 3  # calls in calls in a name
+_OF_MODULES = ("Parameter", "Buffer")
+_READABLE = (ast.Name, ast.Attribute, ast.Subscript)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
@@ -71,13 +74,49 @@ class Labels(Lookup):
         return text if len(text) <= LONGEST else ""
 
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
-        """What a tensor that no op made is called: `x.data`, or by the call in the expression at its site."""
+        """What a tensor that no op made is called: `x.data`, a parameter as it is read, others by the call in the
+        expression at their site."""
+        if maker.how in _OF_MODULES:
+            return self._read_as(tensor)
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"
         text = self.places.expression(maker.site)
         is_its_call = re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
         return text if is_its_call and len(text) <= LONGEST else ""
+
+    def _read_as(self, tensor: int) -> str:
+        """The operand by which the first op got a parameter that no call of a module names: `layers[0].weight` of
+        `F.linear(x, layers[0].weight)`; empty if it is no name, attribute or element, or if the op has other inputs
+        than its expression has operands."""
+        self.trace.reach_all()  # where it was read
+        event = self._first_reads.get(tensor)
+        op = None if event is None else self.tensors.op(event)
+        operands = () if op is None else self._operands(op.site)
+        if op is None or len(operands) != len(op.inputs) or op.site not in self.places.of_one_op:
+            return ""
+        text = operands[op.inputs.index(tensor)]
+        return text if len(text) <= LONGEST else ""
+
+    @cached_property
+    def _first_reads(self) -> dict[int, int]:
+        """The first op that read each tensor."""
+        table = self.trace.table(Kind.OP)
+        inputs = table.lists("inputs")
+        tensors, first = np.unique(inputs.values, return_index=True)
+        return dict(zip(tensors.tolist(), table.events[inputs.owners[first]].tolist(), strict=True))
+
+    def _operands(self, site: int) -> tuple[str, ...]:
+        """The operands of the call or the binary operation at a site in their order, those that are no name, attribute
+        or element as empty texts; none where there is neither."""
+        try:
+            found = ast.parse(self.places.expression(site), mode="eval").body
+        except SyntaxError:
+            return ()
+        parts = [found.left, found.right] if isinstance(found, ast.BinOp) else []
+        if isinstance(found, ast.Call):
+            parts = [*found.args, *(keyword.value for keyword in found.keywords)]
+        return tuple(ast.unparse(part) if isinstance(part, _READABLE) else "" for part in parts)
 
     def _is_inner(self, op: OpRan) -> bool:
         """Whether an op is one of those that the derivative of a node consists of: no expression stands for it."""
@@ -182,4 +221,5 @@ class Labels(Lookup):
             for tensor in outputs:
                 if tensor and self.of(tensor) == text:
                     return tensor
-        return 0
+        held = table["tensor"][self.trace.named(table["how"], _OF_MODULES)].tolist()
+        return next((tensor for tensor in held if self.of(tensor) == text), 0)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from gradviz.diagnose import Finding, Report
 from gradviz.events.values import INPUTS
 from gradviz.graph.model import Graph
@@ -13,6 +15,8 @@ from gradviz.query.query import Query
 from gradviz.tracefile import Trace
 from gradviz.words.cured_gradients import cured_gradients
 from gradviz.words.words import Words
+
+_WIDTH = 88  # characters of a line in the stepper
 
 if TYPE_CHECKING:
     from gradviz.replay.cure_outcomes import CureOutcome
@@ -68,6 +72,19 @@ def _told(words: Words, outcome: CureOutcome) -> str:
     in_pass = f", in pass {outcome.number}" if len(words.query.trace.passes) > 1 else ""
     gained = [(words.called(one.leaf), one.before, one.after) for one in outcome.gained]
     return cured_gradients(outcome.op, outcome.line, in_pass, gained)
+
+
+def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str]:
+    """What a pass (None: the last) gives with other values, as lines. Raises ReplayError where that is impossible."""
+    from gradviz.replay.changed_pass import what_if
+    from gradviz.replay.changed_pass_text import what_if_text
+    from gradviz.sources.torch_replay import runner_of
+
+    found = what_if(words, runner_of(words.query, words.at_line), number, sets)
+    console = Console(width=_WIDTH, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(what_if_text(words, found))
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:

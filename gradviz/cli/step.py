@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, fail, traces_argument
 from gradviz.cli.export_moment import export_moment
-from gradviz.cli.replaying import filled_in_at
+from gradviz.cli.replaying import filled_in_at, told_with
 from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.step.group import Group
@@ -80,7 +80,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
 
 
 def _session(trace: Trace, at: int, language: str) -> Session:
-    session = Session(for_moments(trace), at, exporter=export_moment, fill=filled_in_at)
+    session = Session(for_moments(trace), at, exporter=export_moment, fill=filled_in_at, what_if=told_with)
     session.words.speak(language)
     return session
 

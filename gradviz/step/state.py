@@ -3,7 +3,7 @@ terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -55,8 +55,8 @@ class Session:
     session has ended. `message` is what the last command says, and `page` is what it shows instead of the
     stop. `live` means that the script is paused at the last event of the trace. To continue it, a command
     sets `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file; `fill`
-    gives the events around one the elements that a replay computes, and says whether it could. The caller provides
-    both. Raises CommandError if the trace has no events.
+    gives the events around one the elements that a replay computes, and says whether it could; `what_if` tells what a
+    pass gives with other values. The caller provides them. Raises CommandError if the trace has no events.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Session:
         live: bool = False,
         exporter: Callable[[Trace, int, Path], None] | None = None,
         fill: Callable[[Query, int], bool] = lambda query, event: False,
+        what_if: Callable[[Words, int | None, Sequence[str]], list[str]] | None = None,
     ) -> None:
         if not trace.count:
             raise CommandError(f"{trace.path} has no events: there is nothing to step through")
@@ -76,7 +77,8 @@ class Session:
         self.settings = settings or Settings()
         self.live = live
         self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
-        self.exporter, self.fill = exporter, fill
+        self.exporter, self.fill, self.what_if = exporter, fill, what_if
+        self.tried: dict[str, str] = {}  # values that were set, by the names of what they are of
         self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
         self.group: Any = None  # the sessions that are moved together (`gradviz.step.group.Group`)
         self.resume: Resume | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
-from gradviz.step import check_node, elements, group, in_lesson, listing, moves, paused, tells
+from gradviz.step import check_node, elements, group, in_lesson, listing, moves, paused, tells, tried_values
 from gradviz.step.command_error import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -167,6 +167,8 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
         Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
         Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
+        Verb("set", (), "run this pass again with another value: x = 4", tried_values.set_, "NAME = NUMBER"),
+        Verb("unset", (), "take the value of NAME back, or all", tried_values.unset, "[NAME]"),
         Verb(
             "eval",
             ("X",),

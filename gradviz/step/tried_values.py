@@ -1,0 +1,39 @@
+"""`set` and `unset`: what becomes of the pass here if tensors that enter it have other values."""
+
+from __future__ import annotations
+
+from gradviz.step.command_error import CommandError
+from gradviz.step.state import Session
+from gradviz.words.escape import clean
+
+
+def set_(session: Session, argument: str) -> None:
+    """Give a tensor, or an element of it, another value, beside those that have one, and show what the pass gives.
+    Raises CommandError for what is no `NAME = NUMBER`, or where no pass can run again."""
+    name, sign, value = (part.strip() for part in argument.partition("="))
+    if not sign or not name or not value:
+        raise CommandError("set takes NAME = NUMBER, as in set x = 4 or set w[0, 2] = 0")
+    _show(session, {**session.tried, name: value})
+
+
+def unset(session: Session, argument: str) -> None:
+    """Take back one value that was set, or all. Raises CommandError where that was not set."""
+    if argument and argument not in session.tried:
+        raise CommandError("{name} was not set", name=clean(argument))
+    rest = {name: value for name, value in session.tried.items() if argument and name != argument}
+    if rest:
+        _show(session, rest)
+        return
+    session.tried = {}
+    session.message = session.say("all values are as they were recorded")
+
+
+def _show(session: Session, tried: dict[str, str]) -> None:
+    """Show what the pass of this event gives with other values; they are kept if it can be told."""
+    if session.what_if is None:
+        raise CommandError("nothing can run again here")
+    found = session.trace.pass_ending_from(session.position)
+    sets = [f"{name}={value}" for name, value in tried.items()]
+    told = session.what_if(session.words, None if found is None else found.number, sets)
+    session.page = [session.say("with {sets}; unset takes it back", sets=clean(", ".join(sets))), *told]
+    session.tried = tried

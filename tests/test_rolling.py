@@ -388,3 +388,56 @@ def test_depth_is_asked_for_whatever_the_height(traced: Traced) -> None:
     with traced(run) as trace:
         graph = folded(build(trace), depth=3)
     assert {"0", "1", "2", "3"} <= boxes(graph).keys()
+
+
+class Skipping(torch.nn.Module):
+    """Layers that go down, and others that go up, each of which gets what is behind one of the first, too."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.down = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(4)])
+        ups = 1 if shared else 4
+        self.up = torch.nn.ModuleList([torch.nn.Linear(8, 4) for _ in range(ups)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = []
+        for layer in self.down:
+            x = torch.tanh(layer(x))
+            held.append(x)
+        for number in range(4):
+            x = self.up[number % len(self.up)](torch.cat([x, held.pop()], 1))
+        return x
+
+
+def places_called(name: str, shared: bool, traced: Traced) -> list[int]:
+    """How often each place of an op of this name ran."""
+
+    def run() -> None:
+        Skipping(shared)(torch.ones(2, 4)).sum().backward()
+
+    with traced(run) as trace:
+        groups = places(build(trace, 1)).values()
+    return [group.count for group in groups if group.kind == PLACE and group.label == name]
+
+
+def test_an_operation_in_a_loop_over_layers_is_a_box_behind_each(traced: Traced) -> None:
+    assert places_called("tanh", False, traced) == [1, 1, 1, 1]
+    assert places_called("cat", False, traced) == [1, 1, 1, 1]
+
+
+def test_one_in_a_loop_that_repeats_a_layer_is_one_box(traced: Traced) -> None:
+    assert places_called("cat", True, traced) == [4]
+
+
+def test_so_it_is_in_a_loop_that_repeats_a_parameter_of_no_module(traced: Traced) -> None:
+    def run() -> None:
+        w = torch.ones(4, 4, requires_grad=True)
+        h = torch.ones(2, 4)
+        for _ in range(2):
+            h = torch.tanh(torch.relu(h) @ w)
+        h.sum().backward()
+
+    with traced(run) as trace:
+        groups = places(build(trace, 1)).values()
+    counts = {group.label: group.count for group in groups if group.kind == PLACE}
+    assert [counts[name] for name in ("relu", "tanh")] == [2, 2]

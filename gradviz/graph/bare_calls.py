@@ -33,6 +33,8 @@ class Calls:
             and graph.nodes[edge.target].kind == OP
             and _is_learned(graph.nodes[edge.source])
         }
+        self._graph = graph
+        self._read_at = Counter(_place(graph.nodes[name]) for name in self._reading)
         self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
         # for each scope, of equal blocks for each by itself: what was last in it that has parameters
         self._behind: dict[tuple[str, str], Hashable] = {}
@@ -57,14 +59,33 @@ class Calls:
         self._open[node.scope] = node.visit
         return Call(scope, self._behind.get(outer), since[scope], begins)
 
+    def behind(self, node: Node) -> Hashable:
+        """What that has parameters came last, before an operation, in the scope around it; None for nothing. Ask before
+        `of` the same operation."""
+        return self._behind.get((node.scope, node.block))
+
+    def reads_parameters(self, node: Node) -> bool:
+        """Whether an operation reads a leaf that learns."""
+        return node.id in self._reading
+
+    def came_once(self, behind: Hashable) -> bool:
+        """Whether what `behind` told ran once: it is no part of a loop."""
+        if isinstance(behind, str):
+            return behind in self._graph.scopes and self._graph.scopes[behind].calls == 1
+        return behind is None or self._read_at[behind] == 1
+
     def _note(self, node: Node) -> None:
         """Note what reads a parameter, in each scope around it."""
         if node.id not in self._reading:
             return
-        inner: Hashable = (node.file, node.line, node.col)
+        inner: Hashable = _place(node)
         for scope in [*reversed([*scopes_around(node.scope)]), ""]:
             self._behind[scope, node.block], self._since[scope, node.block] = inner, Counter()
             inner = scope
+
+
+def _place(node: Node) -> Hashable:
+    return node.file, node.line, node.col
 
 
 def _is_learned(node: Node) -> bool:

@@ -3,12 +3,13 @@
 A module is a group of all its calls, and so is each operation at its place in the source, and all that one pass
 computed for the graph of a later one. A loop becomes a few boxes with edges back to earlier ones. A module without
 parameters that several others use (one dropout behind each layer) makes no loop: it is a group behind each of these
-(bare_calls.py). Takes linear time."""
+(bare_calls.py), and so is an operation that a loop over layers runs behind each. Takes linear time."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
 from gradviz.graph.bare_calls import Call, Calls
 from gradviz.graph.data_boxes import DataBox, data_boxes
@@ -23,6 +24,15 @@ def places(graph: Graph) -> dict[str, Group]:
     """The scopes and places of a graph as groups by id, each after its parent. The same graph always gives the same
     groups and ids."""
     return _Places(graph).groups
+
+
+class _Turn(NamedTuple):
+    """Operations that ran at one place one after another, the call without parameters that they are in, and the layer
+    behind which they came."""
+
+    run: list[Node]
+    call: Call | None
+    behind: Hashable
 
 
 class _Places:
@@ -40,8 +50,10 @@ class _Places:
         for box in boxes:
             self._add_data(box)
         self._add_passes([node for node in rows if node.in_pass and node.id not in self.home])
-        for run in _runs([node for node in rows if node.id not in self.home]):
-            self._add_run(run)
+        turns = [self._turn(run) for run in _runs([node for node in rows if node.id not in self.home])]
+        chains = self._chains(turns)
+        for turn in turns:
+            self._add_run(turn, is_apart=_place(turn.run[0]) in chains)
         self._place_results()
         self._place_leaves()
         for node in graph.nodes:
@@ -77,14 +89,36 @@ class _Places:
         group.count += is_call and call is not None and call.begins
         return group.id
 
-    def _add_run(self, run: list[Node]) -> None:
-        """Put operations that ran at one place one after another into their groups. A library function may run several;
-        each has a group of its own, which the next call of the function shares. Inside a library's module, the first
-        `add` of each visit shares a group, the second, and so on."""
+    def _turn(self, run: list[Node]) -> _Turn:
+        """Operations that ran at one place one after another; asked in the order in which they ran."""
         first, *others = run
-        parent = self._scope(first.scope, self.calls.of(first))
+        behind = self.calls.behind(first)
+        call = self.calls.of(first)
         for node in others:
             self.calls.of(node)
+        return _Turn(run, call, behind)
+
+    def _chains(self, turns: list[_Turn]) -> set[Hashable]:
+        """The places whose operations are boxes of their own: they ran each time behind another layer, and none of these
+        layers ran twice, as a `cat` in a loop over layers. One box for all would lead from each layer to each other."""
+        behind: dict[Hashable, list[Hashable]] = {}
+        for turn in turns:
+            if turn.call is None and not turn.run[0].visit:
+                behind.setdefault(_place(turn.run[0]), []).append(turn.behind)
+        read = {_place(node) for turn in turns for node in turn.run if self.calls.reads_parameters(node)}
+        return {
+            place
+            for place, layers in behind.items()
+            if 1 < len(layers) == len(set(layers)) and place not in read
+            if all(map(self.calls.came_once, layers))
+        }
+
+    def _add_run(self, turn: _Turn, is_apart: bool) -> None:
+        """Put operations that ran at one place one after another into their groups. A library function may run several;
+        each has a group of its own, which the next call of the function shares, unless each call `is_apart`. Inside a
+        library's module, the first `add` of each visit shares a group, the second, and so on."""
+        run, first = turn.run, turn.run[0]
+        parent = self._scope(first.scope, turn.call)
         period = _period([node.op or node.name for node in run])
         for number, node in enumerate(run):
             name = node.op or node.name
@@ -98,7 +132,7 @@ class _Places:
                 )
                 self.visited[node.scope, node.visit, name] += 1
             else:
-                key = (PLACE, parent, *_place(node), name, number % period)
+                key = (PLACE, parent, *_place(node), name, number % period, turn.behind if is_apart else None)
             group = self._group(key, PLACE, node.name or "?", parent, node.scope)
             group.count += 1
             group.is_inside = bool(node.visit)

@@ -99,8 +99,8 @@ class _Places:
         return _Turn(run, call, behind)
 
     def _chains(self, turns: list[_Turn]) -> set[Hashable]:
-        """The places whose operations are boxes of their own: they ran each time behind another layer, and none of these
-        layers ran twice, as a `cat` in a loop over layers. One box for all would lead from each layer to each other."""
+        """The places whose operations are boxes of their own: they ran each time behind another layer, none of which
+        ran twice, as a `cat` in a loop over layers. One box for all would lead from each layer to each other."""
         behind: dict[Hashable, list[Hashable]] = {}
         for turn in turns:
             if turn.call is None and not turn.run[0].visit:

@@ -38,14 +38,20 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     counts = [len(query.trace.table(Kind.STEPPED).events) for query in ranks.queries]
     if len(set(counts)) < 2 or not ranks.are_averaged:
         return
-    rank = min(zip(counts, ranks.ranks, strict=True))[1]
+    rank = min((count, rank) for count, rank in zip(counts, ranks.ranks, strict=True) if count)[1]
     yield RankFound(
         "the ranks do not make the same number of steps: "
         f"{each_rank(ranks, [plural(count, 'step') for count in counts])}",
-        "give each rank the same number of batches: DistributedSampler(dataset, drop_last=True), or model.join()",
+        _cure(ranks),
         site_of_step(ranks.ranks[rank]),
         tuple(own for own, count in zip(ranks.ranks, counts, strict=True) if count == min(counts)),
     )
+
+
+def _cure(ranks: Replicas) -> str:
+    if len({len(query.trace.passes) for query in ranks.queries}) == 1:
+        return "optimizer.step()  # on all ranks, after each pass that it follows on any"
+    return "give each rank the same number of batches: DistributedSampler(dataset, drop_last=True), or model.join()"
 
 
 RULE = RankRule("ranks-steps", WARNING, "ranks that make fewer steps than others", _search)

@@ -634,6 +634,27 @@ def decayed_after_the_average_on_all_ranks() -> None:
     train(net, sgd(net), batches(), decayed)
 
 
+def own_rows_of_one_batch() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(seed=5)):
+        optimizer.zero_grad()
+        own = net(x.chunk(world)[rank])
+        (own / (1 + 0.1 * number)).pow(2).mean().backward()
+        optimizer.step()
+
+
+def mean_over_the_tokens_of_a_rank() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for number, x in enumerate(batches()):
+        tokens = 2 + (rank + number) % 2
+        optimizer.zero_grad()
+        losses = net(x).squeeze(1).pow(2) * (torch.arange(4) < tokens)
+        (losses.sum() / tokens).backward()
+        optimizer.step()
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -1026,6 +1047,36 @@ def averaged_before_another_pass() -> None:
         optimizer.step()  # <- ranks-apart
 
 
+def stepped_on_rank_0_alone() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        if rank == 0:
+            optimizer.step()  # <- ranks-steps
+
+
+def another_reduction_on_one_rank() -> None:
+    net = wrapped(model())
+    optimizer = sgd(net, 0.01)
+    for x in batches():
+        optimizer.zero_grad()
+        how = "sum" if rank else "mean"
+        nn.functional.mse_loss(net(x), torch.zeros(4, 1), reduction=how).backward()  # <- ranks-arguments
+        optimizer.step()
+
+
+def another_slope_on_one_rank() -> None:
+    torch.manual_seed(0)
+    net = wrapped(nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(0.2 if rank else 0.01), nn.Linear(8, 1)))
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()  # <- ranks-arguments
+        optimizer.step()
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -1037,7 +1088,8 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
-    loss_that_all_ranks_sum, decayed_after_the_average_on_all_ranks,
+    own_rows_of_one_batch, mean_over_the_tokens_of_a_rank, loss_that_all_ranks_sum,
+    decayed_after_the_average_on_all_ranks,
     gradients_gathered_and_averaged, experts, a_mesh_of_replicas_and_shards,
     frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
 )  # fmt: skip
@@ -1053,6 +1105,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     clipped_by_a_given_norm_of_the_part,
     multiplied_by_another_number_on_each_rank, gradients_gathered_and_one_taken,
     assigned_after_the_average_on_one_rank, averaged_before_another_pass,
+    stepped_on_rank_0_alone, another_reduction_on_one_rank, another_slope_on_one_rank,
 )  # fmt: skip
 
 

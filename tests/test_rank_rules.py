@@ -39,7 +39,11 @@ ROOT = Path(__file__).parent.parent
 HEALTHY_NAMES = [*(f"{rule}.cured" for rule in BETWEEN_RANKS), *(one.__name__ for one in HEALTHY)]
 FAULTY_NAMES = [*BETWEEN_RANKS, *(one.__name__ for one in FAULTY)]
 # What a rank has by itself, beside its difference from the others.
-ALSO = {"used_on_one_rank": ["unused-parameter"], "ranks-mode": ["wrong-mode"]}
+ALSO = {
+    "used_on_one_rank": ["unused-parameter"],
+    "ranks-mode": ["wrong-mode"],
+    "stepped_on_rank_0_alone": ["not-updated"],
+}
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,11 @@ LOG_PROBABILITIES = LOGARITHMS | _kind(
     "log_softmax", "logsumexp", "logsigmoid", "log_sigmoid", "special_log_ndtr", "cross_entropy", "nll_loss",
 )  # fmt: skip
 
+# Pointwise ops that a program gives a number.
+POINTWISE_WITH_NUMBERS = _and_in_place("leaky_relu", "elu", "celu", "pow", "mul", "div") | {
+    "softplus", "hardshrink", "softshrink",
+}  # fmt: skip
+
 # Losses.
 REGRESSION_LOSSES = _kind("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
 OF_LOGITS = _kind("cross_entropy", "binary_cross_entropy_with_logits")

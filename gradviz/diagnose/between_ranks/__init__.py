@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gradviz.diagnose.between_ranks import (
     ranks_apart,
+    ranks_arguments,
     ranks_bias,
     ranks_buffers,
     ranks_clip,
@@ -44,6 +45,7 @@ RANK_RULES: tuple[RankRule, ...] = tuple(
         ranks_clip,
         ranks_early_clip,
         ranks_loss,
+        ranks_arguments,
         ranks_bias,
         ranks_buffers,
         ranks_dropout,

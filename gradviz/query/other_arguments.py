@@ -1,0 +1,78 @@
+"""Ops that the ranks of a run call with other numbers, in the same place of the same program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gradviz.events.kinds import Kind
+from gradviz.query.loss_factors import scaled_losses
+from gradviz.query.ops import DROPOUTS, LOSSES, NORMALISING, POINTWISE_WITH_NUMBERS, RECTIFIERS
+from gradviz.query.query import Query
+from gradviz.query.replicas import Replicas
+
+_PASSES = 4  # that are compared
+_LEAST = 2  # passes: in one, the numbers may be those of its data
+_NAMED = DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
+
+
+class Called(NamedTuple):
+    """An op before a pass: its name, line, arguments that are no tensors, the shape of its result, and the event."""
+
+    op: str
+    line: int
+    args: str
+    shape: object
+    event: int
+
+
+class OtherArguments(NamedTuple):
+    """An op that ranks call with other arguments, in each of some passes: by rank, as it was in the first of them."""
+
+    calls: tuple[Called, ...]
+    passes: int
+
+
+def other_arguments(ranks: Replicas) -> OtherArguments | None:
+    """The first op that is not called with the same arguments on all ranks, though each rank has the same in each of
+    the first passes; None if there is none, or where the ranks do not call the same ops."""
+    own = [query.of(called_before_passes) for query in ranks.queries]
+    passes = list(zip(*own, strict=False))
+    if len(passes) < _LEAST or not all(_are_alike(together) for together in passes):
+        return None
+    for place in range(min(len(calls) for together in passes for calls in together)):
+        calls = [tuple(calls[place] for calls in together) for together in passes]
+        told = {tuple(call.args for call in together) for together in calls}
+        if len(told) == 1 and len(set(*told)) > 1:
+            return OtherArguments(calls[0], len(passes))
+    return None
+
+
+def called_before_passes(query: Query) -> list[list[Called]]:
+    """The ops with numbers of their own that each of the first passes goes through, but for those that only multiply
+    its loss. Use `query.of(called_before_passes)`."""
+    ops = query.trace.table(Kind.OP)
+    named = ops.events[query.trace.named(ops["op"], _NAMED) & (ops["in_pass"] == 0)]
+    losses = query.of(scaled_losses)
+    found, since = [], -1
+    for number, one in enumerate(query.trace.passes[:_PASSES]):
+        loss = losses[number] if number < len(losses) else None
+        apart = {event for event, _ in loss.numbers} if loss is not None else set()
+        events = named[(named > since) & (named < one.first)].tolist()
+        found.append(
+            [_called(query, event) for event in events if event not in apart and query.nodes.of_op(event)]
+        )
+        since = one.first
+    return found
+
+
+def _called(query: Query, event: int) -> Called:
+    op = query.tensors.op(event)
+    site = query.places.site(op.site)
+    line = 0 if site is None else site.place.line
+    return Called(op.op, line, op.args, query.trace.shape(op.outputs[0]) if op.outputs else None, event)
+
+
+def _are_alike(together: Sequence[list[Called]]) -> bool:
+    """Whether ranks call the same ops at the same lines, with results of the same shapes."""
+    return len({tuple((call.op, call.line, call.shape) for call in calls) for calls in together}) == 1

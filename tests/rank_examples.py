@@ -36,6 +36,7 @@ CURES = {
         f"{_AVERAGING}    nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n",
     ),
     "ranks-arguments": ("nn.Dropout(0.1 + 0.4 * rank)", "nn.Dropout(0.1)"),
+    "ranks-hooks": ("if rank == 1:", "if rank >= 0:"),
     "ranks-bias": ("linear(x, part, bias))  # <- ranks-bias", "linear(x, part)) + bias"),
     "ranks-loss": ("    loss = loss * (1 + rank)", "    loss = loss * 2"),
     "ranks-frozen": ("if rank == 1:", "if rank >= 0:"),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gradviz.events.field_types import Rule
@@ -15,6 +16,9 @@ from gradviz.events.listener import NO_RULE
 _FILE = Path(__file__).parent.parent / "formulas.json"
 _PLAIN = (int, float, str, bool, type(None))
 _DEFAULTS = {"ord": 2, "reduction": "mean"}  # of arguments that a formula depends on
+_DEFAULTS_OF: dict[str, dict[str, Any]] = {"clamp": {"min": None, "max": None}}  # by op
+_NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+_ALIASES = {"clip": "clamp", "clip_": "clamp"}
 _TENSORS = {"condition", "indices", "target"}  # arguments that are never numbers
 _OF_CROSS_ENTROPY = Rule((("x", "(softmax(x) − one-hot) / N"), ("target", "")))
 _PLAIN_LOSS = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
@@ -32,6 +36,7 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
         return _OF_CROSS_ENTROPY if _is_plain_loss(args, kwargs) else NO_RULE
     if name == "rpow" and len(args) == 2:
         name, args = "pow", args[::-1]
+    name = _ALIASES.get(name, name)
     rows = _table().get(name) or _table().get(name.rstrip("_"))
     if rows is None:
         return NO_RULE
@@ -43,7 +48,8 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     row = _row(rows, inputs, of_number, named)
     if row is not None and not given and not named:
         named.update((argument, value) for argument, value in _DEFAULTS.items() if argument in row["args"])
-    found = NO_RULE if row is None else _filled(row, given, named)
+    defaults = _DEFAULTS_OF.get(name.rstrip("_"), {})
+    found = NO_RULE if row is None else _filled(row, given, named, defaults)
     return _of_mean(found) if name == "nll_loss" and _is_plain_loss(args, kwargs) else found
 
 
@@ -99,11 +105,16 @@ def _row(
     return max(fitting, key=lambda row: len(named.keys() & {*row["args"]}), default=None)
 
 
-def _filled(row: dict[str, Any], given: Sequence[Any], named: dict[str, Any]) -> Rule:
-    """The formulas of a row for these arguments."""
+def _filled(
+    row: dict[str, Any],
+    given: Sequence[Any],
+    named: dict[str, Any],
+    defaults: Mapping[str, Any] = _NO_DEFAULTS,
+) -> Rule:
+    """The formulas of a row for these arguments; `defaults` are those of arguments that the call leaves out."""
     known = {name: value for name, value in named.items() if name in row["args"]}
     plain = (name for name in row["args"] if name not in _TENSORS)
-    values = dict(zip(plain, given, strict=False)) | known
+    values = {**defaults, **dict(zip(plain, given, strict=False)), **known}
     pairs = zip(row["inputs"], row["texts"], strict=True)
     formulas = tuple((name, with_values(_chosen(text, values), values)) for name, text in pairs)
     return Rule(formulas, row["elementwise"])

@@ -19,7 +19,8 @@ _DEFAULTS = {"ord": 2, "reduction": "mean"}  # of arguments that a formula depen
 _DEFAULTS_OF: dict[str, dict[str, Any]] = {"clamp": {"min": None, "max": None}}  # by op
 _NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 _ALIASES = {"clip": "clamp", "clip_": "clamp"}
-_TENSORS = {"condition", "indices", "target"}  # arguments that are never numbers
+_TARGET = "target"
+_TENSORS = {"condition", "indices", _TARGET}  # arguments that are never numbers
 _OF_CROSS_ENTROPY = Rule((("x", "(softmax(x) − one-hot) / N"), ("target", "")))
 _PLAIN_LOSS = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
 _UNKNOWN: Any = object()
@@ -100,9 +101,15 @@ def _row(
     fitting = [
         row
         for row in rows
-        if (row["variadic"] or len(row["inputs"]) == inputs) and ("base" in row["args"]) == of_number
+        if (row["variadic"] or inputs in _counts(row)) and ("base" in row["args"]) == of_number
     ]
     return max(fitting, key=lambda row: len(named.keys() & {*row["args"]}), default=None)
+
+
+def _counts(row: dict[str, Any]) -> tuple[int, int]:
+    """How many inputs an op of a row has: without and with the target of a loss, which comes behind them."""
+    count = len(row["inputs"])
+    return count, count + (_TARGET in row["args"])
 
 
 def _filled(
@@ -117,7 +124,8 @@ def _filled(
     values = {**defaults, **dict(zip(plain, given, strict=False)), **known}
     pairs = zip(row["inputs"], row["texts"], strict=True)
     formulas = tuple((name, with_values(_chosen(text, values), values)) for name, text in pairs)
-    return Rule(formulas, row["elementwise"])
+    target = ((_TARGET, ""),) if _TARGET in row["args"] else ()
+    return Rule(formulas + target, row["elementwise"])
 
 
 def _chosen(text: Any, values: Mapping[str, Any]) -> str:

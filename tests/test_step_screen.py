@@ -111,6 +111,24 @@ def test_every_graph_fits_and_its_edges_lead_down(tmp_path: Path, text: str) -> 
         assert seen > trace.count
 
 
+def test_what_stands_beside_a_graph_is_one_column_in_korean_too(tmp_path: Path) -> None:
+    text = "y = torch.tensor([2.0], requires_grad=True) * 3\nw = y.detach()\n"
+    with open_trace(lesson(tmp_path, text)) as trace:
+        session = Session(trace)
+        session.words.speak("ko")
+        session.go(trace.count - 1)
+        lines = graph(session).splitlines()
+        assert "없음" in lines[-1]
+        columns = [
+            cell_len(line[: line.index(f"{name} = ")])
+            for line in lines
+            for name in ("y", "w")
+            if f" {name} = " in line
+        ]
+        assert len(columns) == 2
+        assert len(set(columns)) == 1
+
+
 def test_the_edges_of_a_graph_are_those_of_the_nodes(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, EVERYTHING)) as trace:
         made = [event for event in trace if isinstance(event, NodeMade)]

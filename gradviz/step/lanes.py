@@ -140,6 +140,7 @@ def _text(line: Text, spot: Spot | None, words: str, lanes: int, names: int, wid
     if spot is None:
         return text.append(shortened(f"↓ {words}", room), style=_CURRENT)
     style = _STYLES[spot.state]
-    text.append(shortened(spot.name.ljust(names), room), style=style)
+    wide = cell_len(spot.name)
+    text.append(shortened(spot.name + " " * max(names - wide, 0), room), style=style)
     known = f"  {spot.text}" if spot.text else ""
-    return text.append(shortened(known, max(room - max(names, len(spot.name)), 0)), style=style)
+    return text.append(shortened(known, max(room - max(names, wide), 0)), style=style)

@@ -150,10 +150,15 @@ def images() -> None:
     F.cross_entropy(net(torch.randn(4, 1, 10, 10)), torch.tensor([0, 1, 1, 0])).backward()
 
 
+def functions_of_numpy() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    (np.exp(x) + np.sum(x) + np.stack([x, np.tanh(x)])).sum().backward()
+
+
 PROGRAMS: dict[Callable[[], None], int] = {
     views_and_writes: 1, layers_with_random_numbers: 3, hidden_state: 3, two_losses_of_one_trunk: 2,
     written_through_data: 3, filled_through_data: 2, data_that_becomes_a_leaf: 2, gradient_penalty: 2,
-    reflected_operators: 1, images: 1,
+    reflected_operators: 1, images: 1, functions_of_numpy: 1,
 }  # fmt: skip
 
 

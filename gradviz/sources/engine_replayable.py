@@ -113,7 +113,7 @@ class EngineReplayable:
         while self.undo:
             self.undo.pop()()
 
-    def _replace(self, names: dict[str, Any], name: str, by: Any) -> None:
+    def _replace(self, names: dict[Any, Any], name: Any, by: Any) -> None:
         self.undo.append(functools.partial(names.__setitem__, name, names[name]))
         names[name] = by
 
@@ -221,13 +221,13 @@ def _writes(name: str) -> bool:
     return last.endswith("_") or last == "setitem"
 
 
-def _namespaces() -> Iterator[dict[str, Any]]:
+def _namespaces() -> Iterator[dict[Any, Any]]:
     """The names of the engine's modules, and the dictionaries among them."""
     for name, module in list(sys.modules.items()):
         if name == "gradviz.engine" or name.startswith("gradviz.engine."):
             yield vars(module)
             for value in list(vars(module).values()):
-                if type(value) is dict and value and all(type(key) is str for key in value):
+                if type(value) is dict:
                     yield value
 
 

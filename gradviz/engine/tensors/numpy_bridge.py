@@ -36,11 +36,14 @@ UFUNCS |= _OTHERS
 _OF_SCIPY = {ufunc.__name__: ufunc for ufunc in UFUNCS if isinstance(ufunc, Function)}
 
 
-def _by_axis(function: Callable) -> Callable:
-    """A reduction that takes NumPy's names for its arguments."""
+def _by_axis(name: str) -> Callable:
+    """A reduction of `ops` that takes NumPy's names for its arguments. A recording may put another function in its
+    place."""
 
     def call(x: Tensor, axis: Any = None, keepdims: Any = False, **_: Any) -> Tensor:
-        return function(x, axis, bool(keepdims) if keepdims is not np._NoValue else False)
+        keepdim = bool(keepdims) if keepdims is not np._NoValue else False
+        reduced: Tensor = getattr(ops, name)(x, axis, keepdim)
+        return reduced
 
     return call
 
@@ -76,10 +79,10 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 FUNCTIONS: dict[Any, Callable] = {
-    np.prod: _by_axis(ops.prod),
-    np.min: _by_axis(ops.amin),
-    np.any: _by_axis(ops.any),
-    np.all: _by_axis(ops.all),
+    np.prod: _by_axis("prod"),
+    np.min: _by_axis("amin"),
+    np.any: _by_axis("any"),
+    np.all: _by_axis("all"),
     np.cumsum: lambda x, axis: ops.cumsum(x, axis),
     np.cumprod: lambda x, axis: ops.cumprod(x, axis),
     np.flip: _flip,
@@ -96,9 +99,9 @@ FUNCTIONS: dict[Any, Callable] = {
     np.linalg.det: ops.det,
     np.linalg.solve: ops.solve,
     np.sinc: ops.functions["sinc"],
-    np.sum: _by_axis(ops.sum),
-    np.mean: _by_axis(ops.mean),
-    np.max: _by_axis(ops.amax),
+    np.sum: _by_axis("sum"),
+    np.mean: _by_axis("mean"),
+    np.max: _by_axis("amax"),
     np.reshape: lambda x, shape: ops.reshape(x, shape),
     np.transpose: _transpose,
     np.swapaxes: ops.transpose,

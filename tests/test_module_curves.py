@@ -218,6 +218,23 @@ def test_equal_modules_of_a_deep_network_share_a_row(tmp_path: Path) -> None:
     assert [(row.path, row.count, row.own) for row in rows] == [("net", 1, 0), ("net.*", 45, 6)]
 
 
+def test_a_frozen_network_that_was_never_called_is_one_row(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        net, average = (
+            torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+            for _ in range(2)
+        )
+        average.requires_grad_(False)
+        net(torch.ones(1, 2)).sum().backward()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), net.parameters(), strict=True):
+                slow.mul_(0.9).add_(0.1 * fast)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        rows = model_summary(Query(trace))
+    assert [row.path for row in rows] == ["net", "net.0", "net.1", "net.2", "average"]
+    assert (rows[-1].type, rows[-1].own, rows[-1].modules) == ("2 modules, not called", 13, 2)
+
+
 def test_states_in_shared_memory_are_found_for_many_tensors_as_for_one(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz", values="full"):
         w = torch.ones(3, requires_grad=True)

@@ -21,7 +21,8 @@ class ModuleRow:
     """A module, or `count` equal ones whose paths differ in numbers: `h.*.attn`. `shapes` are those of its own
     parameters by name, `own` is how many elements they have in one module, `trainable` how many of these require grad
     at the end. `ops` is how many ops ran in its first call (None: that was not recorded), with those of modules
-    inside, and `flops` how many floating-point operations these were (None: that was not measured)."""
+    inside, and `flops` how many floating-point operations these were (None: that was not measured). A row for a
+    network that was never called stands for all of its `modules`."""
 
     path: str
     type: str
@@ -32,6 +33,7 @@ class ModuleRow:
     ops: int | None = None
     flops: float | None = None
     paths: list[str] = field(default_factory=list)
+    modules: int = 1
 
     @property
     def count(self) -> int:
@@ -49,7 +51,7 @@ def model_summary(query: Query) -> list[ModuleRow]:
     if is_profiled(query):
         for path, flops in flops_of_stretches(query, query.of(_first_calls)).items():
             rows[path].flops = flops
-    ordered = _ordered(rows)
+    ordered = _ordered(_joined(rows))
     for row in ordered:
         row.depth = sum(outer in rows for outer in _around(row.path))
     return ordered if len(ordered) <= _MOST_ROWS else _rolled(ordered)
@@ -90,6 +92,33 @@ def _add_parameters(query: Query, rows: dict[str, ModuleRow]) -> None:
         row.shapes += ((own_name, snapshot.shape),)
         row.own += size
         row.trainable += size if snapshot.flags & REQUIRES_GRAD else 0
+
+
+def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
+    """Rows in which a frozen network that was never called, as an average of the weights, is one."""
+    networks: dict[str, list[ModuleRow]] = {}
+    for row in rows.values():
+        networks.setdefault(row.path.partition(".")[0], []).append(row)
+    return {
+        row.path: row
+        for name, own in networks.items()
+        for row in ([_copy_of(name, own)] if len(own) > 1 and _is_never_used(own) else own)
+    }
+
+
+def _is_never_used(rows: Iterable[ModuleRow]) -> bool:
+    return not any(row.type or row.trainable for row in rows)
+
+
+def _copy_of(name: str, rows: list[ModuleRow]) -> ModuleRow:
+    return ModuleRow(
+        name,
+        f"{len(rows)} modules, not called",
+        0,
+        own=sum(row.own for row in rows),
+        paths=[name],
+        modules=len(rows),
+    )
 
 
 def _around(path: str) -> list[str]:

@@ -965,6 +965,34 @@ def test_of_very_many_gradients_on_their_way_only_the_number_is_told(
     assert max(map(len, told)) < 800
 
 
+class Tuned(nn.Module):
+    """A frozen layer and others that learn, on inputs with positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.frozen.requires_grad_(False)
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(12)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(4).float().exp().cos()
+        return self.layers(self.frozen(x) + positions)
+
+
+@needs_chromium
+def test_a_page_tells_frozen_modules_and_what_records_no_graph(traced: Callable, opened: Callable) -> None:
+    model = Tuned()
+    page = opened(traced(lambda: model(torch.ones(2, 4)).sum().backward()))
+    told = page.boxes().values()
+    assert [lines[0] for lines in told if "frozen" in lines] in (
+        ["0 · Linear"],
+        ["frozen · Sequential"],
+    )
+    passive = page.tab.locator("#nodes .group.place.passive").all_text_contents()
+    assert sorted(text.split()[0] for text in passive) == ["add", "cos", "exp", "to"]
+    assert page.count("#nodes .group.place:not(.passive)") > 0
+
+
 def test_the_parts_of_a_page_are_in_the_package() -> None:
     here = Path(page_of.__file__).parent
     around_a_page = {"widget.js"}  # of a notebook

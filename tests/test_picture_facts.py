@@ -12,6 +12,7 @@ from gradviz.graph.build import build
 from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.textbook import textbook
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words.escape import plain_name
 from gradviz.words.words import Words
 
 
@@ -54,3 +55,11 @@ def test_nothing_is_added_to_none_or_to_zero(trace: Trace, number: int) -> None:
 def test_a_textbook_has_both_amounts(trace: Trace) -> None:
     scene = textbook(Words(trace), build(trace, 2))
     assert any(text == ".grad = 0.6 (before) + 0.6" for t in scene.things.values() for _, text in t.lines)
+
+
+def test_of_a_long_path_a_box_shows_the_end_and_of_an_expression_the_beginning() -> None:
+    assert plain_name("model.layers.0.q_proj.weight", 16) == "…0.q_proj.weight"
+    assert (
+        plain_name("torch.randn(3, 3, requires_grad=True) * scale_of_all", 24) == "torch.randn(3, 3, requi…"
+    )
+    assert plain_name("w", 24) == "w"

@@ -133,7 +133,7 @@ function legendRow(leaf, number) {
   return element("button", { type: "button", class: `colour${number % COLOURS}`, title: leaf.name,
     onclick: () => selectLeaf(leaf.name), onpointerenter: () => emphasize(number), onpointerleave: () => emphasize(-1),
     onfocus: () => emphasize(number), onblur: () => emphasize(-1) },
-  element("i"), element("span", {}, leaf.name), element("b", {}));
+  element("i"), element("span", {}, element("bdi", {}, leaf.name)), element("b", {}));
 }
 
 function selectLeaf(name) {

@@ -24,6 +24,9 @@ function widthOf(text, role) {
   return widths.get(key);
 }
 
+// A name as a short text: of a long path its end, which tells it from others.
+const cutName = (name, most) =>
+  (name.length > most && /^[\w.[\]]+$/.test(name) ? `…${name.slice(name.length - most + 1)}` : cut(name, most));
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // --- the text of a box: lines of {role, text}; their number is the same at every event
@@ -65,7 +68,7 @@ function ownLines(id, k) {
   }
   const value = valueOf(node, k);
   const lines = [
-    { role: node.name ? "name" : "unnamed", text: cut(nameOf(id), 32) },
+    { role: node.name ? "name" : "unnamed", text: cutName(nameOf(id), 32) },
     ...autogradLines(node, k),
     { role: value && value.odd ? "odd" : "fact", text: valueLine(shapeText(node), value) },
   ];
@@ -101,11 +104,11 @@ function groupLines(group, k) {
   ];
 }
 
-// The gradients of the parameters in a group; null if no parameter wants one.
+// The gradients of the parameters in a group; null if it has none.
 function gradLine(group, k) {
   if (group.kind !== "scope") return null;
   const wanting = wantingIn(group);
-  if (!wanting.length) return null;
+  if (!wanting.length) return isFrozen(group) ? { role: "fact", text: said("frozen") } : null;
   const grads = wanting.map((node) => gradOf(node, k)).filter((grad) => grad);
   if (!grads.length) return { role: "none", text: ".grad = None" };
   if (grads.some((grad) => grad.odd)) return { role: "odd", text: said(".grad with NaN or inf") };
@@ -113,6 +116,13 @@ function gradLine(group, k) {
   const without = wanting.length - grads.length;
   return { role: "grad", text: `.grad norm ${Number(norm.toPrecision(4))}${without ? said(", {without} of {count} without", { without, count: wanting.length }) : ""}` };
 }
+
+// Whether there are parameters in a group of which none requires grad.
+const isFrozen = (group) => {
+  let held = false;
+  everyNode(group, (node) => (held = held || Boolean(node.leaf && node.parameter)));
+  return held;
+};
 
 // The parameters in a group that require grad, in their last version.
 function wantingIn(group) {
@@ -215,7 +225,7 @@ function drawnFrame({ id, x, y, w, h, depth }) {
 function drawnBox({ id, x, y, w, h }) {
   const group = app.view.groupOf.get(id);
   const node = app.view.nodeOf.get(id);
-  const base = group ? `node group ${group.kind}${isCutAt(id) ? " cut" : ""}` : nodeClasses(node);
+  const base = group ? groupClasses(group) : nodeClasses(node);
   const g = svg("g", { class: base, "data-id": id, id: `box-${id}`, transform: `translate(${round(x - w / 2)} ${round(y - h / 2)})` });
   if (group && group.kind !== "place") {
     g.append(svg("rect", { x: 4, y: -4, width: w, height: h, rx: 6, class: "behind" }));
@@ -243,6 +253,18 @@ function drawnBox({ id, x, y, w, h }) {
 
 // Whether a gradient stops where data comes into a box.
 const isCutAt = (id) => app.view.edges.some((edge) => edge.cut && edge.kind === "data" && shownAs(edge.target) === id && shownAs(edge.source) !== id);
+
+function groupClasses(group) {
+  const flags = { cut: isCutAt(group.id), passive: group.kind === "place" && isPassive(group) };
+  return ["node", "group", group.kind, ...Object.keys(flags).filter((flag) => flags[flag])].join(" ");
+}
+
+// Whether no operation of a group made a node.
+function isPassive(group) {
+  let found = true;
+  everyNode(group, (node) => (found = found && !(node.kind === "op" && node.gradFn)));
+  return found;
+}
 
 function nodeClasses(node) {
   const flags = {

@@ -8,7 +8,7 @@ from typing import Any
 from gradviz.events.kinds import Kind
 from gradviz.page.values_over_time import norm
 from gradviz.tracefile import Trace
-from gradviz.words.escape import plain
+from gradviz.words.escape import plain_name
 
 MOST_PASSES = 1000  # if there are more, a regular sample
 MOST_LEAVES = 60  # the first ones
@@ -26,7 +26,7 @@ def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
         first, end = told.events.searchsorted([run.first, last + 1])
         for k in told.events[first:end].tolist():
             event = told.object(k)
-            name = plain(called(event.tensor), 40)
+            name = called(event.tensor)
             if name not in leaves and len(leaves) == MOST_LEAVES:
                 continue
             row = leaves.setdefault(name, [None] * len(passes))
@@ -36,5 +36,5 @@ def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
                 row[position] = "odd" if stats.nan or stats.inf else norm(snapshot)
     return {
         "passes": [run.number for run in passes],
-        "leaves": [{"name": name, "norms": row} for name, row in leaves.items()],
+        "leaves": [{"name": plain_name(name, 60), "norms": row} for name, row in leaves.items()],
     }

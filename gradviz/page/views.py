@@ -26,7 +26,7 @@ from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words
 from gradviz.words.chain_rule import why
-from gradviz.words.escape import plain, visible
+from gradviz.words.escape import plain, plain_name, visible
 from gradviz.words.numbers import value_label
 from gradviz.words.phase import phase
 from gradviz.words.rows import rows_of_event
@@ -197,7 +197,7 @@ def _node(
     """A node as plain data; empty attributes are left out. In a small graph a tensor says what it is for autograd."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
-        "name": plain(node.name, 60) if node.name else None,
+        "name": plain_name(node.name, 60) if node.name else None,
         "called": "" if node.name or node.called == f"t{node.number}" else plain(node.called),
         "op": plain(node.op, 60) if node.op else None,
         "gradFn": plain(node.grad_fn, 60) if node.grad_fn else None,

@@ -9,7 +9,7 @@ from gradviz.graph.model import LEAF, TENSOR, Apart, Node
 from gradviz.pictures.boxes import box_lines
 from gradviz.pictures.default_arguments import shown_arguments
 from gradviz.tracefile import Snapshot
-from gradviz.words.escape import plain
+from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
 from gradviz.words.numbers import has_odd, plural, value_label
 from gradviz.words.rank_names import called_ranks, told_apart
@@ -61,7 +61,7 @@ def _briefly(node: Node, show: str) -> list[Line]:
 
 def _tensor(node: Node, show: str) -> list[Line]:
     named = node.name is not None
-    name = plain(node.label, 40)
+    name = plain_name(node.label, 40)
     lines = [("name" if named else "unnamed", name), ("fact", facts(node))]
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))

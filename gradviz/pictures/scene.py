@@ -14,7 +14,7 @@ from gradviz.pictures.frames import frames
 from gradviz.pictures.node_text import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
 from gradviz.pictures.shorten import Reference, shortened
 from gradviz.system.paths import file_name
-from gradviz.words.escape import plain
+from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import SHOWN, value_label
 
 CROWD = 60  # in a graph with more nodes, unnamed nodes have less text
@@ -211,7 +211,7 @@ def _unreached(graph: Graph) -> set[str]:
 
 def _reference(reference: Reference, frame: str) -> Thing:
     node = reference.node
-    name = plain((node.base or node.id) if node.kind == GRAD_FN else node.label, 40)
+    name = plain_name((node.base or node.id) if node.kind == GRAD_FN else node.label, 40)
     line = ("reference", f"{name}.grad" if node.kind == GRAD_FN else name)
     classes = [*style.node_classes(node), "reference"]
     return Thing(reference.id, classes, [line], _tooltip(node), frame)

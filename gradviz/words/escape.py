@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, invisible, direction-changing characters
+_PATH = re.compile(r"[\w.\[\]]+")
 _MOST = 10_000  # characters of one text that a person is shown
 
 
@@ -63,6 +65,12 @@ def shortened_left(text: str, width: int) -> str:
     """Text of at most `width` characters; if it was cut, it begins with an ellipsis: the end of a long name tells it
     from others."""
     return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 0) :]
+
+
+def plain_name(name: str, limit: int) -> str:
+    """A name as a short line, as `plain`: of a long path, as `encoder.layers.0.weight`, its end, which tells it from
+    others, and of anything else its beginning."""
+    return clean(shortened_left(name, limit)) if _PATH.fullmatch(name) else plain(name, limit)
 
 
 def plain(text: str, limit: int = 60) -> str:

@@ -655,6 +655,20 @@ def mean_over_the_tokens_of_a_rank() -> None:
         optimizer.step()
 
 
+def parts_accumulated() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+    optimizer = sgd(net)
+    for number, x in enumerate(batches(4)):
+        net.set_requires_gradient_sync(number % 2 == 1)
+        (net(x).pow(2).mean() / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -1077,6 +1091,19 @@ def another_slope_on_one_rank() -> None:
         optimizer.step()
 
 
+def parts_never_synchronised() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net)
+    net.set_requires_gradient_sync(False)
+    optimizer = sgd(net)
+    for x in batches():
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()  # <- ranks-unreduced
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -1088,7 +1115,7 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
-    own_rows_of_one_batch, mean_over_the_tokens_of_a_rank, loss_that_all_ranks_sum,
+    parts_accumulated, own_rows_of_one_batch, mean_over_the_tokens_of_a_rank, loss_that_all_ranks_sum,
     decayed_after_the_average_on_all_ranks,
     gradients_gathered_and_averaged, experts, a_mesh_of_replicas_and_shards,
     frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
@@ -1106,6 +1133,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     multiplied_by_another_number_on_each_rank, gradients_gathered_and_one_taken,
     assigned_after_the_average_on_one_rank, averaged_before_another_pass,
     stepped_on_rank_0_alone, another_reduction_on_one_rank, another_slope_on_one_rank,
+    parts_never_synchronised,
 )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ def homeless(case: Case) -> list[int]:
     still = ~contained(leaves, _changed_between(case)) & ~contained(leaves, sorted(case.training.trained))
     sharded = _sharded(case, came["tensor"])
     found = leaves[still & (counts > 1)].tolist()
-    return [leaf for leaf in found if case.trace.parameters.get(leaf) not in sharded]
+    names = sharded | _in_parts(case) if found else sharded
+    return [leaf for leaf in found if case.trace.parameters.get(leaf) not in names]
 
 
 def _changed_between(case: Case) -> np.ndarray:
@@ -37,6 +38,18 @@ def _changed_between(case: Case) -> np.ndarray:
         and case.query.tensors.writer(event) not in CLAMPING
     }
     return np.array(sorted(found), np.int64)
+
+
+def _in_parts(case: Case) -> set[str]:
+    """The names of the parameters of optimizers that lie on several ranks in parts: where no pass reduces the gradient
+    of the whole, they have none."""
+    last = case.trace.count - 1
+    values = {tensor: case.trace.snapshot(tensor, last) for tensor in case.training.holders}
+    return {
+        name
+        for tensor, value in values.items()
+        if value is not None and value.part is not None and (name := case.trace.parameters.get(tensor))
+    }
 
 
 def _sharded(case: Case, accumulating: np.ndarray) -> set[str]:

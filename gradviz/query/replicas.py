@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.events.kinds import Stepped
+from gradviz.events.kinds import Kind, Stepped
 from gradviz.events.values import Stats
 from gradviz.query.changed_after_average import changed_since, last_average
 from gradviz.query.collective_calls import (
@@ -349,6 +349,24 @@ class Replicas:
             compared += masks[0].size if 0 < masks[0].sum() < masks[0].size else 0
             first = first if first >= 0 else together[0][0]
         return first if compared >= _FEWEST_DROPPED else -1
+
+    @cached_property
+    def names_of_parts_without_gradient(self) -> list[str]:
+        """The parameters that lie on the ranks in parts, if none of these has a gradient at the first step, though the
+        passes before it gave gradients to the whole parameters, which have the same names."""
+        if not self.steps or not self.common:
+            return []
+        at = [step.index for step in self.steps[0]]
+        for query, event in zip(self.queries, at, strict=True):
+            came = query.trace.table(Kind.ACCUMULATED)
+            got = {query.names.of(tensor) for tensor in came["tensor"][came.events < event].tolist()}
+            if not got.issuperset(self.common):
+                return []
+        for name in self.common:
+            parts = [value is not None and value.part is not None for value in self._values(name, at)]
+            if not all(parts) or any(self._gradients(name, at)):
+                return []
+        return self.common
 
     @cached_property
     def wholes(self) -> dict[str, tuple[Stats, Stats | None]]:

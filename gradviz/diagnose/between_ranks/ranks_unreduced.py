@@ -19,6 +19,8 @@ before a step but the last. Or average by hand, before the step.
 Also reported: gradients that `broadcast` or `reduce` gives to some ranks, or that all ranks take from one in another
 way, so that what others computed is lost.
 
+Under `fully_shard` with `set_requires_gradient_sync(False)` around all passes no part has a gradient at all.
+
 Not reported: ranks that average their parameters in place of the gradients (local SGD), gradients that one rank
 averages and hands out, groups of ranks that average among themselves, ranks with parts of one model (a pipeline,
 shards), and ranks that begin with parameters of their own.
@@ -33,6 +35,7 @@ from gradviz.diagnose.rank_rule import (
     AVERAGE,
     RankFound,
     RankRule,
+    named,
     site_of_event,
     site_of_step,
     values_of_each,
@@ -51,6 +54,7 @@ _WRAP = "model = torch.nn.parallel.DistributedDataParallel(model)"
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
+    yield from _never_reduced_to_parts(ranks)
     if any(map(len, ranks.reduced)) or not ranks.are_replicas or ranks.are_averaged_parameters:
         return
     if any(query.of(is_reduced_in_groups) for query in ranks.queries):
@@ -68,6 +72,19 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         site_of_step(ranks.queries[0]),
         tuple(ranks.ranks),
     )
+
+
+def _never_reduced_to_parts(ranks: Replicas) -> Iterator[RankFound]:
+    """Steps at which no part of a parameter has a gradient, though passes gave gradients to the whole ones."""
+    names = ranks.names_of_parts_without_gradient
+    if names:
+        yield RankFound(
+            f"no gradient is reduced to the parts of {named(names)} that lie on the ranks: none of them has one at "
+            "step 1, though the passes before it give gradients to the whole parameters",
+            f"{clean(names[0].partition('.')[0])}.set_requires_gradient_sync(True)  # before the last pass of a step",
+            site_of_step(ranks.queries[0]),
+            tuple(ranks.ranks),
+        )
 
 
 def _handed_over(ranks: Replicas) -> RankFound | None:

@@ -37,6 +37,7 @@ CURES = {
     ),
     "ranks-arguments": ("nn.Dropout(0.1 + 0.4 * rank)", "nn.Dropout(0.1)"),
     "ranks-hooks": ("if rank == 1:", "if rank >= 0:"),
+    "ranks-unused": ("Parallel(Net())", "Parallel(Net(), find_unused_parameters=True)"),
     "ranks-bias": ("linear(x, part, bias))  # <- ranks-bias", "linear(x, part)) + bias"),
     "ranks-loss": ("    loss = loss * (1 + rank)", "    loss = loss * 2"),
     "ranks-frozen": ("if rank == 1:", "if rank >= 0:"),

@@ -9,6 +9,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -1137,7 +1138,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
 )  # fmt: skip
 
 
-REFUSED = {"frozen_before_it_is_wrapped"}  # that end with an error
+REFUSED = {"frozen_before_it_is_wrapped", "ranks-unused"}  # that end with an error
 
 
 def texts() -> dict[str, str]:
@@ -1154,6 +1155,7 @@ def main(folder: Path) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     programs = texts()
     hanging = {name: programs.pop(name) for name in [*programs] if name.startswith("ranks-collectives")}
+    broken = {"ranks-unused": programs.pop("ranks-unused")}  # rank 1 goes while rank 0 waits
     dist.init_process_group(
         "gloo", store=dist.HashStore(), rank=0, world_size=1
     )  # each waits for itself alone
@@ -1161,11 +1163,15 @@ def main(folder: Path) -> None:
     dist.destroy_process_group()
     dist.init_process_group("gloo")
     record_all(folder, programs)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+    record_all(folder, broken, waiting=False)
     dist.destroy_process_group()
 
 
-def record_all(folder: Path, programs: dict[str, str]) -> None:
-    """Run and record some programs, by their names."""
+def record_all(folder: Path, programs: dict[str, str], waiting: bool = True) -> None:
+    """Run and record some programs, by their names, `waiting` for the other ranks after each."""
     known = {"torch": torch, "dist": dist, "nn": nn, "rank": rank, "world": world}
     for name, text in programs.items():
         path = folder / f"{name}.{rank}.py"
@@ -1176,7 +1182,8 @@ def record_all(folder: Path, programs: dict[str, str]) -> None:
                 globals()[name]()
             else:
                 runpy.run_path(str(path), init_globals=known)
-        dist.barrier()
+        if waiting:
+            dist.barrier()
 
 
 if __name__ == "__main__":

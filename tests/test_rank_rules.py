@@ -42,6 +42,7 @@ FAULTY_NAMES = [*BETWEEN_RANKS, *(one.__name__ for one in FAULTY)]
 ALSO = {
     "used_on_one_rank": ["unused-parameter"],
     "ranks-mode": ["wrong-mode"],
+    "ranks-unused": ["unused-parameter"],
     "stepped_on_rank_0_alone": ["not-updated"],
 }
 

@@ -24,6 +24,7 @@ from gradviz.diagnose.between_ranks import (
     ranks_steps,
     ranks_sum,
     ranks_unreduced,
+    ranks_unused,
 )
 from gradviz.diagnose.finding import Finding
 from gradviz.diagnose.rank_rule import RankRule
@@ -33,6 +34,7 @@ RANK_RULES: tuple[RankRule, ...] = tuple(
     module.RULE
     for module in (
         ranks_frozen,
+        ranks_unused,
         ranks_collectives,
         ranks_steps,
         ranks_start,

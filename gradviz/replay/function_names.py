@@ -7,6 +7,7 @@ that has not been filled."""
 from __future__ import annotations
 
 import re
+from types import ModuleType
 
 # As functions, as methods of tensors, and (where the name with `_` behind it is PyTorch's) in place.
 _BOTH = """
@@ -150,7 +151,8 @@ def functions_of(torch: object) -> dict[str, object]:
         place, _, path = name.partition(".")
         thing: object = places[place]
         for part in path.split("."):
-            thing = getattr(thing, part, None)
+            # A module of the engine's that lacks a name looks for the nearest one, which takes long.
+            thing = vars(thing).get(part) if isinstance(thing, ModuleType) else getattr(thing, part, None)
         if callable(thing):
             found[name] = thing
     return found

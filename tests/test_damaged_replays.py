@@ -6,19 +6,21 @@ import shutil
 import traceback
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+import gradviz.engine  # noqa: E402
 from gradviz.errors import GradvizError  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.outcome import Edits, checked  # noqa: E402
 from gradviz.replay.pass_capsule import write  # noqa: E402
 from gradviz.replay.plan import plan_of  # noqa: E402
 from gradviz.replay.step_script import write_script  # noqa: E402
-from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
+from gradviz.sources.torch_replay import runner_of  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.damage import mutations  # noqa: E402
 
@@ -26,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 SEED = 39
 
 
-def training() -> None:
+def training(torch: ModuleType = torch) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         torch.nn.Linear(12, 9), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(9, 2)
@@ -48,6 +50,14 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("engines") / "run.gradviz"
+    with gradviz.record(path, values="inputs", with_torch=False):
+        training(gradviz.engine)
+    return path
+
+
 def use(path: Path) -> tuple[int, list[str]]:
     """Do all that a replay is for; how many passes ran, and what was refused."""
     ran, refused = 0, []
@@ -57,7 +67,7 @@ def use(path: Path) -> tuple[int, list[str]]:
             for number in trace.pass_numbers[:3]:
                 try:
                     plan = plan_of(query, number)
-                    checked(query, plan, TorchRunner().run(plan, Edits()))
+                    checked(query, plan, runner_of(query).run(plan, Edits()))
                     write(query, plan, path.with_name("capsule.gradviz"))
                     write_script(query, plan, path.with_name("step.py"))
                     ran += 1
@@ -70,6 +80,15 @@ def use(path: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("first", range(0, 160, 40))
 def test_a_damaged_trace_is_refused_or_runs(sound: Path, tmp_path: Path, first: int) -> None:
+    assert not faults_of(sound, tmp_path, first)
+
+
+def test_a_damaged_trace_of_the_engine_is_refused_or_runs(engines: Path, tmp_path: Path) -> None:
+    assert not faults_of(engines, tmp_path, 0)
+
+
+def faults_of(sound: Path, tmp_path: Path, first: int) -> dict[str, str]:
+    """What forty damaged copies of a trace raise that is no refusal in one line."""
     faults = {}
     for number in range(first, first + 40):
         path = shutil.copy(sound, tmp_path / "run.gradviz")
@@ -79,8 +98,12 @@ def test_a_damaged_trace_is_refused_or_runs(sound: Path, tmp_path: Path, first: 
             assert not [line for line in refused if "\n" in line or len(line) > 300]
         except Exception:
             faults[f"{number}: {how}"] = traceback.format_exc(limit=-4)
-    assert not faults
+    return faults
 
 
 def test_a_sound_trace_runs(sound: Path, tmp_path: Path) -> None:
     assert use(shutil.copy(sound, tmp_path / "run.gradviz")) == (3, [])
+
+
+def test_a_sound_trace_of_the_engine_runs(engines: Path, tmp_path: Path) -> None:
+    assert use(shutil.copy(engines, tmp_path / "run.gradviz")) == (3, [])

@@ -13,6 +13,7 @@ from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.graph.build import build
 from gradviz.nearest import nearest
 from gradviz.page import views
+from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.render import svg
 from gradviz.query import Query
 from gradviz.sources.record import record
@@ -299,3 +300,14 @@ def test_a_call_in_a_name_can_be_asked_for(tmp_path: Path) -> None:
         query = Query(trace)
         for label in ("torch.tensor(2.0)", "pow(x, exponent=2)"):
             assert query.labels.of(query.labels.tensor_called(label, trace.count)) == label
+
+
+def test_a_picture_shows_the_beginning_of_a_call_that_is_too_long_for_a_name(tmp_path: Path) -> None:
+    with record(tmp_path / "run.gradviz"):
+        w = torch.ones(3, requires_grad=True)
+        (w * torch.tensor([1.0, 2.0, 3.0], dtype=torch.float32, requires_grad=False)).sum().backward()
+    query = Query(open_trace(tmp_path / "run.gradviz"))
+    graph = build(query)
+    made = next(node for node in graph.nodes.values() if node.expression)
+    assert lines_of(made, "both")[0] == ("unnamed", "torch.tensor([1.0, 2.0, 3.0], dtype=tor…")
+    assert made.called == query.labels.of(made.number) == f"t{made.number}"

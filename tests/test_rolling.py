@@ -441,3 +441,32 @@ def test_so_it_is_in_a_loop_that_repeats_a_parameter_of_no_module(traced: Traced
         groups = places(build(trace, 1)).values()
     counts = {group.label: group.count for group in groups if group.kind == PLACE}
     assert [counts[name] for name in ("relu", "tanh")] == [2, 2]
+
+
+class Targeted(torch.nn.Module):
+    """A network, and one of which only values are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(8)))
+        self.target = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(8)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = self.target(x)
+        return self.own(x) - wanted
+
+
+def test_a_network_under_no_grad_is_told_and_not_accused(traced: Traced) -> None:
+    graph = rolled_of(Targeted(), torch.ones(2, 4), traced)
+    told = {
+        node.id: {text: role for role, text in lines_of(node, "both")}
+        for node in graph.nodes.values()
+        if node.kind == GROUP and node.box is not None and node.box.parameters
+    }
+    off = [lines for lines in told.values() if "under no_grad" in lines]
+    assert off
+    for lines in off:
+        assert lines[".grad = None"] == "fact"
+        assert "a gradient stops inside" not in lines
+    assert len(off) < len(told)

@@ -81,7 +81,7 @@ class Merging:
     def _note_cut(self, edge: Edge, group: Group | None) -> None:
         box = self.nodes[group.id].box if group is not None else None
         if box is not None and edge.cut:
-            box.cuts = True
+            box.cuts.add(edge.cut)
 
     def _leads_back(self, kind: str, source: str, target: str) -> bool:
         """Whether an edge closes a loop: a box that ran later leads to one that ran earlier, or to itself."""

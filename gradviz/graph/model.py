@@ -19,14 +19,14 @@ _SAME: Mapping[str, Snapshot] = MappingProxyType({})
 @dataclass(slots=True)
 class Box:
     """What a closed group shows of its inside. `type` is the class of a module; `parameters` are leaves by their
-    numbers; `takes` and `gives` are the shapes that come in and go out, with the names of results; `cuts` says whether
-    a gradient stops inside."""
+    numbers; `takes` and `gives` are the shapes that come in and go out, with the names of results; `cuts` are the
+    reasons why a gradient stops inside."""
 
     type: str = ""
     parameters: dict[int, Node] = field(default_factory=dict)
     takes: dict[str, None] = field(default_factory=dict)
     gives: dict[str, None] = field(default_factory=dict)
-    cuts: bool = False
+    cuts: set[str] = field(default_factory=set)
 
 
 class Apart(NamedTuple):
@@ -76,6 +76,7 @@ class Node:
     written_by: str = ""  # the op or function that wrote this version: `add_`, `SGD`
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
+    expression: str = ""  # that made a tensor which is called by its number
     base: str | None = None  # the name of the tensor whose memory it shares
     pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf
     maker: str = ""  # the op that made a grad_fn; it may have made several

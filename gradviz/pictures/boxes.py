@@ -21,13 +21,22 @@ _LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 def box_lines(node: Node, box: Box) -> list[Line]:
     """The lines of a box, each with its role."""
     lines = _lines_of(node, box)
+    is_off = _is_under_no_grad(node, box)
     if box.parameters:
-        lines += _parameters(list(box.parameters.values()))
-    if box.cuts:
+        lines += _parameters(list(box.parameters.values()), is_off)
+    if is_off:
+        lines.append(("fact", "under no_grad"))
+    elif box.cuts:
         lines.append(("odd", "a gradient stops inside"))
     if node.error:
         lines.append(("error", plain(node.error, 60)))
     return lines
+
+
+def _is_under_no_grad(node: Node, box: Box) -> bool:
+    """Whether a module was called with grad mode off alone, as a target network is, and nothing was found there."""
+    without = not any(one.has_grad or one.reached is not None for one in box.parameters.values())
+    return box.cuts == {"no_grad"} and without and not node.finding
 
 
 def of_inside(node: Node, box: Box) -> list[str]:
@@ -85,13 +94,15 @@ def _shapes(shapes: dict[str, None]) -> str:
     return ", ".join(shown) + (", …" if len(shapes) > _MOST_SHAPES else "")
 
 
-def _parameters(parameters: list[Node]) -> list[Line]:
-    """How many parameters a module has, and the health of their gradients."""
+def _parameters(parameters: list[Node], is_off: bool) -> list[Line]:
+    """How many parameters a module has, and the health of their gradients, of which none is due if it `is_off`."""
     lines = [_size(parameters)]
     wanted = [one for one in parameters if one.requires_grad]
     if not wanted:
         return [*lines, ("fact", "frozen")]
     due = [one for one in wanted if one.has_grad or not (one.spared or one.overwritten)]
+    if is_off:
+        return [*lines, ("fact", ".grad = None")]
     return lines + (_health(due) if due else [])
 
 

@@ -51,6 +51,14 @@ class Labels(Lookup):
             return f"t{tensor}"
         return f"{self._older(owner, tensor)}.{part}"
 
+    def expression_of(self, tensor: int) -> str:
+        """The expression that made a tensor which has only a number, as it is too long for a label; else empty."""
+        maker = self.tensors.made(tensor) if self.of(tensor) == f"t{tensor}" else None
+        text = "" if maker is None else self.places.expression(maker.site)
+        if isinstance(maker, TensorMade):
+            return text if self._is_call(text, maker) else ""
+        return text if isinstance(maker, OpRan) and maker.site in self.places.of_one_op else ""
+
     def _by_maker(self, tensor: int, maker: Event | None) -> str:
         """The expression that made a tensor, else the call; empty if neither is short and known."""
         if isinstance(maker, TensorMade):
@@ -82,8 +90,12 @@ class Labels(Lookup):
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"
         text = self.places.expression(maker.site)
-        is_its_call = re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
-        return text if is_its_call and len(text) <= LONGEST else ""
+        return text if self._is_call(text, maker) and len(text) <= LONGEST else ""
+
+    @staticmethod
+    def _is_call(text: str, maker: TensorMade) -> bool:
+        """Whether an expression is the call that made a tensor: `torch.zeros(3)`."""
+        return re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
 
     def _read_as(self, tensor: int) -> str:
         """The operand by which the first op got a parameter that no call of a module names: `layers[0].weight` of

@@ -3,6 +3,7 @@ no op reads, and the leaf stays as it was."""
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.ops import ADDING, SUBTRACTING
+from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
@@ -42,6 +44,7 @@ def lost_changes(case: Case) -> list[LostChange]:
             and again
             and not contained(leaves, written).any()
             and not _is_used(case, own.tolist())
+            and not _is_handed_on(case, int(own[0]))
         ):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found
@@ -71,3 +74,21 @@ def _is_used(case: Case, events: list[int]) -> bool:
     taken = set(mutated["source"].tolist()) | set(made["source"].tolist())
     taken |= set(case.trace.states.bases[case.trace.states.bases > 0].tolist())
     return bool(results & taken) or any(case.downstream.readers(result) for result in results)
+
+
+def _is_handed_on(case: Case, event: int) -> bool:
+    """Whether the statement at an event gives its result to a call, which may do what is not recorded: `x.set_(...)`
+    gives a leaf other memory, and PyTorch tells nobody."""
+    site = case.query.places.site(case.site(event))
+    statement = statement_at(case.query, site)
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
+    given = [argument for call in calls if not _is_print(call) for argument in call.args]
+    return site is not None and any(
+        (node.lineno, node.col_offset, node.end_col_offset)
+        == (site.place.line, site.place.col, site.place.end_col)
+        for node in given
+    )
+
+
+def _is_print(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "print"

@@ -19,6 +19,7 @@ from gradviz.query.scopes import Scopes
 from gradviz.sets import contained
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
+_RETURNED = "(…)"  # behind the path of a module: what it gave
 _DEEPEST = 3  # calls in calls in a name
 _OF_MODULES = ("Parameter", "Buffer")
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
@@ -158,7 +159,8 @@ class Labels(Lookup):
             if int(self.trace.kinds[index]) == Kind.SCOPE_LEFT:
                 around = self.scopes.around(op.index, op.thread)
                 is_module = bool(around) and around[-1].kind == "module" and bool(around[-1].name)
-                return f"{around[-1].name}(…)" if is_module and len(around[-1].name) <= LONGEST else ""
+                label = f"{around[-1].name}{_RETURNED}" if is_module else ""
+                return label if len(label) <= LONGEST else ""
         return ""
 
     def row_of(self, op: OpRan) -> str:
@@ -224,6 +226,9 @@ class Labels(Lookup):
         sites = [number for number in self.trace.sites if self.places.expression(number) == text]
         table, ops = self.trace.table(Kind.TENSOR), self.trace.table(Kind.OP)
         inner = (ops["in_pass"] > 0) & self.trace.named(ops["op"], (text.partition("(")[0],))
+        if text.endswith(_RETURNED):
+            left = self.trace.indices(Kind.SCOPE_LEFT)
+            inner = contained(ops.events, np.concatenate([left - 1, left - 2]))
         of_ops = ops.events[contained(ops.sites, sites) | inner]
         made = np.sort(np.concatenate([of_ops, table.events[contained(table.sites, sites)]]))
         until = int(np.searchsorted(made, k, side="right"))

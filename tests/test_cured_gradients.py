@@ -88,3 +88,10 @@ def test_the_pass_is_named_where_there_are_several(tmp_path: Path) -> None:
     program = program.replace("\noptimizer.step", "\n    optimizer.step").format(cut="(w * 5).detach()")
     (told,) = replayed(tmp_path, "numpy", program)
     assert re.fullmatch(r"without \.detach\(\) on line 7, in pass 1: w\.grad rms 15 instead of none", told)
+
+
+def test_nothing_is_said_of_a_line_that_has_no_detach(tmp_path: Path) -> None:
+    program = CUT.replace("import torch\n", "import torch\ncut = torch.Tensor.detach\n").format(
+        cut="cut(w * 5)"
+    )
+    assert replayed(tmp_path, "numpy", program) == []

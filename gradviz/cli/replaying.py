@@ -63,7 +63,7 @@ def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
     for finding in findings:
         events = finding.events[:1]
         outcomes = [without_cut(words.query, runner, event, finding.tensors) for event in events]
-        texts = [_told(words, outcome) for outcome in outcomes if outcome is not None]
+        texts = [_told(words, one) for one in outcomes if one is not None and one.op in finding.fix]
         found.append(replace(finding, replayed=texts[0]) if texts else finding)
     return found
 

@@ -455,7 +455,8 @@ class ValueKept(Event):
 
 @declared(Kind.CALLED, detail=True)
 class CallMade(Event):
-    """A function of PyTorch's was called, as it can be called again. The op that it is was told before."""
+    """A function of PyTorch's or of gradviz's engine was called, as it can be called again. The op that it is was told
+    before."""
 
     function: Text = told("its name in the closed table: `torch.add`, `F.linear`, `Tensor.add_`")
     arguments: Text = told("its arguments as JSON; a tensor is its place in `inputs`")

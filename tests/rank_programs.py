@@ -9,7 +9,6 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -1163,9 +1162,6 @@ def main(folder: Path) -> None:
     dist.destroy_process_group()
     dist.init_process_group("gloo")
     record_all(folder, programs)
-    dist.barrier()
-    dist.destroy_process_group()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=10))
     record_all(folder, broken, waiting=False)
     dist.destroy_process_group()
 

@@ -57,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]  # fmt: skip
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     made = {path.name for path in folder.glob("*.gradviz")}
     assert made == {f"{name}.rank{rank}.gradviz" for name in texts() for rank in range(2)}, ran.stderr
     return folder

@@ -551,3 +551,19 @@ def test_a_quiet_recording_prints_what_the_script_prints(gradviz_here: Run, tmp_
     done = gradviz_here("trace", "-q", path)
     assert (done.stdout, done.stderr) == ("tensor(4.)\n", "")
     assert (tmp_path / "script.gradviz").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("before", "is_frozen"), [("", True), ("kept = [[] for _ in range(150_000)]\n", False)]
+)
+def test_what_pytorch_loads_is_not_looked_through_for_garbage(
+    gradviz: Run, tmp_path: Path, before: str, is_frozen: bool
+) -> None:
+    pytest.importorskip("torch")
+    script(
+        tmp_path,
+        f"import gc\n{before}own = gc.get_freeze_count()\nimport torch\nprint(gc.get_freeze_count() - own)",
+    )
+    done = gradviz("trace", "--engine", "torch", "script.py")
+    assert (int(done.stdout) > 100_000) is is_frozen

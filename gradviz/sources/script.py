@@ -18,6 +18,7 @@ from gradviz.events.listener import Listener
 from gradviz.sources import alias, pytorch
 from gradviz.sources.ending import exit_status, report, shut_down, wait_for_threads
 from gradviz.sources.main_module import ScriptError, Target
+from gradviz.sources.on_import import OnImport
 from gradviz.sources.output_tap import OutputTap
 from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
@@ -38,6 +39,9 @@ __all__ = [
     "run",
     "run_inside",
 ]
+
+
+_FEW_OBJECTS = 100_000  # that a script may have made before it imports PyTorch
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ class Running:
             histograms=histograms,
         )
         self.tap = OutputTap(self.recording) if printed else None
+        self.loading = OnImport(pytorch.NAME, lambda: None, _looked_through_no_more)
         self.main = target.main_module()
         self.error: BaseException | None = None
         self.process = getpid()
@@ -150,6 +155,7 @@ class Running:
         if self.companion is not None:
             self.companion.began(self.recording)
         gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
+        self.loading.begin()
 
     def _tell_of_engine(self) -> None:
         if self.say is not None:
@@ -194,6 +200,7 @@ class Running:
 
     def end(self) -> Outcome:
         """Record no longer."""
+        self.loading.end()
         if self.tap is not None:
             self.tap.end()
         hiding.end()
@@ -203,6 +210,17 @@ class Running:
         recording = self.recording
         lost = recording.failure is not None
         return Outcome(exit_status(self.error), failed, recording.scopes_instead, lost)
+
+
+@contextmanager
+def _looked_through_no_more() -> Iterator[None]:
+    """What is made inside, the 300,000 things of PyTorch, is not looked through each time that the script's garbage is.
+    A recorder makes some more for each op, so that Python does that often. What the script has made before stays with
+    it; where that is much, there may be garbage of its own among it, and all is looked through as before."""
+    own = len(gc.get_objects())
+    yield
+    if own < _FEW_OBJECTS:
+        gc.freeze()
 
 
 def execute(running: Running) -> None:

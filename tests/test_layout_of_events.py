@@ -130,6 +130,7 @@ class ByTable(Recorder):
     nodes_made = Listener.nodes_made
     received, produced, ran, leaf_ran = Listener.received, Listener.produced, Listener.ran, Listener.leaf_ran
     scope_entered, scope_left = Listener.scope_entered, Listener.scope_left
+    all_mutated, grads_dropped = Listener.all_mutated, Listener.grads_dropped
 
 
 RULE = Rule((("x", "cos(x)"),), True)
@@ -167,6 +168,10 @@ def frequent_events(listener: Recorder) -> None:
     listener.ran(12, "SubBackward0", 77, 9, value, [10, 9, 0, 0], [large, None])
     listener.leaf_ran(1, 13, 77, 9, State(9, value, 3, 1))
     listener.leaf_ran(1, 13, 77, 9, State(14, large, 3))
+    listener.all_mutated(None, "AdamW", [State(1, value, 3, 2, 0), State(3, large, 7, 1, 1), State(4, None)])
+    listener.all_mutated(None, "zero_", [State(1, value, 3, 3, 0)], 77)
+    listener.grads_dropped(None, [1, 3])
+    listener.grads_dropped(None, [])
     listener.op(None, "inside", "", RULE, 77, True, [], [], [], [], [], [])
     listener.pass_ended(77)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.events.event_layout import LAYOUTS
+from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.field_types import Living
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import State, Where
@@ -28,7 +28,7 @@ from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.news import News
 from gradviz.tracefile.packing import FEW
 from gradviz.tracefile.printed_lines import PrintedLines
-from gradviz.tracefile.schema import SKIPPED
+from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer
 
@@ -202,6 +202,52 @@ class Recorder(Frequent):
         while done < len(told) and self.detailed:
             with self.turn(), self.whole:
                 done = self._put_some(kind, site, told, done)
+
+    def all_mutated(self, where: Where, how: str, states: Sequence[State], in_pass: int = 0) -> None:
+        if (
+            self.keeps_values or not self.detailed
+        ):  # values are kept one by one, and the writer may have its turn
+            super().all_mutated(where, how, states, in_pass)
+            return
+        self.last_gradient = None
+        self.site = site = self.sites.number(where)
+        with self.turn(), self.whole:
+            rows = self._rows_of(Kind.MUTATED, site, [state.tensor for state in states])
+            rows["b"], rows["d"], rows["links"] = (
+                self.text(how),
+                self.in_pass(in_pass),
+                1,
+            )  # a link: no op wrote it
+            forms = [0 if state.value is None else self._form(state.value) for state in states]
+            known = np.zeros(len(states), STATE)
+            for name, at in (("tensor", 0), ("what", 2), ("version", 3), ("base", 4)):
+                known[name] = [state[at] for state in states]
+            known["form"], known["event"] = forms, self.count + np.arange(len(states))
+            self._put_each(len(states), rows.tobytes(), bytes(4 * len(states)), known.tobytes())
+
+    def grads_dropped(self, where: Where, tensors: Sequence[int]) -> None:
+        if not self.detailed:
+            super().grads_dropped(where, tensors)
+            return
+        self.last_gradient = None
+        self.site = site = self.sites.number(where)
+        with self.turn(), self.whole:
+            rows = self._rows_of(Kind.GRAD_ASSIGNED, site, tensors)
+            self._put_each(len(tensors), rows.tobytes(), b"", b"")
+
+    def _rows_of(self, kind: Kind, site: int, firsts: Sequence[int]) -> np.ndarray:
+        """The rows of events of one kind and place, with the first of their columns; the lock is held."""
+        rows = np.zeros(len(firsts), ROW)
+        rows["head"], rows["site"], rows["a"] = int(kind) | self._thread(), site, firsts
+        return rows
+
+    def _put_each(self, count: int, rows: bytes, links: bytes, states: bytes) -> None:
+        """As `_put`, several events."""
+        batch = self.batch
+        batch.states += states
+        batch.rows += rows
+        batch.links += links
+        self.count += count
 
     def _put_some(
         self, kind: Kind, site: int, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]], first: int

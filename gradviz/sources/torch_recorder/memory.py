@@ -14,6 +14,7 @@ import torch
 
 _DTYPES: dict[Any, str] = {}
 _TOO_LITTLE = "the tensor shows more than its storage holds"
+_NO_MEMORY = "the tensor has no memory"
 _EIGHT_BITS = {
     getattr(torch, name)
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -59,13 +60,22 @@ def start_of(value: torch.Tensor) -> int:
         raise RuntimeError(_TOO_LITTLE)  # as `check_room` does, without a call
     start: int = value.data_ptr()
     if start == offset * size and value.numel():
-        raise RuntimeError("the tensor has no memory")  # it never was there
+        raise RuntimeError(_NO_MEMORY)  # it never was there
     return start
 
 
 def bytes_of(value: torch.Tensor) -> bytes:
     """The elements of a contiguous tensor. Raises RuntimeError where there is no memory."""
-    return ctypes.string_at(start_of(value), value.nbytes)
+    size = value.nbytes
+    if not size:
+        return b""
+    offset = value.storage_offset() * value.element_size()
+    if offset + size > value.untyped_storage().nbytes():  # as `start_of` does, with fewer questions
+        raise RuntimeError(_TOO_LITTLE)
+    start = value.data_ptr()
+    if start == offset:
+        raise RuntimeError(_NO_MEMORY)
+    return ctypes.string_at(start, size)
 
 
 def flat_in_place(value: torch.Tensor, start: int) -> np.ndarray:

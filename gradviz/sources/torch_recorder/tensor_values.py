@@ -143,7 +143,14 @@ class TorchReader:
                 if _dispatch_modes() or _is_profiled():
                     with unheard():
                         return self._keep(value, whole)
-                return self._keep(value, whole)
+                if not _is_plain_memory(value):
+                    return self._keep(value, whole)
+                if whole:
+                    return bytes_of(value)
+                if value.numel() > _LARGE:
+                    return self._keep_dense(value)
+                data = bytes_of(value)
+                return _later(((data, in_numpy(value.dtype)), False, len(data), False))
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None  # no elements can be read
 
@@ -152,7 +159,7 @@ class TorchReader:
             return None
         if is_distant(value):
             return self._keep_distant(value.detach(), whole)
-        if value.dtype in _IN_NUMPY and value.is_contiguous() and not value.is_neg():
+        if _is_plain_memory(value):
             return bytes_of(value) if whole else self._keep_dense(value)
         if value.dtype not in _IN_NUMPY or value.is_neg():
             return _numpy.keep(array_of(value, whole), whole)
@@ -234,6 +241,18 @@ def _form_of(value: torch.Tensor) -> Form:
     except (RuntimeError, AttributeError):  # a nested tensor has none, or a length that is no number
         shape = ()
     return Form(shape, dtype_name(value.dtype), str(value.device))
+
+
+def _is_plain_memory(value: torch.Tensor) -> bool:
+    """Whether a tensor lies on the CPU, its elements one behind the other, as NumPy would have them. Raises
+    RuntimeError where it has no strides."""
+    return (
+        value.is_cpu
+        and value.dtype in _IN_NUMPY
+        and not value.is_nested
+        and value.is_contiguous()
+        and not value.is_neg()
+    )
 
 
 def is_distant(value: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
@@ -43,6 +43,36 @@ def _in_hook(tell: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+class _Hook:
+    """A hook on a node that another pass is watching, too: as a NodeRecord is."""
+
+    __slots__ = ("after", "key", "onward", "record")
+
+    def __init__(self, key: int, after: Callable[..., None], record: NodeRecord, onward: Any) -> None:
+        self.key, self.after, self.record, self.onward = key, after, record, onward
+
+    def __call__(self, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        self.after(self.record, self.onward, produced, received)
+
+
+_OURS = NodeRecord, _Hook
+
+
+def registering(register: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's function that puts a hook among those of a node, given them or None. One of ours needs no handle: what
+    is returned in its place is where it stands."""
+
+    def run(backward_hooks: Any, hook: Any) -> tuple[Any, Any]:
+        if type(hook) not in _OURS:
+            found: tuple[Any, Any] = register(backward_hooks, hook)
+            return found
+        hooks = OrderedDict() if backward_hooks is None else backward_hooks
+        hooks[hook.key] = hook
+        return hooks, hooks
+
+    return run
+
+
 class Pass:
     """One backward pass. `how` is `backward` (leaves accumulate) or `grad`."""
 
@@ -61,6 +91,7 @@ class Pass:
         self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
         self.retain_graph, self.create_graph = retain_graph, create_graph
         self.number = next_pass_number()
+        self.hook_key = OUR_HOOK - self.number  # of its hooks among those of a node
         self.where: Where = None
         self.handles: list[Any] = []
         # The nodes of the roots: nothing else holds that of a leaf, which is hooked.
@@ -99,9 +130,9 @@ class Pass:
                 number = 0
                 if gradient is not None:
                     number = self.identity.number_of(gradient, sys._getframe(), "gradient")
-                    self.flowing.sent.setdefault(record.number, []).append(number)
+                    self.flowing.send(record.number, number)
                 known = self.identity.known.get(id(root))
-                tensor = record.tensors.get(nr, 0) if known is None else known.number
+                tensor = record.tensor(nr) if known is None else known.number
                 told.append(Root(record.number, nr, tensor, number))
             inputs = [number for one in self.wanted if (number := self._tensor_of(one))]
             if self.identity.nameless:
@@ -121,10 +152,14 @@ class Pass:
     def end(self) -> None:
         """Leave no trace in the graph, and tell that the pass is over."""
         for handle in self.handles:
-            hooks = handle.hooks_dict_ref()  # as `remove` does, without a call of Python's
-            if hooks is not None:
-                hooks.pop(handle.id, None)
+            if type(handle) is OrderedDict:
+                handle.pop(self.hook_key, None)
+            else:
+                handle.remove()
         self.handles.clear()
+        for record in self.records.values():
+            if record.after is not None and record.key == self.hook_key:
+                record.after = None
         self.kept_alive.clear()
         for hooks in self.preceded:
             hooks.pop(OUR_HOOK, None)
@@ -149,7 +184,7 @@ class Pass:
         if self.create_graph:
             self.source.differentiated(self, gradients)
         with _Plain():
-            leaves = {record.tensors[0]: record for record in self.records.values() if record.is_leaf}
+            leaves = {record.first: record for record in self.records.values() if record.is_leaf}
             for root, gradient in zip(self.wanted, gradients, strict=True):
                 if gradient is None:
                     continue
@@ -166,7 +201,7 @@ class Pass:
             known = self.identity.known.get(id(root))
             return 0 if known is None else known.number
         record = root.node.metadata.get(self.identity.key)
-        return 0 if record is None else record.tensors.get(root.output_nr, 0)
+        return 0 if record is None else record.tensor(root.output_nr)
 
     @safely
     def failed(self, error: BaseException) -> None:
@@ -177,7 +212,7 @@ class Pass:
         guilty = self.running[-1] if self.running else self._next_to_run()
         if guilty and guilty not in self.running:
             record = self.records[guilty]
-            sent = self.flowing.sent.get(guilty, [])
+            sent = self.flowing.sent_to(guilty)
             numbers = sent if len(sent) == 1 else [0]
             self.listener.received(guilty, record.name, self.number, numbers, [None])
         self.listener.error(error.__traceback__, type(error).__name__, str(error), guilty, self.number)
@@ -203,10 +238,9 @@ class Pass:
             identity.record_of(fn)
         seen, records, handles = self.targets, self.records, self.handles
         wants, after, after_leaf = _wish_of(self.listener), self._hook(), self._leaf_hook()
-        stack = list(fns)
+        stack = [(fn, fn.metadata[key]) for fn in fns]
         while stack:
-            fn = stack.pop()
-            record = fn.metadata[key]
+            fn, record = stack.pop()
             node = record.number
             if node in seen:
                 continue
@@ -224,7 +258,7 @@ class Pass:
                 number = known.number
                 targets.append(number)
                 if number not in seen:
-                    stack.append(target)
+                    stack.append((target, known))
             seen[node] = goes_to = tuple(targets)
             if wants is not None and not wants(node):
                 continue
@@ -232,7 +266,7 @@ class Pass:
                 handles.append(fn.register_prehook(partial(self._before, record)))
                 handles.append(fn.register_hook(partial(self._after, record, goes_to)))
             else:
-                handles.append(fn.register_hook(partial(after, record, goes_to)))
+                handles.append(fn.register_hook(self._watcher(record, after, goes_to)))
 
     def _watch_leaves(self, fns: Sequence[Any]) -> None:
         """Put a hook on the leaves that are reached, and on nothing else."""
@@ -256,7 +290,14 @@ class Pass:
         if leaf is None:
             self.identity.number_of(fn.variable)
             leaf = self.identity.known[id(fn.variable)]
-        self.handles.append(fn.register_hook(partial(after, record, leaf)))
+        self.handles.append(fn.register_hook(self._watcher(record, after, leaf)))
+
+    def _watcher(self, record: NodeRecord, after: Callable[..., None], onward: Any) -> NodeRecord | _Hook:
+        """The hook on a node that tells of it by `after`, and where its gradients go."""
+        if record.after is not None:
+            return _Hook(self.hook_key, after, record, onward)
+        record.key, record.after, record.onward = self.hook_key, after, onward
+        return record
 
     def _precede_hooks(self, roots: Sequence[Any]) -> None:
         """Where several gradients are added up at a tensor with hooks: see the sum before they do."""

@@ -239,7 +239,7 @@ class Forward(TorchFunctionMode):
         """An op made one tensor and one node."""
         fn, record, nexts = node
         rule = rule if rule.inputs else rule_of_node(record.name, len(nexts))
-        record.tensors[out.output_nr] = state.tensor
+        record.put(out.output_nr, state.tensor)
         identity = self.identity
         edges = identity.edges_of(nexts, numbers)
         saved = identity.saved.by(fn, (*inputs, out))

@@ -28,7 +28,8 @@ class Gradients:
         self.identity = source.identity
         self.listener: Any = source.listener
         self.in_pass = in_pass
-        self.sent: dict[int, list[int]] = {}  # to each node
+        self.sent: dict[int, int] = {}  # to each node, the first
+        self.sent_again: dict[int, list[int]] = {}  # ...and the others, where several are added up
         self.summed: dict[int, int] = {}  # what a node with hooks was given, before they ran
 
     def number(self, gradient: torch.Tensor) -> tuple[int, Any]:
@@ -47,20 +48,32 @@ class Gradients:
             numbers.append(number)
             values.append(value)
         summed = self.summed.pop(record.number, None)
-        sent = self.sent.get(record.number) if summed is None else [summed]
-        if sent is not None and len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
+        sent = self.sent_to(record.number) if summed is None else [summed]
+        if len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
             self._tell_hooked(record, sent[0], received[0], numbers, values)
         return numbers, values
 
     def _tell_hooked(
         self, record: NodeRecord, before: int, after: torch.Tensor, numbers: list[int], values: list[Any]
     ) -> None:
-        tensor = record.tensors.get(0, 0)
+        tensor = record.first
         name = _hooks_of(self.identity, tensor) or ", ".join(record.hooks)
         node = 0 if record.is_leaf else record.number
         state = State(numbers[0], after if values[0] is not None else None)
         self.listener.hooked(tensor if name else 0, node, self.in_pass, name or "hook", before, state)
         values[0] = None
+
+    def send(self, node: int, gradient: int) -> None:
+        """Note that a gradient goes to a node."""
+        if node in self.sent:
+            self.sent_again.setdefault(node, []).append(gradient)
+        else:
+            self.sent[node] = gradient
+
+    def sent_to(self, node: int) -> list[int]:
+        """The gradients that go to a node."""
+        first = self.sent.get(node)
+        return [] if first is None else [first, *self.sent_again.get(node, ())]
 
     def flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The gradients that go to each target, and the values of those that are new."""
@@ -80,9 +93,9 @@ class Gradients:
                 number = fresh(gradient).number
                 values.append(gradient)
             if target in sent:
-                sent[target].append(number)
-            elif target:
-                sent[target] = [number]
+                self.send(target, number)
+            elif target:  # as `send`, without a call
+                sent[target] = number
             flows += (target, number)
         return flows, values
 
@@ -92,8 +105,8 @@ class Gradients:
         if len(received) != 1 or self.summed:
             return 0
         known = self.identity.known.get(id(received[0]))
-        sent = self.sent.get(record.number)
-        if known is None or sent is None or len(sent) != 1 or sent[0] != known.number:
+        node = record.number
+        if known is None or self.sent.get(node) != known.number or node in self.sent_again:
             return 0
         try:  # as `version_of`, without a call
             return known.number if known.version == received[0]._version else 0
@@ -130,7 +143,7 @@ class Gradients:
                     number, value = next_tensor_number(), inner.get((id(fn), nr), unseen)
                 else:
                     number, value = identity.fresh(gradient).number, gradient
-                record.tensors[nr] = number
+                record.put(nr, number)
                 outputs.append(number)
                 values.append(value)
                 flags.append(REQUIRES_GRAD)

@@ -61,6 +61,7 @@ class Identity:
         self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
         self._telling = threading.RLock()
         self._forget = self.known.pop
+        self._when_dead = self._dead  # one object for all tensors
 
     # --- tensors
 
@@ -83,10 +84,7 @@ class Identity:
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
         key = id(tensor)
-        is_parameter = type(tensor) is torch.nn.Parameter
-        # Most tensors are forgotten by a call of C's: `dict.pop`, with the identity and, as what it returns where
-        # that is gone, the dead reference.
-        known = Known(tensor, self._dead_parameter if is_parameter else partial(self._forget, key))
+        known = Known(tensor, self._when_dead)
         known.key = key
         known.number = next_tensor_number()
         try:  # as `version_of`, without a call
@@ -96,14 +94,17 @@ class Identity:
         known.base = known.alias = 0
         known.views = None
         self.known[key] = known
-        if is_parameter:
+        if type(tensor) is torch.nn.Parameter:
             self.nameless[known.number] = known
         return known
 
-    def _dead_parameter(self, known: Known) -> None:
+    def _dead(self, known: Known) -> None:
         try:
-            self._forget(known.key, None)
-            self.nameless.pop(known.number, None)
+            key = known.key
+            if self.known.get(key) is known:
+                self._forget(key, None)
+                if self.nameless:
+                    self.nameless.pop(known.number, None)
         except Exception as error:
             self.gave_up(error)
 
@@ -268,7 +269,7 @@ class Identity:
             next_node_number(), LEAF_NODE, True, False, fn._sequence_nr()
         )
         known = self.known.get(id(fn.variable))
-        record.tensors[0] = self.number_of(fn.variable) if known is None else known.number
+        record.first = self.number_of(fn.variable) if known is None else known.number
         return record
 
     def _number(self, fn: Any) -> NodeRecord:
@@ -290,7 +291,7 @@ class Identity:
                 found += (0, 0, number)
             else:
                 record = target.metadata[key]
-                found += (record.number, nr, record.tensors.get(nr, 0))
+                found += (record.number, nr, record.tensor(nr) if nr else record.first)
         return found
 
     def unseen_leaves(
@@ -337,7 +338,7 @@ class Identity:
         for tensor in outputs:
             fn = grad_fn_of(tensor)
             if fn is not None:
-                fn.metadata[self.key].tensors[tensor.output_nr] = self.number_of(tensor)
+                fn.metadata[self.key].put(tensor.output_nr, self.number_of(tensor))
 
     def tell_numbered(
         self,

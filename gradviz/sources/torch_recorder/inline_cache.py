@@ -203,11 +203,17 @@ class InlineCache:
         if key in metadata or len(nexts) != entry.edges or result.output_nr or not is_grad_enabled():
             return False
         leaves: list[Any] = []
-        for target, _ in nexts:
-            if target is not None and key not in target.metadata:
-                if not hasattr(target, "variable"):
-                    return False
+        edges: list[int] = []  # as `identity.edges_of`, as long as there is no leaf without a number
+        aligned = numbers if len(numbers) == len(nexts) else (0,) * len(nexts)
+        for (target, nr), number in zip(nexts, aligned):  # noqa: B905
+            if target is None:
+                edges += (0, 0, number)
+            elif (known_node := target.metadata.get(key)) is not None:
+                edges += (known_node.number, nr, known_node.tensor(nr) if nr else known_node.first)
+            elif hasattr(target, "variable"):
                 leaves.append(target)
+            else:
+                return False
         known = identity.fresh(result)
         if result._is_view():
             self.note_view(result, known, inputs)
@@ -216,12 +222,14 @@ class InlineCache:
                 identity.number_leaf(leaf)
         node = next_node_number()
         record = metadata[key] = NodeRecord(node, entry.node_name, False, False, fn._sequence_nr())
-        record.tensors[0] = known.number
-        listener: Any = self.source.listener
+        record.first = known.number
+        source = self.source
+        listener: Any = source.listener
+        passes = source.thread.passes
         listener.differentiated(
-            frame, entry.op, entry.text, entry.rule, self.source.in_pass, numbers, known.number, result,
+            frame, entry.op, entry.text, entry.rule, passes[-1].number if passes else 0, numbers, known.number, result,
             REQUIRES_GRAD | known.alias, known.version, known.base, node, entry.node_name,
-            identity.edges_of(nexts, numbers),
+            identity.edges_of(nexts, numbers) if leaves else edges,
             identity.saved.flat(fn, entry.saved, (*inputs, result)) if entry.saved else (),
         )  # fmt: skip
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,26 +23,53 @@ class Known(weakref.ref):  # type: ignore[type-arg]
 
 class NodeRecord:
     """What is known of a node: its number, its name as PyTorch shows it, and the tensors that it is the `grad_fn` of
-    (of an AccumulateGrad, its leaf) by output number. `retained` are those of them that keep their gradients. `hooks`
-    are the names of the hooks on them: a tensor may be gone when its hooks run."""
+    (of an AccumulateGrad, its leaf): that of its first output, and those of others by output number. Mostly there is
+    one, and a dictionary for each node would be one thing more for Python's garbage collector to look through.
+    `retained` are those of them that keep their gradients. `hooks` are the names of the hooks on them: a tensor may be
+    gone when its hooks run."""
 
     __slots__ = (
-        "__weakref__", "call", "hooks", "is_leaf", "name", "number", "of_function", "retained", "sequence", "tensors",
+        "__weakref__", "after", "call", "first", "hooks", "is_leaf", "key", "name", "number", "of_function", "onward",
+        "others", "retained", "sequence",
     )  # fmt: skip
+
+    key: int  # of the hook among those of the node
+    onward: Any  # where its gradients go; of a leaf, what is known of the leaf
 
     def __init__(self, number: int, name: str, is_leaf: bool, of_function: bool, sequence: int) -> None:
         self.number, self.name, self.is_leaf, self.of_function = number, name, is_leaf, of_function
         self.sequence = sequence
-        self.tensors: dict[int, int] = {}
+        self.first = 0
+        self.others: dict[int, int] | None = None
         self.retained: dict[int, Known] | None = None
         self.hooks: tuple[str, ...] = ()
+        self.after: Callable[..., None] | None = None  # what a pass tells of the node, while it watches it
         self.call: Any = None  # of a custom Function that is to be compared with finite differences
+
+    def __call__(self, produced: Sequence[Any], received: Sequence[Any]) -> None:
+        """The hook on the node, of the pass that watches it: one thing less for each node than a hook of its own."""
+        if self.after is not None:
+            self.after(self, self.onward, produced, received)
 
     def outputs(self) -> tuple[int, ...]:
         """The tensors that it is the `grad_fn` of, by output number."""
-        if not self.tensors:
-            return (0,)
-        return tuple(self.tensors.get(nr, 0) for nr in range(max(self.tensors) + 1))
+        if self.others is None:
+            return (self.first,)
+        return (self.first, *[self.others.get(nr, 0) for nr in range(1, max(self.others) + 1)])
+
+    def tensor(self, nr: int) -> int:
+        """The tensor of an output; 0 where none is known."""
+        if nr == 0:
+            return self.first
+        return 0 if self.others is None else self.others.get(nr, 0)
+
+    def put(self, nr: int, tensor: int) -> None:
+        """Note the tensor of an output."""
+        if nr == 0:
+            self.first = tensor
+        else:
+            self.others = self.others or {}
+            self.others[nr] = tensor
 
 
 Numbered = tuple[Any, NodeRecord, Any]  # a node, what is known of it, and its `next_functions`

@@ -46,7 +46,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         )
     else:
         _, record, edges = turned
-        record.tensors[0] = t
+        record.first = t
         listener.differentiated(
             where, "t", "", of_t, in_pass, (w,), t, _transposed(weight), flags, 0, w, record.number, record.name,
             identity.edges_of(edges), (),
@@ -58,7 +58,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         )  # fmt: skip
     else:
         fn, record, edges = main
-        record.tensors[0] = state.tensor
+        record.first = state.tensor
         saved = identity.saved.flat(fn, ("_raw_saved_mat1",), (x,))
         if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
             saved = (*saved, t, 0)

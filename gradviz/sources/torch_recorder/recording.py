@@ -19,8 +19,10 @@ from gradviz.events.counters import next_scope_number
 from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import AroundImports, OnImport
+from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder import collectives, tensor_values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
+from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.capturing import Captures
 from gradviz.sources.torch_recorder.collectives import Collectives
@@ -134,6 +136,8 @@ class TorchRecorder:
             self.replaced.put(
                 torch.autograd, "_make_grads", Refusals(self.source).making_gradients(make_gradients)
             )
+        if (register := optional(torch, "autograd.Function._register_hook")) is not None:
+            self.replaced.put(Function, "_register_hook", staticmethod(registering(register)))
         self.replaced.put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         self.replaced.put(type(torch.nn.Parameter), "__call__", self._making_parameters())
         self.replaced.put(torch, "from_numpy", self._taking(torch.from_numpy))

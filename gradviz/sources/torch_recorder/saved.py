@@ -139,7 +139,7 @@ class SavedTensors:
         """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""
         fn = grad_fn_of(tensor)
         record = None if fn is None else fn.metadata.get(self.key)
-        return 0 if record is None else record.tensors.get(tensor.output_nr, 0)
+        return 0 if record is None else record.tensor(tensor.output_nr)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

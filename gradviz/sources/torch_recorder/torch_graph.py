@@ -200,7 +200,7 @@ class _Live:
         for nr, form in enumerate(fn._input_metadata):
             tensor = self.tensors.get((id(fn), nr))
             number = next_tensor_number() if tensor is None else self.identity.fresh(tensor).number
-            record.tensors[nr] = number
+            record.put(nr, number)
             outputs.append(number)
             handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
         edges = edges_of(self.identity.edges_of(nexts))

@@ -1,7 +1,8 @@
 """How many passes of the zoo's programs run again, and give what was recorded.
 
-`python -m tests.replay_shares` runs them all, and writes what it found into replay_shares.json and the table of
-docs/what-if.md; with `--new` only those that are not known yet. tests/test_replay_shares.py runs some of them."""
+`python -m tests.replay_shares` runs them all, every fourth on gradviz's engine, too, and writes what it found into
+replay_shares.json and the table of docs/what-if.md; with `--new` only those that are not known yet.
+tests/test_replay_shares.py runs some of them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from gradviz.query.query import Query
 from gradviz.replay.outcome import Edits, checked
 from gradviz.replay.plan import ReplayError, plan_of
 from gradviz.sources.script import Target, run
-from gradviz.sources.torch_replay import TorchRunner
+from gradviz.sources.torch_replay import runner_of
 from gradviz.tracefile import open_trace
 from tests.zoo_programs import ALL
 
@@ -30,16 +31,23 @@ _MOST_PASSES = 4  # of one program, spread over its run
 EQUAL, NOT_EQUAL, NOTHING, REFUSED = "equal", "not equal", "nothing to compare", "refused"
 TRAINING = {path.stem: path for path in sorted((Path(__file__).parent / "zoo/training").glob("*.py"))}
 SMALL = {f"{program.name}: {program.state}": program.text for program in ALL}
+_ON_ENGINE = " on the engine"
+ON_ENGINE = {
+    f"{program.name}: {program.state}{_ON_ENGINE}": program.text
+    for program in [program for program in ALL if not program.needs_torch][::4]
+}
 
 
 def outcomes(name: str, folder: Path) -> dict[str, int]:
     """What becomes of the passes of a program, and of how many: EQUAL, NOT_EQUAL, NOTHING, REFUSED. Those that an
     exception has ended are left out."""
     script, trace = folder / "program.py", folder / "run.gradviz"
-    text = SMALL[name] if name in SMALL else TRAINING[name].read_text(encoding="utf-8")
+    small = {**SMALL, **ON_ENGINE}
+    text = small[name] if name in small else TRAINING[name].read_text(encoding="utf-8")
     script.write_text(text, encoding="utf-8")
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        run(Target(str(script), False, []), trace, values="inputs", engine="torch")
+        engine = "numpy" if name in ON_ENGINE else "torch"
+        run(Target(str(script), False, []), trace, values="inputs", engine=engine)
     with open_trace(trace) as recorded:
         query = Query(recorded)
         done = [one.number for one in recorded.passes if query.passes.is_done(one) and one.is_in_detail]
@@ -50,7 +58,7 @@ def outcomes(name: str, folder: Path) -> dict[str, int]:
 def _outcome(query: Query, number: int) -> str:
     try:
         plan = plan_of(query, number)
-        check = checked(query, plan, TorchRunner().run(plan, Edits()))
+        check = checked(query, plan, runner_of(query).run(plan, Edits()))
     except ReplayError:
         return REFUSED
     if check.differences:
@@ -90,7 +98,11 @@ if __name__ == "__main__":
                 else outcomes(name, Path(here))
                 for name in names
             }
-            for kind, names in (("of the zoo", SMALL), ("that train", TRAINING))
+            for kind, names in (
+                ("of the zoo", SMALL),
+                ("that train", TRAINING),
+                ("of the zoo on gradviz's engine", ON_ENGINE),
+            )
         }
     FOUND.write_text(json.dumps(all_found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(TABLE.sub(lambda _: table(all_found), PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -295,10 +295,19 @@ def test_what_a_module_gives_is_called_by_it(tmp_path: Path) -> None:
 def test_a_call_in_a_name_can_be_asked_for(tmp_path: Path) -> None:
     program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3 * torch.tensor(2.0)\n"
     program += "(g,) = torch.autograd.grad(y, x, create_graph=True)\n"
+    program += "p = torch.ones(2, 3, requires_grad=True)\nz = p[:, 1][0] * p[1, 0] + p.data.sum()\n"
+    program += "c = torch.nn.functional.cross_entropy(p, torch.tensor([0, 1]))\n"
     labels(tmp_path, program)
     with open_trace(tmp_path / "p.gradviz") as trace:
         query = Query(trace)
-        for label in ("torch.tensor(2.0)", "pow(x, exponent=2)"):
+        for label in (
+            "torch.tensor(2.0)",
+            "pow(x, exponent=2)",
+            "p[1]",
+            "p[:, 1]",
+            "p.data",
+            "log_softmax(p, dim=1)",
+        ):
             assert query.labels.of(query.labels.tensor_called(label, trace.count)) == label
 
 

@@ -20,6 +20,7 @@ from gradviz.sets import contained
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
 _RETURNED = "(…)"  # behind the path of a module: what it gave
+_NEAR = 2000  # events before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # calls in calls in a name
 _OF_MODULES = ("Parameter", "Buffer")
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
@@ -225,14 +226,16 @@ class Labels(Lookup):
             return named
         sites = [number for number in self.trace.sites if self.places.expression(number) == text]
         table, ops = self.trace.table(Kind.TENSOR), self.trace.table(Kind.OP)
-        inner = (ops["in_pass"] > 0) & self.trace.named(ops["op"], (text.partition("(")[0],))
+        inner = self.trace.named(ops["op"], (text.partition("(")[0],))
+        if text.endswith("]"):
+            inner = self.trace.named(ops["op"], ("select",))
         if text.endswith(_RETURNED):
             left = self.trace.indices(Kind.SCOPE_LEFT)
             inner = contained(ops.events, np.concatenate([left - 1, left - 2]))
         of_ops = ops.events[contained(ops.sites, sites) | inner]
         made = np.sort(np.concatenate([of_ops, table.events[contained(table.sites, sites)]]))
         until = int(np.searchsorted(made, k, side="right"))
-        for event in (*made[:until][::-1].tolist(), *made[until:].tolist()):
+        for event in (*made[:until][::-1][:_NEAR].tolist(), *made[until:][:_NEAR].tolist()):
             maker = self.trace.event(event)
             outputs = maker.outputs if isinstance(maker, OpRan) else (getattr(maker, "tensor", 0),)
             for tensor in outputs:

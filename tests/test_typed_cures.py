@@ -88,3 +88,28 @@ total.backward()
     assert finding.fix == "total = total + x[i] ** 2  # at line 5"
     mended = program.replace("total = total + x[i].item() ** 2", "total = total + x[i] ** 2")
     assert first_finding(mended, tmp_path) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "flat", "cure"),
+    [
+        ("((x @ w - y) ** 2).mean()", "y", "y.unsqueeze(-1)"),
+        ("(((y * 2) - x @ w) ** 2).mean()", "(y * 2)", "(y * 2).unsqueeze(-1)"),
+        ("torch.nn.functional.mse_loss(x @ w, y)", "y", "y.unsqueeze(-1)"),
+    ],
+)
+def test_a_side_of_a_dimension_less_gets_it_as_the_cure_says(
+    loss: str, flat: str, cure: str, tmp_path: Path
+) -> None:
+    def found(loss: str) -> list[str]:
+        (tmp_path / "script.py").write_text(
+            "import torch\ntorch.manual_seed(0)\nw = torch.randn(3, 1, requires_grad=True)\n"
+            f"x, y = torch.randn(8, 3), torch.randn(8)\nloss = {loss}\nloss.backward()\n"
+        )
+        run(Target(str(tmp_path / "script.py"), False, ()), tmp_path / "script.gradviz")
+        with open_trace(tmp_path / "script.gradviz") as trace:
+            return [one.fix for one in check(trace).findings if one.rule == "broadcast-surprise"]
+
+    [told] = found(loss)
+    assert told.partition("  #")[0] == cure
+    assert found(cure.join(loss.rsplit(flat, 1))) == []

@@ -21,6 +21,7 @@ Not reported: two sides that both require grad, or neither, and a 1 that an op h
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +32,8 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import REGRESSION_LOSSES, SELECTING
+from gradviz.query.source_trees import expression_at
+from gradviz.words.escape import clean
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
 _ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
@@ -57,10 +60,26 @@ def _search(case: Case) -> Iterator[Found]:
             a, b = (f"{case.words.called(tensor)} {_shown(case, tensor)}" for tensor in sides)
             yield Found(
                 f"{a} and {b} are broadcast against each other: every prediction is compared with every target",
-                "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)",
+                _cure(case, op, sides),
                 (op.index,),
                 tensors=tuple(sides),
             )
+
+
+def _cure(case: Case, op: OpRan, sides: list[int]) -> str:
+    """The side that has a dimension less, with one more, as it stands in the line; else what to do in general."""
+    expression = expression_at(case.query, op.site)
+    if isinstance(expression, ast.BinOp):
+        operands = [expression.left, expression.right]
+    else:
+        operands = expression.args[:2] if isinstance(expression, ast.Call) else []
+    dims = [len(_shape(case, tensor)) for tensor in sides]
+    if len(operands) != 2 or dims[0] == dims[1]:
+        return "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
+    flat = operands[dims.index(min(dims))]
+    text = clean(ast.unparse(flat))
+    plain = isinstance(flat, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return f"{text if plain else f'({text})'}.unsqueeze(-1)  # in place of {text}"
 
 
 def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarray:

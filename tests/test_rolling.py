@@ -470,3 +470,20 @@ def test_a_network_under_no_grad_is_told_and_not_accused(traced: Traced) -> None
         assert lines[".grad = None"] == "fact"
         assert "a gradient stops inside" not in lines
     assert len(off) < len(told)
+
+
+def test_a_pass_with_a_network_under_no_grad_is_not_chosen_for_it(traced: Traced) -> None:
+    """Of two passes the one that learns is shown, not the one that measures what was learned."""
+
+    def run() -> None:
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(20)))
+        probe = torch.nn.Linear(4, 1)
+        model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            learned = torch.tanh(model(torch.ones(2, 4)))
+        probe(learned).sum().backward()
+        probe(torch.tanh(model(torch.ones(2, 4))).detach()).mean().backward()
+
+    with traced(run) as trace:
+        graph = build(trace)
+    assert (graph.pass_number, graph.why) == (3, "with the first cut")

@@ -14,9 +14,9 @@ _MOST_NODES = 5_000  # of a pass in which a cut is looked for
 
 
 def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[PassInfo, str]:
-    """The pass of the first NaN, else of the first error, else the first with a cut, else the first with nodes that
-    sets `.grad`, else the first; and which of these it is, empty if there is only one pass. `build` makes the graph of
-    a pass.
+    """The pass of the first NaN, else of the first error, else the first with a cut (other than by no_grad), else the
+    first with nodes that sets `.grad`, else the first; and which of these it is, empty if there is only one pass.
+    `build` makes the graph of a pass.
 
     Raises ValueError if the trace has no passes."""
     trace = query.trace
@@ -66,10 +66,15 @@ def _first_error(trace: Trace) -> int | None:
 
 def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | None:
     """The first pass in which a gradient stops where one might be expected: of those that set `.grad`, if any does. A
-    penalty that `autograd.grad` differentiates is no training step."""
+    penalty that `autograd.grad` differentiates is no training step, and what runs under no_grad is mostly meant: a
+    target network, a probe."""
     passes = query.trace.passes_by_shape(_MOST_SHAPES)
     setting = [run for run in passes if not query.passes.began(run.number).inputs]
     for run in setting or passes:
-        if (run.nodes or 0) <= _MOST_NODES and any(edge.cut for edge in build(run).edges):
+        if (run.nodes or 0) <= _MOST_NODES and any(_is_odd(edge.cut) for edge in build(run).edges):
             return run
     return None
+
+
+def _is_odd(cut: str) -> bool:
+    return cut not in ("", "no_grad")

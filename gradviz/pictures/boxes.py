@@ -6,7 +6,7 @@ import math
 
 from gradviz.graph.equal_blocks import square_of
 from gradviz.graph.groups import DATA_BOX, PLACE
-from gradviz.graph.model import LEAF, OP, TENSOR, Box, Node
+from gradviz.graph.model import GRAD_FN, LEAF, OP, TENSOR, Box, Node
 from gradviz.pictures.default_arguments import shown_arguments
 from gradviz.words.bars import bars_of
 from gradviz.words.escape import plain
@@ -35,8 +35,7 @@ def box_lines(node: Node, box: Box) -> list[Line]:
 
 def _is_under_no_grad(node: Node, box: Box) -> bool:
     """Whether a module was called with grad mode off alone, as a target network is, and nothing was found there."""
-    without = not any(one.has_grad or one.reached is not None for one in box.parameters.values())
-    return box.cuts == {"no_grad"} and without and not node.finding
+    return box.cuts == {"no_grad"} and not node.held.get(GRAD_FN) and not node.finding
 
 
 def of_inside(node: Node, box: Box) -> list[str]:
@@ -95,13 +94,13 @@ def _shapes(shapes: dict[str, None]) -> str:
 
 
 def _parameters(parameters: list[Node], is_off: bool) -> list[Line]:
-    """How many parameters a module has, and the health of their gradients, of which none is due if it `is_off`."""
+    """How many parameters a module has, and the health of their gradients; under no_grad (`is_off`) none is due."""
     lines = [_size(parameters)]
     wanted = [one for one in parameters if one.requires_grad]
     if not wanted:
         return [*lines, ("fact", "frozen")]
     due = [one for one in wanted if one.has_grad or not (one.spared or one.overwritten)]
-    if is_off:
+    if is_off and not any(one.has_grad for one in due):
         return [*lines, ("fact", ".grad = None")]
     return lines + (_health(due) if due else [])
 

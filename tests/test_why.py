@@ -285,6 +285,12 @@ def test_a_pass_that_there_is_not_is_one_line(gradviz_here: Command, run: Path) 
     assert "there is no pass 9: the trace has 1" in gradviz_here("why", "w", "--pass", 9).stderr
 
 
+def test_a_trace_without_a_tensor_is_one_line(gradviz_here: Command, run: Path) -> None:
+    asked = gradviz_here("why", str(run))
+    assert asked.returncode == 2
+    assert asked.stderr == f"gradviz: {run} is a file: name a tensor, too, as in: gradviz why {run} TENSOR\n"
+
+
 def test_the_same_on_pytorch(gradviz_here: Command, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -43,6 +43,8 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     """
     if len(words) > 2:
         fail(f"why reads one TRACE and one TENSOR; {words[2]} is one argument too many")
+    if len(words) == 1 and Path(words[0]).is_file():
+        fail(f"{words[0]} is a file: name a tensor, too, as in: gradviz why {words[0]} TENSOR")
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
         reason = _with_a_replay(trace, words[-1], number, paths)
     if form == "json":

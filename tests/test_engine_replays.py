@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +243,28 @@ def test_what_is_computed_without_grad_mode_is_held(path: Path) -> None:
     found = asked(recorded(path, program), "x=4")
     assert after(found)["loss"] == 4.0  # (4 − 6)²: the target stays
     assert [name.partition(",")[0] for _, name in found.held] == ["target"]
+
+
+def test_what_cannot_run_again_is_named_where_it_ends_a_gradient(path: Path) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return 2 * gradient
+
+    def program() -> None:
+        x = torch.tensor(3.0, requires_grad=True)
+        doubled = Double.apply(x)
+        (doubled * x).backward()
+
+    line = program.__code__.co_firstlineno + 2
+    assert asked(recorded(path, program)).cut == (f"doubled, line {line}",)
+    told = f"no gradient goes on behind doubled, line {line}: what made it cannot run again"
+    assert told in " ".join(invoked(["what-if", str(path)]).stdout.split())
+    assert "no gradient goes on" not in invoked(["what-if", str(recorded(path, a_square))]).stdout
 
 
 def test_only_the_outermost_call_is_told(path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.events.kinds import OpRan
 from gradviz.replay.edit_texts import edits_of
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, has_hooks
-from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Plan, ReplayError, plan_of
+from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
 from gradviz.replay.samples import loss_of, mixing
 from gradviz.words.words import Words
 
@@ -33,7 +33,8 @@ class WhatIf:
     the loss. `first` is the first call that gives something else,
     None with a dtype; `held` are what was computed by ops that cannot run again, without grad mode, or before an
     earlier pass: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run.
-    `added` are the leaves whose `.grad` held an earlier gradient: `changes` have what this pass adds to it."""
+    `added` are the leaves whose `.grad` held an earlier gradient: `changes` have what this pass adds to it.
+    `cut` are results that enter the pass though a gradient flowed on behind them: what made them cannot run again."""
 
     plan: Plan
     runner: str
@@ -46,6 +47,7 @@ class WhatIf:
     held: tuple[tuple[int, str], ...]
     has_hooks: bool
     added: tuple[str, ...]
+    cut: tuple[str, ...]
 
 
 def what_if(
@@ -79,6 +81,7 @@ def what_if(
         tuple(held_of(words, plan)) if is_edited else (),
         has_hooks(query, plan),
         tuple(words.called(leaf) for leaf in plan.leaves if query.tensors.grad(leaf, plan.began.index)),
+        tuple(_placed(words, step) for step in plan.inputs if step.how == CUT),
     )
 
 
@@ -125,5 +128,11 @@ def held_of(words: Words, plan: Plan) -> list[tuple[int, str]]:
     for step in plan.inputs:
         maker = words.query.tensors.made(step.tensor)
         if isinstance(maker, OpRan) and step.how != LEAF and (step.how in (CUT, CARRIED) or maker.inputs):
-            found.append((step.tensor, words.called(step.tensor) + words.at_line(maker.site)))
+            found.append((step.tensor, _placed(words, step)))
     return found
+
+
+def _placed(words: Words, step: Input) -> str:
+    """An input with the line that made it."""
+    maker = words.query.tensors.made(step.tensor)
+    return words.called(step.tensor) + (words.at_line(maker.site) if isinstance(maker, OpRan) else "")

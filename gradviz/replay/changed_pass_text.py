@@ -28,6 +28,9 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
     if found.added:
         names = _some([f"{name}.grad" for name in found.added])
         parts.append(Text(f"added to an earlier gradient in the run, here as of this pass alone: {names}"))
+    if found.cut:
+        why = f"what made {'it' if len(found.cut) == 1 else 'them'} cannot run again"
+        parts.append(Text(f"no gradient goes on behind {_some(found.cut)}: {why}"))
     if found.has_hooks:
         parts.append(Text("hooks changed gradients of this pass: they do not run again"))
     parts += [Text(), _table(found)]
@@ -152,6 +155,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
         else {"function": found.first.function, "event": found.first.event + 1},
         "sample": found.sample,
         "held": [name for _, name in found.held],
+        "cut": list(found.cut),
         "hooks": found.has_hooks,
         "added": [f"{name}.grad" for name in found.added],
     }

@@ -8,7 +8,7 @@ import inspect
 import os
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -1147,12 +1147,17 @@ def texts() -> dict[str, str]:
     return {**examples, **cured, **{one.__name__: inspect.getsource(one) for one in (*HEALTHY, *FAULTY)}}
 
 
-def main(folder: Path) -> None:
-    """Run and record all programs."""
+def main(folder: Path, names: Sequence[str]) -> None:
+    """Run and record programs by their names; all of them, if there are none."""
     global rank, world
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     programs = texts()
+    if names:
+        dist.init_process_group("gloo")
+        record_all(folder, {name: programs[name] for name in names})
+        dist.destroy_process_group()
+        return
     hanging = {name: programs.pop(name) for name in [*programs] if name.startswith("ranks-collectives")}
     broken = {"ranks-unused": programs.pop("ranks-unused")}  # rank 1 goes while rank 0 waits
     dist.init_process_group(
@@ -1183,4 +1188,4 @@ def record_all(folder: Path, programs: dict[str, str], waiting: bool = True) -> 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

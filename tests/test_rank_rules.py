@@ -51,16 +51,21 @@ ALSO = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the traces of all programs, each on two ranks."""
     folder = tmp_path_factory.mktemp("runs")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "tests.rank_programs", str(folder),
-    ]  # fmt: skip
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    ran = record_programs(folder, 2)
     made = {path.name for path in folder.glob("*.gradviz")}
     assert made == {f"{name}.rank{rank}.gradviz" for name in texts() for rank in range(2)}, ran.stderr
     return folder
+
+
+def record_programs(folder: Path, ranks: int, *names: str) -> subprocess.CompletedProcess[str]:
+    """Record programs by their names, all if there are none, on so many ranks."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "tests.rank_programs", str(folder), *names,
+    ]  # fmt: skip
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 
 def found_in(folder: Path, name: str) -> list[Finding]:
@@ -116,6 +121,18 @@ def test_the_gradients_of_two_ranks_are_those_of_one_but_for_rounding(
         found = noise(one, other, TorchRunner())
     assert (found.same, found.entering) == (is_same, None)
     assert found.compared == {"entering": 4, "forward": 0, "backward": 0, "gradients": 4}
+
+
+def test_a_rank_on_which_no_part_of_a_gradient_lies_is_no_reason_to_be_silent(tmp_path: Path) -> None:
+    ran = record_programs(
+        tmp_path, 3, "clipped_by_a_given_norm_of_the_part", "clipped_by_a_given_norm_of_the_whole"
+    )
+    assert ran.returncode == 0, ran.stderr
+    (found,) = found_in(tmp_path, "clipped_by_a_given_norm_of_the_part")
+    assert (found.rule, found.ranks) == ("ranks-clip", (0, 1))
+    assert "on rank 1, nothing on rank 2" in found.message
+    assert found.fix.startswith("torch.nn.utils.clip_grad_norm_(net.parameters(), 0.01)")
+    assert found_in(tmp_path, "clipped_by_a_given_norm_of_the_whole") == []
 
 
 @pytest.mark.parametrize("name", ["in_shards", "parts_clipped_by_the_norm_of_the_whole"])

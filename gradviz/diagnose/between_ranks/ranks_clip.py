@@ -48,22 +48,25 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         rank: {query.names.of(part.parameter) or "": part for part in query.of(scaled_parts)}
         for rank, query in ranks.ranks.items()
     }
-    names = [name for name in ranks.common if all(name in parts for parts in scaled.values())]
-    apart = [name for name in names if _are_apart([parts[name] for parts in scaled.values()])]
+    names = [name for name in ranks.common if sum(name in parts for parts in scaled.values()) > 1]
+    apart = [name for name in names if _are_apart(_of(scaled, name))]
     if not apart:
         return
     name = apart[0]
     norms = {rank: sqrt(sum(part.norm**2 for part in parts.values())) for rank, parts in scaled.items()}
-    rank, query = next(iter(ranks.ranks.items()))
+    rank = next(rank for rank, parts in scaled.items() if name in parts)
     event = scaled[rank][name].event
     lie = "lie" if len(apart) > 1 else "lies"
-    factors = each_rank(ranks, [number(parts[name].factor, 4) for parts in scaled.values()])
+    factors = each_rank(
+        ranks,
+        [number(parts[name].factor, 4) if name in parts else "nothing" for parts in scaled.values()],
+    )
     yield RankFound(
         f"the gradient{'s' * (len(apart) > 1)} of {named(apart)} {lie} on the ranks in parts, which the ranks scale by "
         f"different factors: that of {named([name])} by {factors}. {_norms_told(ranks, scaled, norms)}",
         _cure(names, _bound(scaled, norms, name)),
-        site_of_event(query, event),
-        tuple(ranks.ranks),
+        site_of_event(ranks.ranks[rank], event),
+        tuple(rank for rank, parts in scaled.items() if name in parts),
         (event,),
     )
 
@@ -82,6 +85,11 @@ def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> st
     if dict(here) != whole:
         return told
     return f"{told}, that of the whole {number(sqrt(sum(norm**2 for norm in norms.values())), 4)}"
+
+
+def _of(scaled: _Scaled, name: str) -> list[ScaledPart]:
+    """The parts of a gradient that ranks scale: on some there may lie none."""
+    return [parts[name] for parts in scaled.values() if name in parts]
 
 
 def _are_apart(parts: list[ScaledPart]) -> bool:
@@ -106,7 +114,7 @@ def _cure(names: Sequence[str], bound: str) -> str:
 
 def _bound(scaled: _Scaled, norms: dict[int, float], name: str) -> str:
     """The norm that each rank gives its parts; empty if it is not the same on all."""
-    bounds = [scaled[rank][name].factor * norm for rank, norm in norms.items()]
+    bounds = [scaled[rank][name].factor * norm for rank, norm in norms.items() if name in scaled[rank]]
     is_same = max(bounds) <= min(bounds) * (1 + _SAME)
     return number(bounds[0], 3) if is_same else ""
 

@@ -25,7 +25,8 @@ them](peers.md) is beside it.
 
 {table}
 
-Sizes of pictures are in points. Times are CPU seconds of the whole command. {machine}
+Sizes of pictures are in points. Times are CPU seconds of the whole command, of a Python that has the byte code
+of gradviz. {machine}
 
 {pictures}
 """

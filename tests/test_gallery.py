@@ -30,3 +30,14 @@ def test_a_program_fits_on_a_page_and_is_not_accused(program: Path, tmp_path: Pa
         draw([trace], picture, Choice())
     sizes = re.findall(r'(?:width|height)="(\d+)pt"', picture.read_text())
     assert max(map(int, sizes)) <= LONGEST
+
+
+def test_the_table_of_the_gallery_has_the_sizes_of_its_pictures() -> None:
+    folder = Path(__file__).parent.parent / "docs/gallery"
+    told = re.findall(
+        r"^\| \[(\w+)\]\(\1\.svg\) \|.*?\| (\d+) × (\d+), ", (folder / "README.md").read_text(), re.MULTILINE
+    )
+    assert [name for name, *_ in told] == [program.stem for program in PROGRAMS]
+    for name, width, height in told:
+        drawn = re.findall(r'(?:width|height)="(\d+)pt"', (folder / f"{name}.svg").read_text())[:2]
+        assert (name, drawn) == (name, [width, height])

@@ -476,6 +476,17 @@ def test_what_an_op_made_without_a_gradient_is_no_leaf_of_the_picture(traced: Tr
     assert named(graph, "y").is_leaf, "as PyTorch has it"
 
 
+def test_of_several_passes_of_a_small_run_that_with_the_infinity_is_shown(traced: Traced) -> None:
+    def program() -> None:
+        w = torch.tensor([0.0, 1.0], requires_grad=True)
+        (torch.sqrt(w) * 2).sum().backward()
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        (x**2).sum().backward()
+
+    graph = build(traced(program))
+    assert (graph.pass_number, graph.why) == (1, "with the first infinity")
+
+
 def test_a_run_without_a_pass_is_shown_whole(traced: Traced) -> None:
     def program() -> None:
         x = torch.tensor(2.0, requires_grad=True)

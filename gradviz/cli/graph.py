@@ -37,7 +37,8 @@ Examples:
     multiple=True,
     metavar="N",
     help="Draw backward pass N; given twice, two passes side by side [default: that of the first finding, NaN or "
-    "error; else of a small program the last, of a larger one the first with a cut, else the first].",
+    "error; else of a small program that of an infinity or the last, of a larger one the first with a cut, else "
+    "the first].",
 )
 @click.option(
     "--show",

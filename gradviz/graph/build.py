@@ -14,7 +14,7 @@ from gradviz.graph import select
 from gradviz.graph.edges import Edges
 from gradviz.graph.filled_values import fill_values, name_gradients
 from gradviz.graph.ids import Ids
-from gradviz.graph.interest import pass_of_interest, pass_with_fault
+from gradviz.graph.interest import pass_of_interest, pass_with_fault, pass_with_infinity
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node, Scope
 from gradviz.graph.select import Part
@@ -44,10 +44,10 @@ def build(
     found_in: int = 0,
 ) -> Graph:
     """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: that of the
-    first finding, if there is one, which is number `found_in`; else the first with a NaN or an error; else of a small
-    run the last, of others the first with a cut, else the first. A run without passes is shown whole. With the
-    numbers `of` tensors it is what leads to these: the last pass that began there, or without one the graph as it was
-    made.
+    first finding, if there is one, which is number `found_in`; else the first with a NaN or an error; of a small run
+    the first with an infinity, else the last, of others the first with a cut, else the first. A run without passes is
+    shown whole. With the numbers `of` tensors it is what leads to these: the last pass that began there, or without one
+    the graph as it was made.
 
     For many graphs of one trace, give its Query, which keeps what it has looked up.
 
@@ -76,9 +76,11 @@ def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tup
     """The pass to show, and why it is this one, if the user did not say."""
     if number is None:
         is_lesson = _is_lesson(query)
-        faulty = pass_with_fault(query.trace) if is_lesson and not whole else None
-        if faulty is not None:
-            return faulty
+        if is_lesson and not whole:
+            query.trace.reach_all()
+            faulty = pass_with_fault(query.trace) or pass_with_infinity(query)
+            if faulty is not None:
+                return faulty
         if whole or is_lesson or not query.trace.pass_numbers:
             query.trace.reach_all()
             passes = query.trace.passes

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gradviz.events.kinds import ErrorRaised
 from gradviz.graph.model import Graph
 from gradviz.query import Query
+from gradviz.query.bad_numbers import bad_numbers
 from gradviz.tracefile import PassInfo, Trace
 
 _MOST_SHAPES = 4  # different passes in which a cut is looked for
@@ -46,6 +47,15 @@ def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
         if found is not None:
             return found, what
     return None
+
+
+def pass_with_infinity(query: Query) -> tuple[PassInfo, str] | None:
+    """Of several passes that of the first infinity which was computed, and that it is this one."""
+    if len(query.trace.pass_numbers) < 2:
+        return None
+    bad = query.of(bad_numbers)
+    found = query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not bad.nan else None
+    return None if found is None else (found, "with the first infinity")
 
 
 def _first(query: Query) -> PassInfo:

@@ -276,6 +276,12 @@ def test_the_last_op_of_an_expression_gives_its_value(tmp_path: Path) -> None:
     assert labels(tmp_path, program) == ["log_softmax(x, dim=1)", "torch.nn.functional.cross_entropy(x, t)"]
 
 
+def test_what_a_function_computed_last_is_not_called_by_its_call(tmp_path: Path) -> None:
+    program = "w = torch.tensor([3.0, 4.0], requires_grad=True)\n(w * 2).sum().backward()\n"
+    told = labels(tmp_path, f"{program}print(torch.nn.utils.clip_grad_norm_([w], 1.0))\n")
+    assert not [label for label in told if label.startswith("torch.nn.utils")]
+
+
 def test_an_op_of_a_derivative_is_called_by_what_it_computes(tmp_path: Path) -> None:
     program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3\n"
     program += "(g,) = torch.autograd.grad(y, x, create_graph=True)\n"

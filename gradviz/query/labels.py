@@ -13,12 +13,15 @@ from gradviz.events.kinds import Event, Kind, OpRan, PassBegan, Produced, Receiv
 from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
+from gradviz.query.ops import LOSSES
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
 from gradviz.sets import contained
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
+# Modules that return several tensors, not only what they computed last.
+_SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: what it gave
 _NEAR = 2000  # events before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # calls in calls in a name
@@ -72,15 +75,17 @@ class Labels(Lookup):
         return self.row_of(maker) or self._text(maker.site) or self._of_several(maker)
 
     def _of_several(self, op: OpRan) -> str:
-        """What the result of one of several ops of an expression is called: the last gives the value of the expression,
-        as `nll_loss` does in `cross_entropy(z, t)`; the others are named by their calls."""
+        """What the result of one of several ops of an expression is called: the last of a loss gives the value of the
+        expression, as `nll_loss` does in `cross_entropy(z, t)`; others are named by their calls, because a function may
+        return what it computed earlier."""
         if op.site in self.names.calls:
             return self._of_module(op)
         if op.site in self.places.of_one_op:
             return ""
-        if not self.names.is_result(op):
-            return self._call(op, _DEEPEST)
         text = self.places.expression(op.site)
+        called = re.match(r"(?:\w+\.)*(\w+)\(", text)
+        if called is None or called[1] not in LOSSES or not self.names.is_result(op):
+            return self._call(op, _DEEPEST)
         return text if len(text) <= LONGEST else ""
 
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
@@ -160,6 +165,7 @@ class Labels(Lookup):
             if int(self.trace.kinds[index]) == Kind.SCOPE_LEFT:
                 around = self.scopes.around(op.index, op.thread)
                 is_module = bool(around) and around[-1].kind == "module" and bool(around[-1].name)
+                is_module = is_module and around[-1].type not in _SEVERAL
                 label = f"{around[-1].name}{_RETURNED}" if is_module else ""
                 return label if len(label) <= LONGEST else ""
         return ""

@@ -22,7 +22,7 @@ from gradviz.replay.changed_pass import WhatIf, what_if  # noqa: E402
 from gradviz.replay.outcome import Check, Edits, checked  # noqa: E402
 from gradviz.replay.plan import Call, Plan, ReplayError, plan_of  # noqa: E402
 from gradviz.sources.script import Target, run  # noqa: E402
-from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner, runner_of  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
 from gradviz.words.subject import UnknownName  # noqa: E402
@@ -351,12 +351,14 @@ def test_a_trace_of_another_grade_says_how_to_record_it(path: Path) -> None:
         asked(path)
 
 
-def test_a_run_of_our_engine_is_refused_as_such(path: Path) -> None:
+def test_a_script_that_ran_on_our_engine_runs_again_on_it(path: Path) -> None:
     script = path.with_name("script.py")
     script.write_text("import torch\ntorch.ones(2, requires_grad=True).sum().backward()\n")
     run(Target(str(script), False, []), path, values="inputs", engine="numpy")
-    with pytest.raises(ReplayError, match="gradviz's engine's"):
-        asked(path)
+    with open_trace(path) as trace:
+        found = what_if(Words(trace), runner_of(Query(trace)))
+    assert found.runner == "gradviz's engine"
+    assert found.check.is_equal
 
 
 def test_hooks_that_changed_a_gradient_are_said_not_to_run(path: Path) -> None:

@@ -993,6 +993,15 @@ def test_a_page_tells_frozen_modules_and_what_records_no_graph(traced: Callable,
     assert page.count("#nodes .group.place:not(.passive)") > 0
 
 
+@needs_chromium
+def test_the_notes_of_a_page_lie_over_no_box(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(training))
+    notes = page.tab.locator("#notes").bounding_box()
+    boxes = [box.bounding_box() for box in page.tab.locator("#nodes > g .box").all()]
+    assert "outside this pass" in page.text("#notes")
+    assert min(box["y"] for box in boxes) >= notes["y"] + notes["height"]
+
+
 def test_the_parts_of_a_page_are_in_the_package() -> None:
     here = Path(page_of.__file__).parent
     around_a_page = {"widget.js"}  # of a notebook

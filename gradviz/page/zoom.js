@@ -14,20 +14,24 @@ function look({ x, y, k }) {
   stage.classed("far", k < 0.5).classed("further", k < 0.28);
 }
 
+// Where the notes over the picture end.
+const belowNotes = () => ($("notes").hidden ? 0 : $("notes").offsetTop + $("notes").offsetHeight + 6);
+
 // Show the whole picture; of a large one, show the beginning as large as is readable.
 function fit(all = true) {
   const { w, h } = stageSize();
   const layout = picture.layout;
   if (!layout || !w) return;
   const margin = 24;
-  const whole = Math.min((w - 2 * margin) / Math.max(layout.w, 1), (h - 2 * margin) / Math.max(layout.h, 1));
+  const top = Math.max(margin, belowNotes());
+  const whole = Math.min((w - 2 * margin) / Math.max(layout.w, 1), (h - top - margin) / Math.max(layout.h, 1));
   const k = Math.min(1.25, Math.max(whole, zoom.scaleExtent()[0], all ? 0 : 0.8));
   let x = (w - layout.w * k) / 2;
   if (x < 0) {
     const first = [...layout.boxes.values()].reduce((a, b) => (b.y < a.y ? b : a));
     x = Math.max(Math.min(w / 2 - first.x * k, margin), w - margin - layout.w * k);
   }
-  const y = layout.h * k < h ? (h - layout.h * k) / 2 : margin;
+  const y = layout.h * k < h ? Math.max((h - layout.h * k) / 2, top) : top;
   zoom.transform(stage, d3.zoomIdentity.translate(x, y).scale(k));
 }
 

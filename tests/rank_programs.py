@@ -669,6 +669,13 @@ def parts_accumulated() -> None:
             optimizer.zero_grad()
 
 
+def groups_of_parameters() -> None:
+    net = wrapped(model())
+    first, *rest = net.parameters()
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": rest, "lr": 0.01}], lr=0.1)
+    train(net, optimizer, batches())
+
+
 # --- faults, beside those of the rules' own examples
 
 
@@ -1104,6 +1111,14 @@ def parts_never_synchronised() -> None:
         optimizer.step()  # <- ranks-unreduced
 
 
+def other_groups_of_parameters() -> None:
+    net = wrapped(model())
+    first, *rest = list(net.parameters())[:: 1 - 2 * rank]
+    groups = [{"params": [first]}, {"params": rest, "lr": 0.01}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)  # <- ranks-settings
+    train(net, optimizer, batches())
+
+
 HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
@@ -1115,7 +1130,8 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     each_rank_uses_another_part, clipped_after_the_average, averaged_on_rank_0, summed_on_rank_0_in_one_piece,
     clipped_by_hand_after_the_average, longer_than_no_limit, weighted_by_the_size_of_the_batch,
     loss_weighted_by_the_size_of_the_batch, another_weight_in_the_last_batch, other_counts_of_passes,
-    parts_accumulated, own_rows_of_one_batch, mean_over_the_tokens_of_a_rank, loss_that_all_ranks_sum,
+    groups_of_parameters, parts_accumulated, own_rows_of_one_batch, mean_over_the_tokens_of_a_rank,
+    loss_that_all_ranks_sum,
     decayed_after_the_average_on_all_ranks,
     gradients_gathered_and_averaged, experts, a_mesh_of_replicas_and_shards,
     frozen_on_all_ranks, clipped_by_a_given_norm_of_the_whole, parts_assigned,
@@ -1133,7 +1149,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     multiplied_by_another_number_on_each_rank, gradients_gathered_and_one_taken,
     assigned_after_the_average_on_one_rank, averaged_before_another_pass,
     stepped_on_rank_0_alone, another_reduction_on_one_rank, another_slope_on_one_rank,
-    parts_never_synchronised,
+    parts_never_synchronised, other_groups_of_parameters,
 )  # fmt: skip
 
 

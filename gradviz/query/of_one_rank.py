@@ -3,15 +3,17 @@ its modules, what its normalisations read and its dropouts dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
+from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
 from gradviz.query.training import Training
 from gradviz.query.upstream import Upstream
@@ -123,6 +125,16 @@ def parameters_by_name(query: Query) -> dict[str, int]:
     stepped = query.trace.table(Kind.STEPPED).lists("parameters").values.tolist()
     tensors = dict.fromkeys([*held, *stepped])
     return {query.names.of(tensor) or f"parameter {place}": tensor for place, tensor in enumerate(tensors, 1)}
+
+
+def settings_by_parameter(query: Query, step: Stepped) -> dict[str, Mapping[str, Any]]:
+    """The settings with which an optimizer steps each parameter that has a gradient, by its name."""
+    parameters = iter(step.parameters)
+    return {
+        query.names.of(tensor) or "": settings_of(group)
+        for group in step.groups
+        for tensor in islice(parameters, group.size)
+    }
 
 
 def holds(query: Query, step: Stepped, tensor: int) -> bool:

@@ -31,6 +31,7 @@ from gradviz.query.of_one_rank import (
     optimizer_steps,
     parameters_by_name,
     running_statistics,
+    settings_by_parameter,
 )
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
@@ -300,7 +301,24 @@ class Replicas:
                         values = tuple(own.get(name) for own in settings)
                         if len(set(map(repr, values))) > 1:
                             found.setdefault(name, OtherSetting(name, number, values))
+            if not found and number == 1:  # the groups are the same, and may hold other parameters
+                found |= self._settings_apart(number, together)
         return list(found.values())
+
+    def _settings_apart(self, number: int, together: Sequence[Stepped]) -> dict[str, OtherSetting]:
+        """The settings that the first parameter has at a step which are not the same on all ranks, where one has."""
+        own = [settings_by_parameter(query, step) for query, step in zip(self.queries, together, strict=True)]
+        for parameter in (name for name in self.common if all(name in settings for settings in own)):
+            settings = [known[parameter] for known in own]
+            apart = [name for name in settings[0] if len({repr(one.get(name)) for one in settings}) > 1]
+            if apart:
+                return {
+                    name: OtherSetting(
+                        f"{name} of {parameter}", number, tuple(one.get(name) for one in settings)
+                    )
+                    for name in apart
+                }
+        return {}
 
     @cached_property
     def other_mode(self) -> OtherMode | None:

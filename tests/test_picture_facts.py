@@ -63,3 +63,4 @@ def test_of_a_long_path_a_box_shows_the_end_and_of_an_expression_the_beginning()
         plain_name("torch.randn(3, 3, requires_grad=True) * scale_of_all", 24) == "torch.randn(3, 3, requi…"
     )
     assert plain_name("w", 24) == "w"
+    assert plain_name("a_word_of_one_part", 8) == "a_word_…"

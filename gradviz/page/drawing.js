@@ -26,7 +26,7 @@ function widthOf(text, role) {
 
 // A name as a short text: of a long path its end, which tells it from others.
 const cutName = (name, most) =>
-  (name.length > most && /^[\w.[\]]+$/.test(name) ? `…${name.slice(name.length - most + 1)}` : cut(name, most));
+  (name.length > most && /^[\w[\]]+(\.[\w[\]]+)+$/.test(name) ? `…${name.slice(name.length - most + 1)}` : cut(name, most));
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // --- the text of a box: lines of {role, text}; their number is the same at every event

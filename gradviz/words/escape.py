@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, invisible, direction-changing characters
-_PATH = re.compile(r"[\w.\[\]]+")
+_PATH = re.compile(r"[\w\[\]]+(\.[\w\[\]]+)+")
 _MOST = 10_000  # characters of one text that a person is shown
 
 

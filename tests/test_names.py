@@ -9,7 +9,7 @@ import pytest
 
 import gradviz.engine as torch
 from gradviz.engine import nn
-from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.events.kinds import Accumulated, OpRan, TensorMade
 from gradviz.graph.build import build
 from gradviz.nearest import nearest
 from gradviz.page import views
@@ -19,7 +19,7 @@ from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from gradviz.words import Words
-from gradviz.words.subject import subject
+from gradviz.words.subject import UnknownName, subject
 
 
 def named(path: Path) -> list[tuple[str, str | None]]:
@@ -280,6 +280,25 @@ def test_what_a_function_computed_last_is_not_called_by_its_call(tmp_path: Path)
     program = "w = torch.tensor([3.0, 4.0], requires_grad=True)\n(w * 2).sum().backward()\n"
     told = labels(tmp_path, f"{program}print(torch.nn.utils.clip_grad_norm_([w], 1.0))\n")
     assert not [label for label in told if label.startswith("torch.nn.utils")]
+
+
+@pytest.mark.torch
+def test_what_a_function_writes_to_has_not_the_name_of_what_it_returns(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, path = tmp_path / "p.py", tmp_path / "p.gradviz"
+    source.write_text(
+        "import torch\nw = torch.tensor([3.0, 4.0], requires_grad=True)\n(w * 2).sum().backward()\n"
+        "norm = torch.nn.utils.clip_grad_norm_([w], 1.0)\ny = (w * 3).detach().add_(1)\n"
+    )
+    with record(path):
+        exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
+    with open_trace(path) as trace:
+        query = Query(trace)
+        [leaf] = {event.tensor for event in trace if isinstance(event, Accumulated)}
+        assert query.labels.of(query.tensors.grad(leaf, trace.count)) == "gradient of w"
+        assert query.labels.tensor_called("y", trace.count) > 0
+        with pytest.raises(UnknownName, match="known names"):
+            subject(Words(trace), "norm", trace.count - 1)
 
 
 def test_an_op_of_a_derivative_is_called_by_what_it_computes(tmp_path: Path) -> None:

@@ -46,9 +46,11 @@ class Names(Lookup):
         changed = trace.table(Kind.REQUIRES_GRAD_CHANGED)
         events, tensors = self.tensors.all_writes
         by_op = contained(events, self.tensors.ops)
+        events, tensors = events[by_op], tensors[by_op]
+        own = self._are_written_in_their_lines(events)
         pairs = chain(
             zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
-            zip(trace.events["site"][events[by_op]].tolist(), tensors[by_op].tolist(), strict=True),
+            zip(trace.events["site"][events[own]].tolist(), tensors[own].tolist(), strict=True),
         )
         found: dict[int, str] = {}
         for site, tensor in pairs:
@@ -56,6 +58,25 @@ class Names(Lookup):
             if len(names) == 1:
                 found.setdefault(tensor, names[0])
         return found
+
+    def _are_written_in_their_lines(self, events: np.ndarray) -> np.ndarray:
+        """For each op in place, whether its line calls it, or a module that does: a function that writes to what it was
+        given, as `clip_grad_norm_` does, may return another tensor. Yes if the line is not known."""
+        ops = self.trace.table(Kind.OP)
+        codes = ops["op"][np.searchsorted(ops.events, events)].astype(np.int64)
+        kinds, which = np.unique(
+            self.trace.events["site"][events].astype(np.int64) << 32 | codes, return_inverse=True
+        )
+        known = [self._is_called_in_line(kind >> 32, kind & 0xFFFFFFFF) for kind in kinds.tolist()]
+        return np.array(known, bool)[which]
+
+    def _is_called_in_line(self, number: int, op: int) -> bool:
+        site = self.trace.sites.get(number)
+        lines = self.trace.source(site.place.file) if site is not None else []
+        if site is None or not site.names or number in self.calls or not 0 < site.place.line <= len(lines):
+            return True
+        line = lines[site.place.line - 1]
+        return f"{self.trace.text(op)}(" in line or "inplace" in line
 
     def assigned_at(self, number: int) -> tuple[str, ...]:
         """The variables that the value of a site goes to; none where one of them holds a module, and no module was

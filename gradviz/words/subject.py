@@ -60,6 +60,7 @@ def _suggested(words: Words, name: str) -> str:
     labels = words.query.names.all.labels[
         1:
     ]  # those that tensors have: a number may be assigned to a variable, too
+    labels = [label for label in labels if label != name]  # a variable that no tensor was seen under
     if near := nearest(name.removesuffix(".grad"), labels):
         return words.say("did you mean {name}?", name=clean(near))
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")

@@ -298,3 +298,24 @@ def test_a_call_of_an_overload_has_the_name_of_the_op(both: Both) -> None:
 
     _, trace = both(program)
     assert [event.op for event in of(trace, OpRan)][:2] == ["mul", "softmax"]
+
+
+def test_a_node_is_told_of_in_the_pass_that_it_runs_in_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.gradviz"
+    called: list[Any] = []
+
+    def differentiate(gradient: Any) -> None:
+        called.append(gradient)
+        if len(called) == 1:  # the pass that it begins comes here again
+            with torch.enable_grad():
+                torch.autograd.grad(doubled.sum(), w, retain_graph=True)
+
+    with gradviz.record(path):
+        w = torch.ones(3, requires_grad=True)
+        doubled = w * 2
+        doubled.register_hook(differentiate)
+        doubled.exp().sum().backward()
+    with gradviz.open(path) as trace:
+        received = [(event.in_pass, event.grad_fn) for event in trace if type(event).__name__ == "Received"]
+    assert received.count((1, "MulBackward0")) == 1
+    assert received.count((2, "MulBackward0")) == 1

@@ -36,7 +36,8 @@ def _in_hook(tell: Callable[..., None]) -> Callable[..., None]:
         if self.source.listener is None:
             return
         try:
-            tell(self, *arguments)
+            if not _is_outer(self.source, self.number):
+                tell(self, *arguments)
         except Exception as error:
             self.source.gave_up(error)
 
@@ -71,6 +72,13 @@ def registering(register: Callable[..., Any]) -> Callable[..., Any]:
         return hooks, hooks
 
     return run
+
+
+def _is_outer(source: Source, number: int) -> bool:
+    """Whether a pass runs inside that of this number on the same thread: it is what runs a node then, and the hooks of
+    both are on it."""
+    passes = source.thread.passes
+    return bool(passes) and passes[-1].number != number
 
 
 class Pass:
@@ -339,6 +347,8 @@ class Pass:
             if listener is None:
                 return
             try:
+                if _is_outer(source, number):
+                    return
                 with _Plain():
                     node, name = record.number, record.name
                     ran.add(node)
@@ -400,6 +410,8 @@ class Pass:
             if listener is None:
                 return
             try:
+                if _is_outer(source, number):
+                    return
                 with _Plain():
                     node = record.number
                     ran.add(node)

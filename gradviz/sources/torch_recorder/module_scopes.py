@@ -108,11 +108,12 @@ class Scopes:
         groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
         for part in [part for group in groups for part in getattr(group, "fsdp_params", ())]:
             known = identity.known.get(id(getattr(part, "_unsharded_param", None)))
-            owner = self._name_of(part._module_info.module)
-            if known is not None and owner and identity.nameless.pop(known.number, None) is not None:
-                listener.named(known.number, f"{owner}.{part._module_info.param_name}")
+            place = getattr(part, "_module_info", None)
+            owner, name = self._name_of(getattr(place, "module", None)), getattr(place, "param_name", "")
+            if known is not None and owner and name and identity.nameless.pop(known.number, None) is not None:
+                listener.named(known.number, f"{owner}.{name}")
 
-    def _name_of(self, module: torch.nn.Module) -> str:
+    def _name_of(self, module: torch.nn.Module | None) -> str:
         known = self.names.get(id(module))
         return known[1] if known is not None and known[0]() is module else ""
 

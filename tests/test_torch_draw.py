@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import Event, OpRan, ScopeEntered, TensorMade  # noqa: E402
+from gradviz.graph.build import build  # noqa: E402
+from gradviz.graph.fold import folded  # noqa: E402
 from gradviz.graph.model import to_json  # noqa: E402
 from tests.torch_programs import walk  # noqa: E402
 
@@ -129,3 +131,24 @@ def test_a_module_that_fails_while_it_is_drawn_leaves_the_recording_on(tmp_path:
             gradviz.draw(net, torch.ones(2, 5))
         torch.ones(2, requires_grad=True).exp()
     assert [event.op for event in told(tmp_path / "run.gradviz", OpRan)] == ["exp"]
+
+
+def test_a_mask_that_a_module_made_and_reads_is_no_loop(tmp_path: Path) -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+            self.register_buffer("mask", torch.tril(torch.ones(8, 8)).view(1, 8, 8))
+
+        def forward(self, x: Any) -> Any:
+            y = self.inner(x)
+            scores = (y @ y.transpose(-2, -1)).masked_fill(self.mask[:, :4, :4] == 0, -1e9)
+            return x + torch.softmax(scores, -1) @ y
+
+    with gradviz.record(tmp_path / "run.gradviz"):
+        net = torch.nn.Sequential(Masked(), Masked())
+        net(torch.ones(1, 4, 2)).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        graph = folded(build(trace, 1), depth=1)
+    assert [node.box.type for node in graph.nodes.values() if node.box is not None].count("Masked") == 2
+    assert not [edge for edge in graph.edges if edge.source == edge.target]

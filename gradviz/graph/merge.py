@@ -118,8 +118,11 @@ class Merging:
         return turns
 
     def _leads_to_another_turn(self, edge: Edge, group: Group | None) -> bool:
-        """Whether an edge inside a group leads from one turn of a loop to another."""
+        """Whether an edge inside a group leads from one turn of a loop to another. What a module holds was made before
+        its first turn, and no turn hands it to the next."""
         if group is None or group.kind not in (SCOPE, PLACE) or edge.kind not in (DATA, GRAD):
+            return False
+        if self.graph.nodes[edge.source].buffer:
             return False
         source, target = self.turns.get(edge.source), self.turns.get(edge.target)
         return source is not None and target is not None and source != target

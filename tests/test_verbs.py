@@ -573,7 +573,7 @@ def test_no_key_and_no_name_is_taken_twice() -> None:
     names = [name for verb in VERBS for name in {verb.name, *verb.short}]
     assert len(keys) == len(set(keys))
     assert len(names) == len(set(names))
-    assert all(verb.keys or verb.name in ("goto", "delete") for verb in VERBS)
+    assert all(verb.keys or verb.name in ("goto", "delete", "set", "unset") for verb in VERBS)
     assert not any(key.isdigit() or key == ":" for key in keys)
     assert parse("/ x")[1] == parse("/x")[1] == "x"
 

@@ -77,7 +77,6 @@ SPLITTING = _kind(
     "unsafe_split", "unsafe_split_with_sizes",
 )  # fmt: skip
 JOINING = _kind("cat", "stack", "hstack", "vstack", "dstack", "column_stack")
-JOINING_NODES = frozenset({"CatBackward0", "StackBackward0"})  # also inside of a recurrent layer
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max")
 
 # Products of data with weights: what a layer does that learns. An embedding is one, of rows that are 0 but for a 1.

@@ -38,7 +38,7 @@ from gradviz.query.cuts import is_square
 from gradviz.query.ops import (
     FLAT_AT_ZERO,
     FLAT_BELOW_ZERO,
-    JOINING_NODES,
+    JOINING,
     MULTIPLYING,
     SELECTING,
     ZEROS,
@@ -102,10 +102,12 @@ def _search(case: Case) -> Iterator[Found]:
 def _only_reader(case: Case, block: Block) -> int | None:
     """Of a block that joins parts: the op that alone reads a part of what was joined. A part that got 0 got
     it there."""
-    if case.query.nodes.name(block.node) not in JOINING_NODES:
+    kind = (
+        case.query.nodes.name(block.node).removesuffix("Backward0").lower()
+    )  # of a node inside of an op, too
+    if kind not in JOINING:
         return None
-    outputs = [output for output in case.query.nodes.outputs(block.node) if output]
-    readers = [op for output in outputs for op in case.downstream.readers(output)]
+    readers = [op for made in case.query.nodes.outputs(block.node) if made for op in case.downstream.readers(made)]
     ran = [case.query.tensors.op(op).op for op in readers]
     return readers[0] if len(ran) == 1 and ran[0] in SELECTING else None
 

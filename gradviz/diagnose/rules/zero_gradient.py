@@ -107,9 +107,9 @@ def _only_reader(case: Case, block: Block) -> int | None:
     )  # of a node inside of an op, too
     if kind not in JOINING:
         return None
-    readers = [op for made in case.query.nodes.outputs(block.node) if made for op in case.downstream.readers(made)]
-    ran = [case.query.tensors.op(op).op for op in readers]
-    return readers[0] if len(ran) == 1 and ran[0] in SELECTING else None
+    made = filter(None, case.query.nodes.outputs(block.node))
+    readers = [op for tensor in made for op in case.downstream.readers(tensor)]
+    return readers[0] if len(readers) == 1 and case.query.tensors.op(readers[0]).op in SELECTING else None
 
 
 def _is_below_zero(case: Case, op: int | None) -> bool:

@@ -100,8 +100,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _only_reader(case: Case, block: Block) -> int | None:
-    """Of a block that joins parts: the op that alone reads a part of what was joined. A part that got 0 got
-    it there."""
+    """Of a block that joins parts: the op that alone reads what was joined, and gave a part of it zeros."""
     kind = (
         case.query.nodes.name(block.node).removesuffix("Backward0").lower()
     )  # of a node inside of an op, too

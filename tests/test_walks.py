@@ -45,6 +45,7 @@ GIVEN = {
     "EXPRESSION": ("t0", "t1.grad", "t0 + 1"),
     "TEXT": ("0.6", "None"),
     "[RANK]": ("", "0", "one"),
+    "NAME = NUMBER": ("t0 = 2", "nobody = 1", "t0"),
 }
 LEFT_OUT = {"export", "quit"}  # a file, and the end
 

@@ -167,7 +167,7 @@ class Pass:
         self.handles.clear()
         for record in self.records.values():
             if record.after is not None and record.key == self.hook_key:
-                record.after = None
+                record.after = record.onward = None  # the node lives on, and so would the recorder with it
         self.kept_alive.clear()
         for hooks in self.preceded:
             hooks.pop(OUR_HOOK, None)

@@ -247,7 +247,7 @@ def _is_plain_memory(value: torch.Tensor) -> bool:
     """Whether a tensor lies on the CPU, its elements one behind the other, as NumPy would have them. Raises
     RuntimeError where it has no strides."""
     return (
-        value.is_cpu
+        not is_distant(value)
         and value.dtype in _IN_NUMPY
         and not value.is_nested
         and value.is_contiguous()

@@ -555,7 +555,13 @@ def test_a_quiet_recording_prints_what_the_script_prints(gradviz_here: Run, tmp_
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("before", "is_frozen"), [("", True), ("kept = [[] for _ in range(150_000)]\n", False)]
+    ("before", "is_frozen"),
+    [
+        ("", True),
+        ("import json, decimal, logging\nkept = [decimal.Decimal(2)]\n", True),
+        ("kept = [[] for _ in range(150_000)]\n", False),
+        ("class Own: pass\nkept = Own()\n", False),
+    ],
 )
 def test_what_pytorch_loads_is_not_looked_through_for_garbage(
     gradviz: Run, tmp_path: Path, before: str, is_frozen: bool
@@ -567,3 +573,25 @@ def test_what_pytorch_loads_is_not_looked_through_for_garbage(
     )
     done = gradviz("trace", "--engine", "torch", "script.py")
     assert (int(done.stdout) > 100_000) is is_frozen
+
+
+@pytest.mark.torch
+def test_what_a_script_made_before_it_imports_pytorch_is_found_to_be_garbage(
+    gradviz: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    lines = [
+        "import gc",
+        "class Own:",
+        "    def __del__(self): print('gone')",
+        "own = Own()",
+        "own.own = own",
+    ]
+    lines += [
+        "import torch",
+        "print(sum(type(o) is Own for o in gc.get_objects()))",
+        "del own",
+        "gc.collect()",
+    ]
+    script(tmp_path, "\n".join([*lines, "print('end')"]))
+    assert gradviz("trace", "-q", "--engine", "torch", "script.py").stdout == "1\ngone\nend\n"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import getpid  # which a script may replace in `os`
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, Protocol
 
 from gradviz.events.listener import Listener
@@ -25,6 +25,7 @@ from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import hiding
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import Passes
+from gradviz.tracefile.sites import is_users
 
 __all__ = [
     "Companion",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 
+_OURS = __name__.partition(".")[0]
 _FEW_OBJECTS = 100_000  # that a script may have made before it imports PyTorch
 
 
@@ -215,12 +217,26 @@ class Running:
 @contextmanager
 def _looked_through_no_more() -> Iterator[None]:
     """What is made inside, the 300,000 things of PyTorch, is not looked through each time that the script's garbage is.
-    A recorder makes some more for each op, so that Python does that often. What the script has made before stays with
-    it; where that is much, there may be garbage of its own among it, and all is looked through as before."""
-    own = len(gc.get_objects())
+    A recorder makes some more for each op, so that Python does that often. What the script has made before would go
+    with it: where that is much, or has a class of its own, all is looked through as before."""
+    own = gc.get_objects()
+    is_frozen = len(own) < _FEW_OBJECTS and not any(map(_is_of_the_script, set(map(type, own))))
+    del own
     yield
-    if own < _FEW_OBJECTS:
+    if is_frozen:
         gc.freeze()
+
+
+def _is_of_the_script(kind: type) -> bool:
+    """Whether a class was made by no library: its objects may have something to do when they are garbage."""
+    name: Any = kind.__module__
+    if type(name) is not str or name == "__main__":
+        return True
+    module = sys.modules.get(name)
+    if name.partition(".")[0] == _OURS or not isinstance(module, ModuleType):
+        return False
+    file = object.__getattribute__(module, "__dict__").get("__file__")  # a lazy module is not to load by this
+    return isinstance(file, str) and is_users(file)
 
 
 def execute(running: Running) -> None:

@@ -32,6 +32,11 @@ _STDLIB = tuple(_PATHS[name] for name in ("stdlib", "platstdlib"))
 _LIBRARIES = tuple(_PATHS[name] for name in ("purelib", "platlib"))
 
 
+def is_users(filename: str) -> bool:
+    """Whether a file belongs to no library."""
+    return not filename.startswith((*_LIBRARIES, *_STDLIB))
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A place and the number of the site that called it (0: none).
@@ -204,7 +209,7 @@ class Sites:
             return INTERNAL
         if filename.startswith(_LIBRARIES):
             return LIBRARY
-        return INTERNAL if filename.startswith(_STDLIB) else USER
+        return USER if is_users(filename) else INTERNAL
 
     def _add(self, key: tuple[Any, ...]) -> int:
         if not key:

@@ -561,6 +561,7 @@ def test_a_quiet_recording_prints_what_the_script_prints(gradviz_here: Run, tmp_
         ("import json, decimal, logging\nkept = [decimal.Decimal(2)]\n", True),
         ("kept = [[] for _ in range(150_000)]\n", False),
         ("class Own: pass\nkept = Own()\n", False),
+        ("class Kind(type):\n    __eq__ = None\nclass Own(metaclass=Kind): pass\nkept = Own()\n", False),
     ],
 )
 def test_what_pytorch_loads_is_not_looked_through_for_garbage(

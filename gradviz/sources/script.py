@@ -220,8 +220,9 @@ def _looked_through_no_more() -> Iterator[None]:
     A recorder makes some more for each op, so that Python does that often. What the script has made before would go
     with it: where that is much, or has a class of its own, all is looked through as before."""
     own = gc.get_objects()
-    is_frozen = len(own) < _FEW_OBJECTS and not any(map(_is_of_the_script, set(map(type, own))))
-    del own
+    kinds = {id(kind): kind for kind in map(type, own)}.values()  # a class may have no hash
+    is_frozen = len(own) < _FEW_OBJECTS and not any(map(_is_of_the_script, kinds))
+    del own, kinds
     yield
     if is_frozen:
         gc.freeze()
@@ -229,11 +230,11 @@ def _looked_through_no_more() -> Iterator[None]:
 
 def _is_of_the_script(kind: type) -> bool:
     """Whether a class was made by no library: its objects may have something to do when they are garbage."""
-    name: Any = kind.__module__
+    name: Any = type.__getattribute__(kind, "__module__")  # without what its own class makes of that
     if type(name) is not str or name == "__main__":
         return True
     module = sys.modules.get(name)
-    if name.partition(".")[0] == _OURS or not isinstance(module, ModuleType):
+    if name.partition(".")[0] == _OURS or not issubclass(type(module), ModuleType):
         return False
     file = object.__getattribute__(module, "__dict__").get("__file__")  # a lazy module is not to load by this
     return isinstance(file, str) and is_users(file)

@@ -7,11 +7,13 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from gradviz import words
 from gradviz.cli.learn import _opened
@@ -23,8 +25,10 @@ from gradviz.learn.lesson_file import Lesson
 from gradviz.page.page_texts import LITERAL, static_texts
 from gradviz.step import pages, screen
 from gradviz.step.command_error import CommandError
+from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session
+from gradviz.step.terminal import Terminal
 from gradviz.step.timeline import legend, timeline
 from gradviz.step.verbs import GROUPS, obey
 from gradviz.words import Stop
@@ -521,3 +525,15 @@ def test_an_english_lesson_after_a_korean_one_is_english() -> None:
     with _opened(lesson_called("leaves"), "en") as session:
         assert not is_korean(sentence(session.stop))
         assert not is_korean("\n".join(line.plain for line in screen.Screen(session).lines(100, 30)))
+
+
+def test_at_a_question_the_small_letters_of_its_keys_are_these_keys() -> None:
+    with _opened(lesson_called("leaves"), "en") as session:
+        keys = Terminal(Group([session]), Console(file=StringIO()))
+        for key in ("z", "space", "space", "a"):
+            keys.press(key)
+        assert keys.prompt is not None
+        assert keys.prompt.text == "answer "
+        for key in ("n", "o", "enter", "z"):
+            keys.press(key)
+        assert session.page[0] == "It is 1"

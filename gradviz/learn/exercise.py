@@ -72,10 +72,13 @@ class Exercise:
 
     def remind(self, session: Session) -> None:
         """At the place of the open question, ask it."""
-        if self.question is None or session.page or session.help or session.message:
-            return
-        if session.position == self.places[self.index][0]:
+        is_free = not (session.page or session.help or session.message)
+        if self.question is not None and is_free and self.asks_at(session.position):
             session.message = self.say("question", ask=self.question.ask[self.language])
+
+    def asks_at(self, position: int) -> bool:
+        """Whether an event is the place of the open question."""
+        return self.question is not None and position == self.places[self.index][0]
 
     def say(self, what: str, **more: object) -> str:
         """A text in the language of the lesson."""

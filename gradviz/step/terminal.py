@@ -115,15 +115,22 @@ class Terminal:
             self._ask("")
         elif self._put_away(key):
             pass
-        elif key in BY_KEY and (BY_KEY[key].needs or BY_KEY[key].asked):
-            self._ask(f"{BY_KEY[key].name} ")
-        elif key in BY_KEY:
-            self._obey(BY_KEY[key].name)
+        elif (verb := BY_KEY.get(self._meant(key))) is not None:
+            if verb.needs or verb.asked:
+                self._ask(f"{verb.name} ")
+            else:
+                self._obey(verb.name)
         elif key.isdigit():
             self._ask(key)
         else:
             no_key = self.session.say(_NO_SUCH_KEY, key=repr(key))
             self.session.message = "" if key == "escape" else no_key
+
+    def _meant(self, key: str) -> str:
+        """A key; at the place of an open question `a` and `z` are the keys that it names, A and Z."""
+        exercise = self.session.exercise
+        asks = exercise is not None and exercise.asks_at(self.session.position)
+        return key.upper() if asks and key in ("a", "z") else key
 
     def _ask(self, text: str) -> None:
         self.prompt = Prompt(text, self.session.settings.history, self._names)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradviz.engine as engine
 from gradviz.engine.basics.devices import device
@@ -26,7 +26,7 @@ from gradviz.events.kinds import LEAF
 from gradviz.events.listener import Listener, State, Where
 from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
-from gradviz.sources.held_values import HeldValues
+from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
@@ -65,17 +65,6 @@ class _EngineTensors:
 
 class _OfThread(threading.local):
     is_inside = False  # whether a function that is followed runs: what it calls is a part of it
-
-
-class _Call(NamedTuple):
-    """A call that is about to be made."""
-
-    function: str
-    arguments: str
-    generator: int
-    tensors: list[Tensor]
-    numbers: list[int]
-    versions: list[int]
 
 
 class EngineReplayable:
@@ -148,7 +137,7 @@ class EngineReplayable:
 
         return run
 
-    def _before(self, name: str, args: Any, kwargs: Any, frame: FrameType) -> _Call | None:
+    def _before(self, name: str, args: Any, kwargs: Any, frame: FrameType) -> CallBegun | None:
         """A call that can be made again; what enters it is kept. None for any other."""
         if not self.recorder.detailed or not is_grad_enabled() or kwargs.get("out") is not None:
             return None
@@ -162,13 +151,11 @@ class EngineReplayable:
             tensors, arguments = typed_call(_ENGINE, args, kwargs)
             self.held.look_around()
             numbers = [number_of(tensor) for tensor in tensors]
-            for tensor, number in zip(tensors, numbers, strict=True):
-                self.held.have(tensor, number, frame)
+            versions = self.held.have_all(tensors, numbers, frame)
             generator = 0
             if is_random(name) and tensors:
                 generator = self.held.keep("generator", engine.get_rng_state(), 0, frame)
-            versions = [tensor._version for tensor in tensors]
-            return _Call(name, arguments, generator, tensors, numbers, versions)
+            return CallBegun(name, arguments, _context(), generator, tensors, numbers, versions)
         return None
 
     def _note_silent_write(self, args: Sequence[Any]) -> None:
@@ -177,28 +164,18 @@ class EngineReplayable:
         if args and isinstance(args[0], Tensor):
             written += [number for number in (number_of(args[0]), base_of(args[0])) if number not in written]
 
-    def _made(self, call: _Call, result: Any, frame: FrameType) -> None:
+    def _made(self, call: CallBegun, result: Any, frame: FrameType) -> None:
         """Tell of a call that was made."""
         outputs = tensors_returned(result, Tensor)
         numbers = [number_of(output) for output in outputs]
-        written = self.held.all_written(
-            number
-            for tensor, number, version in zip(call.tensors, call.numbers, call.versions, strict=True)
-            if tensor._version != version
-        )
+        written = self.held.all_written(self.held.changed_by(call))
         if not outputs and not written:
             return
         listener: Any = self.listener
         listener.called(
-            frame,
-            call.function,
-            call.arguments,
-            _context(),
-            call.generator,
-            call.numbers,
-            numbers,
+            frame, call.function, call.arguments, call.context, call.generator, call.numbers, numbers,
             sorted(written),
-        )
+        )  # fmt: skip
         self.held.note_written(written)
         for output, number in zip(outputs, numbers, strict=True):
             if number not in written and number not in call.numbers:

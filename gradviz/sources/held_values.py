@@ -6,8 +6,8 @@ what the recorder is told to be `written`: through `.data` nothing counts versio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
@@ -28,6 +28,19 @@ class Tensors(Protocol):
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: Any) -> None:
         """Have the recorder keep the value of a tensor, under the number `copy`."""
+
+
+class CallBegun(NamedTuple):
+    """A call that is about to be made: its function and arguments as they are told, what else it depends on, the copy
+    of the random numbers' state (0: none), and the tensors that enter it, with their numbers and versions."""
+
+    function: str
+    arguments: str
+    context: str
+    generator: int
+    tensors: list[Any]
+    numbers: list[int]
+    versions: list[int]
 
 
 class _Here:
@@ -73,6 +86,17 @@ class HeldValues:
         self.keep(how, tensor, number, where)
         reference = self.tensors.reference(tensor)
         self.here[number] = _Here(reference, version, not has_node, self.segment, number)
+
+    def have_all(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
+        """See to it that a replay has the values of tensors; returns their versions."""
+        for tensor, number in zip(tensors, numbers, strict=True):
+            self.have(tensor, number, where)
+        return [self.tensors.version(tensor) for tensor in tensors]
+
+    def changed_by(self, call: CallBegun) -> set[int]:
+        """The tensors that entered a call and have been written to since."""
+        entered = zip(call.tensors, call.numbers, call.versions, strict=True)
+        return {number for tensor, number, version in entered if self.tensors.version(tensor) != version}
 
     def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:
         """Keep the value of a tensor; returns the number of the copy."""

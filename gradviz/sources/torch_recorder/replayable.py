@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import is_grad_enabled
@@ -19,7 +19,7 @@ from torch import is_grad_enabled
 from gradviz.events.listener import State, Where
 from gradviz.replay.function_names import DIFFERENTIATES, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
-from gradviz.sources.held_values import HeldValues
+from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import Pass
@@ -64,18 +64,6 @@ class _TorchTensors:
         listener.kept(where, how, number, State(copy, value))
 
 
-class _Call(NamedTuple):
-    """A call that is about to be made."""
-
-    function: str
-    arguments: str
-    context: str
-    generator: int
-    tensors: list[torch.Tensor]
-    numbers: list[int]
-    versions: list[int]
-
-
 class Replayable:
     """Follows the calls of one recording."""
 
@@ -101,10 +89,8 @@ class Replayable:
         with torch._C.DisableTorchFunction(), suppress(NotExpressed):
             tensors, arguments = typed_call(TORCH, args, {"create_graph": True, "allow_unused": True})
             numbers = [self.source.identity.number_of(tensor) for tensor in tensors]
-            for tensor, number in zip(tensors, numbers, strict=True):
-                self.held.have(tensor, number, of.where)
-            versions = [version_of(tensor) for tensor in tensors]
-            call = _Call(DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
+            versions = self.held.have_all(tensors, numbers, of.where)
+            call = CallBegun(DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
             self._made(call, None, (), {}, gradients, of.where)
 
     def _following(self, way: Way) -> Way:
@@ -144,7 +130,7 @@ class Replayable:
 
     # --- before a call
 
-    def _before(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> _Call | None:
+    def _before(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> CallBegun | None:
         """A call that can be made again; what enters it is kept. None for any other."""
         source = self.source
         if not source.is_detailed or in_transform():
@@ -165,11 +151,9 @@ class Replayable:
             identity.tell_pending()
         self.held.look_around()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
-        for tensor, number in zip(tensors, numbers, strict=True):
-            self.held.have(tensor, number, frame)
+        versions = self.held.have_all(tensors, numbers, frame)
         generator = self._keep_generator(tensors, frame) if is_random(function) and tensors else 0
-        versions = [version_of(tensor) for tensor in tensors]
-        return _Call(function, arguments, _context(), generator, tensors, numbers, versions)
+        return CallBegun(function, arguments, _context(), generator, tensors, numbers, versions)
 
     def _note_silent_write(self, name: str, args: Any, kwargs: Any) -> None:
         """Note what a call that is not told writes to under other names, as `w.data.normal_()` does."""
@@ -189,16 +173,12 @@ class Replayable:
 
     # --- after it
 
-    def _made(self, call: _Call, func: Any, args: Any, kwargs: Any, result: Any, frame: Where) -> None:
+    def _made(self, call: CallBegun, func: Any, args: Any, kwargs: Any, result: Any, frame: Where) -> None:
         """Tell of a call that was made."""
         identity = self.source.identity
         outputs = outputs_of(result)
         numbers = [identity.number_of(output, frame) for output in outputs]
-        changed = {
-            number
-            for tensor, number, version in zip(call.tensors, call.numbers, call.versions, strict=True)
-            if version_of(tensor) != version
-        }
+        changed = self.held.changed_by(call)
         if func in calls.RUNNING:
             changed.update(map(identity.number_of, calls.running_statistics(func, args, kwargs)))
         written = self.held.all_written(changed)
@@ -212,7 +192,7 @@ class Replayable:
             if number not in written:
                 self.held.note_made(output, number, self._group(call, func, output, number))
 
-    def _group(self, call: _Call, func: Any, output: torch.Tensor, number: int) -> int:
+    def _group(self, call: CallBegun, func: Any, output: torch.Tensor, number: int) -> int:
         """The tensor whose memory a new one shares: itself, if it has its own."""
         _, name = calls.sort_of(func)
         shares_memory = name in calls.ALIASES or output._is_view()

@@ -274,8 +274,7 @@ class _Noisy:
         found: dict[str, Snapshot | None] = {}
         for name, leaf in _leaves(query, number).items():
             if leaf in reduced and step >= 0:
-                gradient = query.tensors.grads.last(leaf, step) or 0
-                found[name] = query.trace.snapshot(gradient, step) if gradient else None
+                found[name] = query.tensors.gradient(leaf, step)
             elif leaf in came:
                 found[name] = query.trace.snapshot(*came[leaf])
         return found

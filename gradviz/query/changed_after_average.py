@@ -55,9 +55,7 @@ def changed_since(averages: Sequence[Averaged]) -> tuple[int, ...]:
 
 
 def _value(one: Averaged, event: int) -> Snapshot | None:
-    """The `.grad` just after an event."""
-    gradient = one.query.tensors.grad(one.parameter, event)
-    return one.query.trace.snapshot(gradient, event) if gradient else None
+    return one.query.tensors.gradient(one.parameter, event)
 
 
 def _changes(one: Averaged) -> list[int]:

@@ -49,7 +49,7 @@ def _giver(ranks: Replicas, name: str, at: list[int]) -> int | None:
     """The one rank whose gradient of a parameter all ranks step with, by its place; None if there is none."""
     own = list(zip(ranks.queries, ranks.parameters, at, strict=True))
     computed = [_computed(query, known[name], event) for query, known, event in own]
-    stepped = [_stepped(query, known[name], event) for query, known, event in own]
+    stepped = [query.tensors.gradient(known[name], event) for query, known, event in own]
     if not are_same(stepped) or not all(map(_is_some, computed)):
         return None
     givers = [place for place, value in enumerate(computed) if are_same([value, stepped[0]])]
@@ -71,11 +71,6 @@ def _computed(query: Query, tensor: int, until: int) -> Snapshot | None:
         if len(rows)
         else None
     )
-
-
-def _stepped(query: Query, tensor: int, event: int) -> Snapshot | None:
-    gradient = query.tensors.grad(tensor, event)
-    return query.trace.snapshot(gradient, event) if gradient else None
 
 
 def _last_change(query: Query, tensor: int, until: int) -> int:

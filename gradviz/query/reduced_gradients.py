@@ -29,11 +29,7 @@ def on_gradients(query: Query, run: PassInfo) -> dict[int, list[str]]:
 def reduced_gradients(query: Query, run: PassInfo) -> dict[int, Snapshot | None]:
     """By each leaf that a pass accumulated into, if its `.grad` went through collectives: what it was after the last of
     these."""
-    found = {}
-    for event, leaf, _ in _reductions(query, run):
-        gradient = query.tensors.grads.last(leaf, event) or 0
-        found[leaf] = query.trace.snapshot(gradient, event) if gradient else None
-    return found
+    return {leaf: query.tensors.gradient(leaf, event) for event, leaf, _ in _reductions(query, run)}
 
 
 def _reductions(query: Query, run: PassInfo) -> list[tuple[int, int, str]]:

@@ -47,7 +47,7 @@ class _FirstStep:
         event of the last sum."""
         last = {gradient: event for gradient, event in self.query.of(sums) if event < self.event}
         for name, tensor in parameters.items():
-            gradient = self.query.tensors.grads.last(tensor, self.event) or 0
+            gradient = self.query.tensors.grad(tensor, self.event)
             if gradient in last:
                 yield name, gradient, last[gradient]
 

@@ -14,7 +14,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, Tens
 from gradviz.query.lookup import Lookup
 from gradviz.query.sorted_tables import Log
 from gradviz.sets import contained, distinct
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Snapshot, Trace
 from gradviz.tracefile.columns import Lists
 
 _OP = int(Kind.OP)  # NumPy compares a number with an IntEnum slowly
@@ -288,6 +288,11 @@ class Tensors(Lookup):
         """The tensor that is the `.grad` of a tensor just after event `at`; 0 for None."""
         self.trace.reach_given(tensor, at)
         return self.grads.last(tensor, at) or 0
+
+    def gradient(self, tensor: int, at: int) -> Snapshot | None:
+        """What the `.grad` of a tensor is just after event `at`; None where it has none."""
+        number = self.grad(tensor, at)
+        return self.trace.snapshot(number, at) if number else None
 
     def is_grad_cleared(self, tensor: int, at: int) -> bool:
         """Whether the `.grad` of a tensor is None just after event `at` because it was cleared."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, takewhile
-from typing import Any
 
 import numpy as np
 
@@ -31,11 +30,10 @@ from gradviz.query.of_one_rank import (
     optimizer_steps,
     parameters_by_name,
     running_statistics,
-    settings_by_parameter,
 )
-from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
 from gradviz.query.rank_values import are_apart, are_same
+from gradviz.query.settings_apart import OtherSetting, settings_apart
 from gradviz.query.shards import whole_of
 from gradviz.tracefile import Snapshot
 
@@ -76,15 +74,6 @@ class Drift:
     values: tuple[Snapshot | None, ...]
     since: tuple[int, ...]
     until: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OtherSetting:
-    """A setting of an optimizer that is not the same on all ranks at a step, which counts from 1."""
-
-    name: str
-    step: int
-    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,38 +276,7 @@ class Replicas:
     @cached_property
     def other_settings(self) -> list[OtherSetting]:
         """The settings of optimizers that differ between the ranks, each at the first step where it does."""
-        found: dict[str, OtherSetting] = {}
-        for number, together in enumerate(self.steps, 1):
-            types = tuple(step.type for step in together)
-            if len(set(types)) > 1:
-                found.setdefault("optimizer", OtherSetting("optimizer", number, types))
-            if len({(step.type, len(step.groups)) for step in together}) > 1:
-                continue
-            for groups in zip(*(step.groups for step in together), strict=True):
-                if len({group.settings for group in groups}) > 1:
-                    settings = [settings_of(group) for group in groups]
-                    for name in settings[0]:
-                        values = tuple(own.get(name) for own in settings)
-                        if len(set(map(repr, values))) > 1:
-                            found.setdefault(name, OtherSetting(name, number, values))
-            if not found and number == 1:  # the groups are the same, and may hold other parameters
-                found |= self._settings_apart(number, together)
-        return list(found.values())
-
-    def _settings_apart(self, number: int, together: Sequence[Stepped]) -> dict[str, OtherSetting]:
-        """The settings that the first parameter has at a step which are not the same on all ranks, where one has."""
-        own = [settings_by_parameter(query, step) for query, step in zip(self.queries, together, strict=True)]
-        for parameter in (name for name in self.common if all(name in settings for settings in own)):
-            settings = [known[parameter] for known in own]
-            apart = [name for name in settings[0] if len({repr(one.get(name)) for one in settings}) > 1]
-            if apart:
-                return {
-                    name: OtherSetting(
-                        f"{name} of {parameter}", number, tuple(one.get(name) for one in settings)
-                    )
-                    for name in apart
-                }
-        return {}
+        return settings_apart(self.queries, self.steps, self.common)
 
     @cached_property
     def other_mode(self) -> OtherMode | None:
@@ -411,12 +369,8 @@ class Replicas:
 
     def _gradients(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
         """The `.grad` of a parameter on each rank at these events, None where there is none."""
-        own = list(zip(self.queries, self._tensors(name), at, strict=True))
-        numbers = tuple(query.tensors.grads.last(tensor, event) or 0 for query, tensor, event in own)
-        return tuple(
-            query.trace.snapshot(number, event) if number else None
-            for number, (query, _, event) in zip(numbers, own, strict=True)
-        )
+        own = zip(self.queries, self._tensors(name), at, strict=True)
+        return tuple(query.tensors.gradient(tensor, event) for query, tensor, event in own)
 
 
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:

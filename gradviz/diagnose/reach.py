@@ -119,7 +119,7 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
         return WARNING if tensor in case.training.holders else NOTE
     if is_parameter:
         return WARNING if _family(case, tensor) in families else NOTE
-    if _line(case, made.site) in case.of(_lines_of_states):
+    if case.query.places.line(made.site) in case.of(_lines_of_states):
         return NOTE
     return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE
 
@@ -130,13 +130,8 @@ def _lines_of_states(case: Case) -> set[tuple[str, int]]:
     passes_before = np.searchsorted(begun.events, made.events)
     found: dict[tuple[str, int], set[int]] = {}
     for site, count in distinct_pairs(made.sites, passes_before).tolist():
-        found.setdefault(_line(case, site), set()).add(count)
+        found.setdefault(case.query.places.line(site), set()).add(count)
     return {line for line, counts in found.items() if line[0] and len(counts) > 1}
-
-
-def _line(case: Case, number: int) -> tuple[str, int]:
-    site = case.query.places.site(number)
-    return ("", 0) if site is None else (site.place.file, site.place.line)
 
 
 def _family(case: Case, tensor: int) -> str:

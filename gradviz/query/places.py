@@ -30,6 +30,11 @@ class Places(Lookup):
             site = parent
         return site
 
+    def line(self, number: int) -> tuple[str, int]:
+        """The file and the line of a site; ("", 0) where there is none."""
+        site = self.site(number)
+        return ("", 0) if site is None else (site.place.file, site.place.line)
+
     def callers(self, number: int) -> list[Site]:
         """A site and its callers, innermost first."""
         found = []

@@ -111,9 +111,7 @@ def _lines(query: Query, sites: np.ndarray) -> tuple[list[tuple[str, int]], np.n
     numbers, places = np.unique(sites, return_inverse=True)
     found = []
     for number in numbers.tolist():
-        site = query.places.site(number)
-        line = (site.place.file, site.place.line) if site is not None else ("", 0)
-        found.append(lines.setdefault(line, len(lines)))
+        found.append(lines.setdefault(query.places.line(number), len(lines)))
     return list(lines), np.array(found, np.int64)[places]
 
 

@@ -12,11 +12,11 @@ from gradviz.events.kinds import Kind
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import ALL_REDUCE, all_reduced
 from gradviz.query.query import Query
+from gradviz.query.rank_values import are_close
 from gradviz.query.scaled_parts import norm_of, one_factor
 from gradviz.tracefile import Snapshot
 
 _MOST_STEPS = 32
-_SAME = 1e-3  # relative: factors that differ by less are the same
 _Line = tuple[str, int]
 
 
@@ -57,7 +57,7 @@ def early_scalings(query: Query) -> list[Scaling]:
         if step < _MOST_STEPS:
             for line, write in _writes(query, gradient, begin, reduced):
                 by_line.setdefault((step, line), []).append(write)
-    clips = {_line(query, site) for site in query.trace.table(Kind.CLIPPED).sites.tolist()}
+    clips = {query.places.line(site) for site in query.trace.table(Kind.CLIPPED).sites.tolist()}
     found = [_scaling(step, writes, line in clips) for (step, line), writes in by_line.items()]
     return sorted(found, key=lambda one: one.event)
 
@@ -67,7 +67,7 @@ def _writes(query: Query, gradient: int, since: int, reduced: int) -> Iterable[t
     by_line: dict[_Line, list[int]] = {}
     for event in writes_by_any_name(query, gradient):
         if since < event < reduced and query.tensors.writer(event) != ALL_REDUCE:
-            by_line.setdefault(_line(query, int(query.trace.events["site"][event])), []).append(event)
+            by_line.setdefault(query.places.line(int(query.trace.events["site"][event])), []).append(event)
     parameter = query.at(reduced).owner(gradient)
     for line, events in by_line.items() if parameter else ():
         before = query.trace.snapshot(gradient, events[0] - 1)
@@ -88,19 +88,12 @@ def _factor(before: Snapshot | None, after: Snapshot | None) -> tuple[float, flo
 
 def _scaling(step: int, writes: Sequence[_Write], is_clip: bool) -> Scaling:
     factors = [write.factor for write in writes]
-    is_one = bool(np.isfinite(factors).all()) and max(factors) <= min(factors) * (1 + _SAME)
     return Scaling(
         step,
         min(write.event for write in writes),
         tuple(write.parameter for write in writes),
-        factors[0] if is_one else float("nan"),
+        factors[0] if are_close(factors) else float("nan"),
         float(np.sqrt(sum(write.norm**2 for write in writes))),
         min(write.reduced for write in writes),
         is_clip,
     )
-
-
-def _line(query: Query, number: int) -> _Line:
-    """The file and the line of a site."""
-    site = query.places.site(number)
-    return ("", 0) if site is None else (site.place.file, site.place.line)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 
 from gradviz.tracefile import Snapshot
+
+_CLOSE = 1e-3  # relative
+
+
+def are_close(numbers: Sequence[float]) -> bool:
+    """Whether numbers are the same but for rounding. A number that is not finite is not."""
+    return all(map(isfinite, numbers)) and max(numbers) - min(numbers) <= _CLOSE * min(map(abs, numbers))
 
 
 def are_same(values: Sequence[Snapshot | None]) -> bool:

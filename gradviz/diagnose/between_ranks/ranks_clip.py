@@ -34,13 +34,13 @@ from math import sqrt
 
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named, site_of_event
+from gradviz.query.rank_values import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.query.scaled_parts import ScaledPart, scaled_parts
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _Scaled = dict[int, dict[str, ScaledPart]]  # by rank and parameter
-_SAME = 1e-3  # relative: factors that differ by less are the same
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
@@ -93,8 +93,7 @@ def _of(scaled: _Scaled, name: str) -> list[ScaledPart]:
 
 
 def _are_apart(parts: list[ScaledPart]) -> bool:
-    factors = [part.factor for part in parts]
-    return max(factors) > min(factors) * (1 + _SAME)
+    return not are_close([part.factor for part in parts])
 
 
 def _parameters(names: Sequence[str]) -> str:
@@ -115,8 +114,7 @@ def _cure(names: Sequence[str], bound: str) -> str:
 def _bound(scaled: _Scaled, norms: dict[int, float], name: str) -> str:
     """The norm that each rank gives its parts; empty if it is not the same on all."""
     bounds = [scaled[rank][name].factor * norm for rank, norm in norms.items() if name in scaled[rank]]
-    is_same = max(bounds) <= min(bounds) * (1 + _SAME)
-    return number(bounds[0], 3) if is_same else ""
+    return number(bounds[0], 3) if are_close(bounds) else ""
 
 
 RULE = RankRule("ranks-clip", WARNING, "parts of a gradient that each rank scales by another factor", _search)

@@ -27,19 +27,19 @@ rank weights by the size of its batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import isfinite
 
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named, site_of_event
 from gradviz.query.early_scalings import Scaling, early_scalings
 from gradviz.query.query import Query
+from gradviz.query.rank_values import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _LONGEST = 80  # characters of an expression
-_SAME = 1e-3  # relative: factors and norms that differ by less are the same
 _Scaled = dict[int, Scaling | None]  # by rank
 
 
@@ -64,21 +64,16 @@ def _by_function(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
         for rank, scalings in by_rank.items()
     }
     factors = [1.0 if scaling is None else scaling.factor for scaling in scaled.values()]
-    return None if _are_same(factors) else scaled
+    return None if are_close(factors) else scaled
 
 
 def _by_hand(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
     """The first line that gives the gradients of all ranks one norm, by other factors."""
     for together in zip(*by_rank.values(), strict=False):
         norms = [scaling.factor * scaling.norm for scaling in together]
-        if not _are_same([scaling.factor for scaling in together]) and _are_same(norms) and min(norms):
+        if not are_close([scaling.factor for scaling in together]) and are_close(norms) and min(norms):
             return dict(zip(by_rank, together, strict=True))
     return None
-
-
-def _are_same(numbers: Sequence[float]) -> bool:
-    """Whether numbers are the same but for rounding. A NaN is not."""
-    return all(map(isfinite, numbers)) and max(numbers) <= min(numbers) * (1 + _SAME)
 
 
 def _found(ranks: Replicas, scaled: _Scaled) -> RankFound:

@@ -34,10 +34,10 @@ from itertools import takewhile
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, odd_among, site_of_event
 from gradviz.query.loss_factors import ScaledLoss, scaled_losses
+from gradviz.query.rank_values import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.words.numbers import number, plural
 
-_SAME = 1e-3  # relative: numbers that differ by less are the same
 _LEAST = 2  # passes: in one, the number may be that of its data
 
 
@@ -46,7 +46,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     if len(losses) < _LEAST or not ranks.are_averaged or not _make_as_many_passes(ranks):
         return
     factors = [loss.factor for loss in losses[0]]
-    if _is_same(factors) or _are_weights(factors):
+    if are_close(factors) or _are_weights(factors):
         return
     odd = odd_among(ranks, [number(factor, 6) for factor in factors])
     rank = _rank_with_a_number(ranks, losses[0], odd)
@@ -88,7 +88,7 @@ def _of_one_loss(ranks: Replicas) -> list[tuple[ScaledLoss, ...]]:
         *takewhile(
             lambda losses: (
                 len({(loss.op, loss.shapes) for loss in losses}) == 1
-                and all(_is_same([own.factor, loss.factor]) for own, loss in zip(first, losses, strict=True))
+                and all(are_close([own.factor, loss.factor]) for own, loss in zip(first, losses, strict=True))
             ),
             known,
         )
@@ -106,7 +106,7 @@ def _event_apart(losses: Sequence[ScaledLoss], place: int) -> int:
     own = losses[place].numbers[::-1]
     for at, (event, factor) in enumerate(own):
         others = [loss.numbers[::-1][at : at + 1] for loss in losses]
-        if any(not other or not _is_same([factor, other[0][1]]) for other in others):
+        if any(not other or not are_close([factor, other[0][1]]) for other in others):
             return event
     return own[-1][0]
 
@@ -114,11 +114,7 @@ def _event_apart(losses: Sequence[ScaledLoss], place: int) -> int:
 def _are_weights(factors: Sequence[float]) -> bool:
     """Whether numbers weight the ranks: they add up to 1, or are 1 on average."""
     total = sum(factors)
-    return min(factors) > 0 and (_is_same([total, 1.0]) or _is_same([total / len(factors), 1.0]))
-
-
-def _is_same(factors: Sequence[float]) -> bool:
-    return max(factors) - min(factors) <= _SAME * max(map(abs, factors))
+    return min(factors) > 0 and (are_close([total, 1.0]) or are_close([total / len(factors), 1.0]))
 
 
 RULE = RankRule("ranks-loss", WARNING, "losses that ranks multiply by different numbers", _search)

@@ -37,12 +37,9 @@ def unused_on_some(ranks: Replicas) -> UnusedOnSome | None:
     apart = [name for name in reached if not all(name in names for names in used)]
     if not apart:
         return None
-    places = tuple(place for place, names in enumerate(used) if apart[0] not in names)
-    alike = tuple(
-        name
-        for name in apart
-        if places == tuple(place for place, names in enumerate(used) if name not in names)
-    )
+    without = {name: tuple(place for place, names in enumerate(used) if name not in names) for name in apart}
+    places = without[apart[0]]
+    alike = tuple(name for name in apart if without[name] == places)
     return UnusedOnSome(alike, passes[0].number, places, tuple(passes[place].first for place in places))
 
 

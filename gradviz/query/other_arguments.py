@@ -68,8 +68,7 @@ def called_before_passes(query: Query) -> list[list[Called]]:
 
 def _called(query: Query, event: int) -> Called:
     op = query.tensors.op(event)
-    site = query.places.site(op.site)
-    line = 0 if site is None else site.place.line
+    _, line = query.places.line(op.site)  # not the file: ranks on several machines have it in other folders
     return Called(op.op, line, op.args, query.trace.shape(op.outputs[0]) if op.outputs else None, event)
 
 

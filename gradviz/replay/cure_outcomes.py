@@ -50,9 +50,9 @@ def without_cut(query: Query, runner: Runner, event: int, leaves: tuple[int, ...
         check = checked(query, plan, before)
         if not check.is_equal or not check.roots + check.gradients:
             return None
-        line = _line(query, cut)
+        line = query.places.line(cut.site)
         alike = frozenset(
-            call.event for call in plan.calls if call.op == cut.op and _line(query, call) == line
+            call.event for call in plan.calls if call.op == cut.op and query.places.line(call.site) == line
         )
         after = runner.run(plan, Edits(without=alike))
     except ReplayError:
@@ -62,7 +62,7 @@ def without_cut(query: Query, runner: Runner, event: int, leaves: tuple[int, ...
         for leaf in plan.leaves
         if (not leaves or leaf in leaves) and (gradient := _gained(before, after, leaf)) is not None
     )
-    return CureOutcome(cut.op, line, plan.number, gained) if gained else None
+    return CureOutcome(cut.op, line[1], plan.number, gained) if gained else None
 
 
 def _cuts(event: Event) -> bool:
@@ -96,8 +96,3 @@ def _gained(before: Outcome, after: Outcome, leaf: int) -> np.ndarray | None:
     was, gradient = before.gradients.get(leaf), after.gradients.get(leaf)
     is_new = gradient is not None and bool(gradient.any()) and (was is None or not was.any())
     return gradient if is_new else None
-
-
-def _line(query: Query, call: Call) -> int:
-    site = query.places.site(call.site)
-    return 0 if site is None else site.place.line

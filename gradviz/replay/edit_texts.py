@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.replay.function_names import base_name
 from gradviz.replay.outcome import Edits
-from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.replay.plan import Input, Plan, ReplayError
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import listed
 from gradviz.words.subject import UnknownName, subject
@@ -109,7 +109,7 @@ def _left_out(words: Words, plan: Plan, text: str) -> list[int]:
     if found is None:
         raise ReplayError(f"--without takes OP@LINE, as detach@6, not {_shown(text)}")
     line = int(found["line"])
-    here = [call for call in plan.calls if _line(words, call) == line]
+    here = [call for call in plan.calls if words.query.places.line(call.site)[1] == line]
     own = [call for call in here if base_name(f".{found['op']}") == call.op]
     if not own:
         there = listed(sorted({call.op for call in here})) or "no call that can be made again"
@@ -117,8 +117,3 @@ def _left_out(words: Words, plan: Plan, text: str) -> list[int]:
     if own[0].op not in _LEFT_OUT:
         raise ReplayError(f"{own[0].op} cannot be left out: what can is {listed(sorted(_LEFT_OUT))}")
     return [call.event for call in own]
-
-
-def _line(words: Words, call: Call) -> int:
-    site = words.query.places.site(call.site)
-    return 0 if site is None else site.place.line

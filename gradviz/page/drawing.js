@@ -117,12 +117,14 @@ function gradLine(group, k) {
   return { role: "grad", text: `.grad norm ${Number(norm.toPrecision(4))}${without ? said(", {without} of {count} without", { without, count: wanting.length }) : ""}` };
 }
 
-// Whether there are parameters in a group of which none requires grad.
-const isFrozen = (group) => {
-  let held = false;
-  everyNode(group, (node) => (held = held || Boolean(node.leaf && node.parameter)));
-  return held;
-};
+// Whether a group of which no parameter requires grad has parameters.
+function isFrozen(group) {
+  if (group.holds === undefined) {
+    group.holds = false;
+    everyNode(group, (node) => (group.holds = group.holds || Boolean(node.leaf && node.parameter)));
+  }
+  return group.holds;
+}
 
 // The parameters in a group that require grad, in their last version.
 function wantingIn(group) {

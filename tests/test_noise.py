@@ -164,3 +164,33 @@ def test_the_text_says_what_is_beyond_rounding(reference: Path, tmp_path: Path) 
     )
     assert re.search(r"first beyond it: 0\.0\d+ apart, where rounding puts at most [\d.]+e-\d", told.stdout)
     assert "the runs are apart by more than rounding" in told.stdout
+
+
+SCALED = """
+import torch
+torch.manual_seed(0)
+w = torch.randn(4, 4, requires_grad=True)
+x = torch.randn(8, 4)
+scaled = x * {factor}
+hidden = torch.dropout(scaled @ w, {share}, True)
+hidden.tanh().pow(2).mean().backward()
+"""
+
+
+def scaled_run(folder: Path, name: str, factor: str = "3", share: str = "0.5") -> Path:
+    script, trace = folder / f"{name}.py", folder / f"{name}.gradviz"
+    script.write_text(SCALED.format(factor=factor, share=share))
+    invoked(["trace", "--engine", "torch", "--values", "inputs", "-o", str(trace), str(script)])
+    return trace
+
+
+def test_a_scaling_of_the_data_is_named_at_its_own_line(tmp_path: Path) -> None:
+    one, other = scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other", factor="3.03")
+    found = compared(one, other)
+    assert (found["forward"]["one"]["line"], found["forward"]["other"]["line"]) == (6, 6)
+
+
+def test_one_pass_is_compared_with_the_ops_on_its_data(tmp_path: Path) -> None:
+    one, other = scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other", factor="3.03")
+    done = invoked(["diff", str(one), str(other), "--pass", "1", "--format", "json"])
+    assert json.loads(done.stdout)["forward"]["other"]["line"] == 6

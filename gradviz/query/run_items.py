@@ -184,9 +184,25 @@ class Timeline:
         ]
 
     def of_pass(self, number: int) -> Stretch:
-        """The ops whose nodes ran in a pass, and what happened in it."""
+        """The ops whose nodes ran in a pass, the ops without nodes that made what they take, and what happened in
+        the pass."""
         received, made = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.NODE)
         ran = contained(made["node"], received["node"][received["in_pass"] == number])
         own = self.query.passes.numbers[self.events] == number
-        own |= contained(self.events, made["op"][ran])
+        with_nodes = [event for event in distinct(made["op"][ran]).tolist() if event >= 0]
+        own |= contained(self.events, [*with_nodes, *self._ops_on_data(with_nodes)])
         return Stretch(number, np.flatnonzero(own))
+
+    def _ops_on_data(self, ops: list[int]) -> set[int]:
+        """The ops without nodes that made what these ops take, as a scaling of the data."""
+        tensors, nodes = self.query.tensors, self.query.nodes
+        found: set[int] = set()
+        waiting = list(ops)
+        while waiting:
+            for tensor in tensors.op(waiting.pop()).inputs:
+                maker = tensors.maker(tensor) if tensor else None
+                is_new = maker is not None and maker not in found
+                if maker is not None and is_new and tensors.is_op(maker) and not nodes.of_op(maker):
+                    found.add(maker)
+                    waiting.append(maker)
+        return found

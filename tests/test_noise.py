@@ -188,6 +188,20 @@ def test_a_scaling_of_the_data_is_named_at_its_own_line(tmp_path: Path) -> None:
     one, other = scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other", factor="3.03")
     found = compared(one, other)
     assert (found["forward"]["one"]["line"], found["forward"]["other"]["line"]) == (6, 6)
+    told = invoked(["diff", str(one), str(other), "--noise"], env={"COLUMNS": "200"}).stdout
+    assert "numbers  line 6: mul with 3.03 instead of 3.0" in told
+
+
+def test_of_several_arguments_those_that_differ_are_named(tmp_path: Path) -> None:
+    found = compared(scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other", share="0.6"))
+    assert found["numbers"]["other"]["line"] == 7
+    assert found["numbers"]["arguments"] == ["p=0.5", "p=0.6"]
+
+
+def test_runs_with_the_same_numbers_have_no_others(tmp_path: Path) -> None:
+    one, other = scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other")
+    assert compared(one, other)["numbers"] is None
+    assert "numbers" not in invoked(["diff", str(one), str(other), "--noise"]).stdout
 
 
 def test_one_pass_is_compared_with_the_ops_on_its_data(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gradviz.compare.difference import Spot
 from gradviz.compare.parting import Comparison, NoDiff
 from gradviz.compare.rounding import Rounding, coarsest
 from gradviz.events.kinds import Kind, Produced
+from gradviz.query.ops import CLAMPING, SUMS, WITH_NUMBERS
 from gradviz.query.query import Query
 from gradviz.query.reduced_gradients import reduced_gradients
 from gradviz.replay.outcome import Runner
@@ -26,6 +27,7 @@ from gradviz.tracefile import Site, Snapshot, Trace
 from gradviz.words.numbers import compact
 
 PHASES = ("entering", "forward", "backward", "gradients")
+_GIVEN_NUMBERS = WITH_NUMBERS | SUMS | CLAMPING
 _WRAPPERS = (".module", "._orig_mod")  # what DistributedDataParallel and compile put into a name
 
 
@@ -38,6 +40,16 @@ class Beyond:
     other: Spot
     apart: float
     allowed: float
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNumbers:
+    """An op that both runs call, with other numbers: an item of each run, and the arguments that differ."""
+
+    op: str
+    one: Spot
+    other: Spot
+    arguments: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +71,14 @@ class NoisyGradient:
 @dataclass(frozen=True, slots=True)
 class Noise:
     """Two runs, compared beyond rounding. `replayed` is the name of the one that ran again, `dtype` the coarsest of
-    both; `compared` counts the values whose rounding is known, by what they are, `unknown` the others."""
+    both; `numbers` is the first op that they call with other numbers; `compared` counts the values whose rounding is
+    known, by what they are, `unknown` the others."""
 
     names: tuple[str, str]
     passes: tuple[int, int]
     replayed: str
     dtype: str
+    numbers: OtherNumbers | None
     entering: Beyond | None
     forward: Beyond | None
     backward: Beyond | None
@@ -121,8 +135,9 @@ class _Noisy:
         gradients = tuple(self._gradients())
         names = tuple(query.trace.path.name for query in self.queries)
         return Noise(
-            (names[0], names[1]), self.numbers, names[self.side], self.rounding.dtype, entering, forward, backward,
-            gradients, {phase: self.compared[phase] for phase in PHASES}, self.unknown,
+            (names[0], names[1]), self.numbers, names[self.side], self.rounding.dtype,
+            self._other_numbers() if is_alike else None, entering, forward, backward, gradients,
+            {phase: self.compared[phase] for phase in PHASES}, self.unknown,
         )  # fmt: skip
 
     @property
@@ -138,6 +153,24 @@ class _Noisy:
                 for tensor in timeline.tensors(item) if timeline.kinds[item] == Kind.OP else ():
                     form = timeline.trace.shape(tensor)
                     yield form[1] if form is not None else ""
+
+    # --- what the ops are called with
+
+    def _other_numbers(self) -> OtherNumbers | None:
+        """The first op that both runs call, with other numbers."""
+        for one, other in self.comparison.pairs.tolist():
+            if NONE in (one, other) or not self._are_alike(one, other, Kind.OP):
+                continue
+            ops = [
+                side.query.tensors.op(int(side.events[item]))
+                for side, item in zip(self.comparison.sides, (one, other), strict=True)
+            ]
+            if ops[0].op in _GIVEN_NUMBERS and ops[0].args != ops[1].args:
+                spots = self.comparison.spot(0, one), self.comparison.spot(1, other)
+                assert spots[0] is not None
+                assert spots[1] is not None
+                return OtherNumbers(ops[0].op, spots[0], spots[1], _differing(ops[0].args, ops[1].args))
+        return None
 
     # --- what enters, what is computed
 
@@ -278,6 +311,15 @@ class _Noisy:
             elif leaf in came:
                 found[name] = query.trace.snapshot(*came[leaf])
         return found
+
+
+def _differing(one: str, other: str) -> tuple[str, str]:
+    """The arguments of an op in two runs, without those that both have in one place."""
+    parts = one.split(", "), other.split(", ")
+    if len(parts[0]) != len(parts[1]):
+        return one, other
+    pairs = [pair for pair in zip(*parts, strict=True) if pair[0] != pair[1]]
+    return ", ".join(pair[0] for pair in pairs), ", ".join(pair[1] for pair in pairs)
 
 
 def _leaves(query: Query, number: int) -> dict[str, int]:

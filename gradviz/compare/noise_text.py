@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.compare.noise import Beyond, Noise, NoisyGradient
+from gradviz.compare.difference import Spot
+from gradviz.compare.noise import Beyond, Noise, NoisyGradient, OtherNumbers
 from gradviz.compare.parting_text import spot_json, spot_text
 from gradviz.compare.rounding import REPLAYS, UNITS
 from gradviz.system.paths import file_name
@@ -30,6 +31,8 @@ def noise_text(found: Noise) -> Group:
         for sign, style, name, of in zip("−+", ("red", "green"), found.names, passes, strict=True)
     ]
     parts += [Text(), Text(_measured(found))]
+    if found.numbers is not None:
+        parts += _other_numbers(found.numbers)
     for phase, beyond in _phases(found):
         parts += _beyond(phase, beyond, found.compared[phase])
     if found.gradients:
@@ -55,14 +58,29 @@ def _phases(found: Noise) -> list[tuple[str, Beyond | None]]:
     return [("entering", found.entering), ("forward", found.forward), ("backward", found.backward)]
 
 
+def _other_numbers(found: OtherNumbers) -> Iterator[Text]:
+    """`numbers  line 7: mul with 3.03 instead of 3.0`, and both items."""
+    where = "" if found.other.site is None else f"line {found.other.site.place.line}: "
+    one, other = (plain(text, _LONGEST) or "none" for text in found.arguments)
+    yield Text.assemble(
+        ("numbers  ", "bold"), f"{where}{plain(found.op, _LONGEST)} with {other} instead of {one}"
+    )
+    yield from _both(found.one, found.other)
+
+
+def _both(one: Spot, other: Spot) -> Iterator[Text]:
+    """An item of each run, in a line each."""
+    for sign, style, spot in (("−", "red", one), ("+", "green", other)):
+        yield Text.assemble((f"         {sign} ", style), spot_text(spot))
+
+
 def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
     if beyond is None:
         told = f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
         yield Text.assemble((f"{phase:9}", "bold"), told)
         return
     yield Text.assemble((f"{phase:9}", "bold"), f"first beyond it: {_sizes(beyond.apart, beyond.allowed)}")
-    for sign, style, spot in (("−", "red", beyond.one), ("+", "green", beyond.other)):
-        yield Text.assemble((f"         {sign} ", style), spot_text(spot))
+    yield from _both(beyond.one, beyond.other)
 
 
 def _sizes(apart: float, allowed: float) -> str:
@@ -108,6 +126,7 @@ def noise_json(found: Noise) -> dict[str, Any]:
         "replayed": found.replayed,
         "dtype": found.dtype,
         "same": found.same,
+        "numbers": _numbers_json(found.numbers),
         **{phase: _beyond_json(beyond) for phase, beyond in _phases(found)},
         "gradients": [
             {
@@ -121,6 +140,17 @@ def noise_json(found: Noise) -> dict[str, Any]:
         ],
         "compared": found.compared,
         "unknown": found.unknown,
+    }
+
+
+def _numbers_json(found: OtherNumbers | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "op": found.op,
+        "one": spot_json(found.one),
+        "other": spot_json(found.other),
+        "arguments": list(found.arguments),
     }
 
 

@@ -121,3 +121,7 @@ DISCRETE = _and_in_place(
 DROPOUTS = _and_in_place("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout") | {
     "dropout1d", "dropout2d", "dropout3d", "native_dropout",
 }  # fmt: skip
+
+WITH_NUMBERS = (
+    DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
+)  # that a program gives numbers

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from gradviz.events.kinds import Kind
 from gradviz.query.loss_factors import scaled_losses
-from gradviz.query.ops import DROPOUTS, LOSSES, NORMALISING, POINTWISE_WITH_NUMBERS, RECTIFIERS
+from gradviz.query.ops import WITH_NUMBERS
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 
 _PASSES = 4  # that are compared
 _LEAST = 2  # passes: in one, the numbers may be those of its data
-_NAMED = DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
 
 
 class Called(NamedTuple):
@@ -52,7 +51,7 @@ def called_before_passes(query: Query) -> list[list[Called]]:
     """The ops with numbers of their own that each of the first passes goes through, but for those that only multiply
     its loss. Use `query.of(called_before_passes)`."""
     ops = query.trace.table(Kind.OP)
-    named = ops.events[query.trace.named(ops["op"], _NAMED) & (ops["in_pass"] == 0)]
+    named = ops.events[query.trace.named(ops["op"], WITH_NUMBERS) & (ops["in_pass"] == 0)]
     losses = query.of(scaled_losses)
     found, since = [], -1
     for number, one in enumerate(query.trace.passes[:_PASSES]):

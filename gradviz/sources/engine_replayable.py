@@ -62,6 +62,16 @@ class _EngineTensors:
         """Tell of its value."""
         self.listener.kept(where, how, number, State(copy, value.array))
 
+    def source(self, call: CallBegun, output: Tensor) -> int:
+        """The tensor whose memory it shares."""
+        return base_of(output)
+
+    def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+        """Tell of a call."""
+        self.listener.called(
+            where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
+        )
+
 
 class _OfThread(threading.local):
     is_inside = False  # whether a function that is followed runs: what it calls is a part of it
@@ -128,7 +138,9 @@ class EngineReplayable:
                 call = self._before(name, args, kwargs, frame) if name else None
                 result = function(*args, **kwargs)
                 if call is not None:
-                    self._made(call, result, frame)
+                    outputs = tensors_returned(result, Tensor)
+                    numbers = [number_of(output) for output in outputs]
+                    self.held.note_call(call, outputs, numbers, self.held.changed_by(call), frame)
                 elif _writes(name or function.__name__):
                     self._note_silent_write(args)
                 return result
@@ -163,24 +175,6 @@ class EngineReplayable:
         written = self.recorder.written
         if args and isinstance(args[0], Tensor):
             written += [number for number in (number_of(args[0]), base_of(args[0])) if number not in written]
-
-    def _made(self, call: CallBegun, result: Any, frame: FrameType) -> None:
-        """Tell of a call that was made."""
-        outputs = tensors_returned(result, Tensor)
-        numbers = [number_of(output) for output in outputs]
-        written = self.held.all_written(self.held.changed_by(call))
-        if not outputs and not written:
-            return
-        listener: Any = self.listener
-        listener.called(
-            frame, call.function, call.arguments, call.context, call.generator, call.numbers, numbers,
-            sorted(written),
-        )  # fmt: skip
-        self.held.note_written(written)
-        for output, number in zip(outputs, numbers, strict=True):
-            if number not in written and number not in call.numbers:
-                group = self.held.group_of(base_of(output))
-                self.held.note_made(output, number, number if group is None else group)
 
 
 def _writing_methods() -> Iterator[Callable[..., Any]]:

@@ -29,6 +29,12 @@ class Tensors(Protocol):
     def keep(self, where: Where, how: str, number: int, copy: int, value: Any) -> None:
         """Have the recorder keep the value of a tensor, under the number `copy`."""
 
+    def source(self, call: CallBegun, output: Any) -> int:
+        """The number of the tensor whose memory a result of a call shares; 0 where it has its own."""
+
+    def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+        """Have the recorder record a call, with the tensors that it returned and those that it has written to."""
+
 
 class CallBegun(NamedTuple):
     """A call that is about to be made: its function and arguments as they are told, what else it depends on, the copy
@@ -97,6 +103,21 @@ class HeldValues:
         """The tensors that entered a call and have been written to since."""
         entered = zip(call.tensors, call.numbers, call.versions, strict=True)
         return {number for tensor, number, version in entered if self.tensors.version(tensor) != version}
+
+    def note_call(
+        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int], where: Where
+    ) -> None:
+        """Record a call that has been made, with what it returned; `changed` are the tensors that it has written to,
+        but for those that only share their memory."""
+        written = self.all_written(changed)
+        if not numbers and not written:
+            return
+        self.tensors.record(where, call, numbers, sorted(written))
+        self.note_written(written)
+        for output, number in zip(outputs, numbers, strict=True):
+            if number not in written and number not in call.numbers:
+                group = self.group_of(self.tensors.source(call, output))
+                self.note_made(output, number, number if group is None else group)
 
     def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:
         """Keep the value of a tensor; returns the number of the copy."""

@@ -17,7 +17,7 @@ import torch
 from torch import is_grad_enabled
 
 from gradviz.events.listener import State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, functions_of, is_random
+from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.torch_recorder import calls
@@ -44,7 +44,7 @@ class _TorchTensors:
     """PyTorch's tensors, as `HeldValues` asks of them."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
+        self.source_of_events = source
 
     def version(self, tensor: torch.Tensor) -> int:
         """How often it was written over."""
@@ -56,12 +56,24 @@ class _TorchTensors:
 
     def reference(self, tensor: torch.Tensor) -> Callable[[], Any]:
         """What is known of it."""
-        return self.source.identity.known[id(tensor)]
+        return self.source_of_events.identity.known[id(tensor)]
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: torch.Tensor) -> None:
         """Tell of its value."""
-        listener: Any = self.source.listener
+        listener: Any = self.source_of_events.listener
         listener.kept(where, how, number, State(copy, value))
+
+    def source(self, call: CallBegun, output: torch.Tensor) -> int:
+        """The first tensor of the call, for what shares memory."""
+        shares_memory = base_name(call.function) in calls.ALIASES or output._is_view()
+        return call.numbers[0] if call.numbers and shares_memory else 0
+
+    def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+        """Tell of a call."""
+        listener: Any = self.source_of_events.listener
+        listener.called(
+            where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
+        )
 
 
 class Replayable:
@@ -181,23 +193,7 @@ class Replayable:
         changed = self.held.changed_by(call)
         if func in calls.RUNNING:
             changed.update(map(identity.number_of, calls.running_statistics(func, args, kwargs)))
-        written = self.held.all_written(changed)
-        listener: Any = self.source.listener
-        listener.called(
-            frame, call.function, call.arguments, call.context, call.generator, call.numbers, numbers,
-            sorted(written),
-        )  # fmt: skip
-        self.held.note_written(written)
-        for output, number in zip(outputs, numbers, strict=True):
-            if number not in written:
-                self.held.note_made(output, number, self._group(call, func, output, number))
-
-    def _group(self, call: CallBegun, func: Any, output: torch.Tensor, number: int) -> int:
-        """The tensor whose memory a new one shares: itself, if it has its own."""
-        _, name = calls.sort_of(func)
-        shares_memory = name in calls.ALIASES or output._is_view()
-        group = self.held.group_of(call.numbers[0]) if call.numbers and shares_memory else None
-        return number if group is None else group
+        self.held.note_call(call, outputs, numbers, changed, frame)
 
 
 def _context() -> str:

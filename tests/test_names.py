@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from gradviz.page import views
 from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.render import svg
 from gradviz.query import Query
+from gradviz.query.labels import LONGEST
+from gradviz.query.short_expressions import short_expression
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from gradviz.words import Words
@@ -336,12 +339,80 @@ def test_a_call_in_a_name_can_be_asked_for(tmp_path: Path) -> None:
             assert query.labels.of(query.labels.tensor_called(label, trace.count)) == label
 
 
+LONG = """\
+bias = torch.ones(2, requires_grad=True)
+y = torch.exp(-torch.linalg.norm(x.reshape(-1) - torch.arange(4.0) * 0.5)) + (
+    bias.abs().sum()  # of the absolute values
+    - torch.where(x.sum(dim=1) > torch.zeros(2), bias * bias, bias.exp()).sum()
+) + torch.nn.functional.max_pool1d(torch.nn.functional.softplus(x.unsqueeze(0)), 2, return_indices=True)[0].sum()
+"""
+
+
+def test_a_long_expression_is_cut_where_its_parts_end(tmp_path: Path) -> None:
+    told = labels(tmp_path, X + LONG)
+    assert "torch.exp(-torch.linalg.norm(… - …))" in told
+    assert "bias.abs().sum() - torch.where(…).sum()" in told
+    assert "torch.where(… > …, bias * …, bias.exp())" in told
+    assert not [name for name in told if re.fullmatch(r"t\d+", name) or len(name) > LONGEST + len("[0]")]
+
+
+@pytest.mark.torch
+def test_both_libraries_cut_a_long_expression_alike(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = "w = torch.ones(2, 2, requires_grad=True)\nobservations = torch.ones(2, 2)\n"
+    program += "loss = (torch.matmul(observations, w.transpose(0, 1)) ** 2).sum()\nloss.backward()\n"
+    cut = "torch.matmul(observations, …)"
+    for library in ("gradviz.engine as torch", "torch"):
+        source, path = tmp_path / "p.py", tmp_path / "p.gradviz"
+        source.write_text(f"import {library}\n{program}")
+        path.unlink(missing_ok=True)
+        with record(path):
+            exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
+        with open_trace(path) as trace:
+            words, end = Words(trace), trace.count - 1
+            whole = subject(words, "torch.matmul(observations, w.transpose(0, 1))", end)
+            assert whole.called == cut
+            assert subject(words, cut, end).tensor == whole.tensor
+
+
+def test_a_name_that_is_typed_is_not_cut(tmp_path: Path) -> None:
+    labels(tmp_path, X + LONG)
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        words, cut = Words(trace, is_exact=True), Words(trace)
+        made = [tensor for event in trace if isinstance(event, OpRan) for tensor in event.outputs]
+        [sum_of_parts] = [
+            tensor for tensor in made if cut.called(tensor).startswith("torch.where(… > …, bias * bias")
+        ]
+        assert words.called(sum_of_parts) == f"t{sum_of_parts}"
+        assert not [tensor for tensor in made if "…" in words.called(tensor)]
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("x + y", "x + y"),
+        ("log_softmax(torch.tanh(x) * torch.sigmoid(x), dim=1)", "log_softmax(torch.tanh(x) * …, dim=1)"),
+        ("((pred_of_the_model - target_of_the_model) ** 2).mean()", "((pred_of_the_model - …) ** 2).mean()"),
+        ("torch.tensor([1.0, 2.0, 3.0], dtype=torch.float32)", "torch.tensor([1.0, 2.0, 3.0], …)"),
+        ("f(가나다라마바 * 카타파하, 가나다라마바사아자차카타) + 가나다라마바사아",
+         "f(가나다라마바 * …, 가나다라마바사아자차카타) + 가나다라마바사아"),
+        ("relu(net.0(…).exp() + net.1(…), negative=1.0)", "relu(net.0(…).exp() + …, negative=1.0)"),
+        ("first_attribute.second_attribute.third_attribute", "…ribute.second_attribute.third_attribute"),
+        ("no code at all, and yet a very long text", "no code at all, and yet a very long text"),
+        ("no code at all, and yet a very long text!", "… code at all, and yet a very long text!"),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_of_an_expression_is_a_whole_part(text: str, short: str) -> None:
+    assert short_expression(text, LONGEST) == short
+    assert len(short) <= LONGEST
+
+
 def test_a_picture_shows_the_beginning_of_a_call_that_is_too_long_for_a_name(tmp_path: Path) -> None:
     with record(tmp_path / "run.gradviz"):
         w = torch.ones(3, requires_grad=True)
         (w * torch.tensor([1.0, 2.0, 3.0], dtype=torch.float32, requires_grad=False)).sum().backward()
     query = Query(open_trace(tmp_path / "run.gradviz"))
     graph = build(query)
-    made = next(node for node in graph.nodes.values() if node.expression)
-    assert lines_of(made, "both")[0] == ("unnamed", "torch.tensor([1.0, 2.0, 3.0], dtype=tor…")
-    assert made.called == query.labels.of(made.number) == f"t{made.number}"
+    [made] = [node for node in graph.nodes.values() if node.label.startswith("torch.tensor(")]
+    assert lines_of(made, "both")[0] == ("unnamed", "torch.tensor([1.0, 2.0, 3.0], …)")
+    assert made.called == query.labels.of(made.number)

@@ -31,7 +31,7 @@ class Case:
     def __init__(self, trace: Trace, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.trace = trace
-        self.words = Words(trace)
+        self.words = Words(trace, is_exact=True)  # cures are typed
         self.query: Query = self.words.query
         self._known: dict[object, Any] = {}
 

@@ -273,7 +273,6 @@ class _Builder:
             tensor,
             name=self.query.names.of(tensor),
             called=self.query.labels.of(tensor),
-            expression=self.query.labels.expression_of(tensor),
             op=op.op if op is not None else made.how if isinstance(made, TensorMade) else None,
             grad_fn=self._grad_fn_of(state) if wanted and not is_leaf else None,
             is_leaf=is_leaf,

@@ -76,7 +76,6 @@ class Node:
     written_by: str = ""  # the op or function that wrote this version: `add_`, `SGD`
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
-    expression: str = ""  # that made a tensor which is called by its number
     base: str | None = None  # the name of the tensor whose memory it shares
     pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf
     maker: str = ""  # the op that made a grad_fn; it may have made several

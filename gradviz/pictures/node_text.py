@@ -61,7 +61,7 @@ def _briefly(node: Node, show: str) -> list[Line]:
 
 def _tensor(node: Node, show: str) -> list[Line]:
     named = node.name is not None
-    name = plain_name(node.expression or node.label, 40)  # the beginning of a long call, not a number
+    name = plain_name(node.label, 40)
     lines = [("name" if named else "unnamed", name), ("fact", facts(node))]
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))

@@ -211,7 +211,7 @@ def _unreached(graph: Graph) -> set[str]:
 
 def _reference(reference: Reference, frame: str) -> Thing:
     node = reference.node
-    name = plain_name((node.base or node.id) if node.kind == GRAD_FN else node.expression or node.label, 40)
+    name = plain_name((node.base or node.id) if node.kind == GRAD_FN else node.label, 40)
     line = ("reference", f"{name}.grad" if node.kind == GRAD_FN else name)
     classes = [*style.node_classes(node), "reference"]
     return Thing(reference.id, classes, [line], _tooltip(node), frame)

@@ -17,6 +17,7 @@ from gradviz.query.ops import LOSSES
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
+from gradviz.query.short_expressions import short_expression
 from gradviz.sets import contained
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
@@ -31,11 +32,20 @@ LONGEST = 40  # an expression up to this long may serve as the name of its resul
 
 
 class Labels(Lookup):
-    """What the tensors of one trace are called."""
+    """What the tensors of one trace are called. A long expression is cut (`torch.exp(…) + b`), unless a name has to be
+    one that can be typed (`is_exact`)."""
 
-    def __init__(self, names: Names, nodes: Nodes, passes: Passes, places: Places, scopes: Scopes) -> None:
+    def __init__(
+        self,
+        names: Names,
+        nodes: Nodes,
+        passes: Passes,
+        places: Places,
+        scopes: Scopes,
+        is_exact: bool = False,
+    ) -> None:
         self.names, self.nodes, self.passes, self.places = names, nodes, passes, places
-        self.scopes = scopes
+        self.scopes, self.is_exact = scopes, is_exact
         super().__init__(names.trace)
         self.tensors = names.tensors
         self.of = lru_cache(maxsize=4096)(self._of)
@@ -56,23 +66,24 @@ class Labels(Lookup):
             return f"t{tensor}"
         return f"{self._older(owner, tensor)}.{part}"
 
-    def expression_of(self, tensor: int) -> str:
-        """The expression that made a tensor which has only a number, as it is too long for a label; else empty."""
-        maker = self.tensors.made(tensor) if self.of(tensor) == f"t{tensor}" else None
-        text = "" if maker is None else self.places.expression(maker.site)
-        if isinstance(maker, TensorMade):
-            return text if self._is_call(text, maker) else ""
-        return text if isinstance(maker, OpRan) and maker.site in self.places.of_one_op else ""
-
     def _by_maker(self, tensor: int, maker: Event | None) -> str:
         """The expression that made a tensor, else the call; empty if neither is short and known."""
         if isinstance(maker, TensorMade):
             return self._of_no_op(tensor, maker)
-        if not isinstance(maker, OpRan) or len(maker.outputs) != 1:
+        if not isinstance(maker, OpRan):
             return ""
+        if len(maker.outputs) != 1:
+            return self._of_many(tensor, maker)
         if self._is_inner(maker):
             return self._call(maker, _DEEPEST)
         return self.row_of(maker) or self._text(maker.site) or self._of_several(maker)
+
+    def _of_many(self, tensor: int, op: OpRan) -> str:
+        """What one of the results of an op is called: `x.max(dim=1)[0]`; empty if names are exact."""
+        if self.is_exact:
+            return ""
+        text = self._text(op.site) or self._call(op, _DEEPEST)
+        return text and f"{text}[{op.outputs.index(tensor)}]"
 
     def _of_several(self, op: OpRan) -> str:
         """What the result of one of several ops of an expression is called: the last of a loss gives the value of the
@@ -86,7 +97,7 @@ class Labels(Lookup):
         called = re.match(r"(?:\w+\.)*(\w+)\(", text)
         if called is None or called[1] not in LOSSES or not self.names.is_result(op):
             return self._call(op, _DEEPEST)
-        return text if len(text) <= LONGEST else ""
+        return self._short(text)
 
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
         """What a tensor that no op made is called: `x.data`, a parameter as it is read, others by the call in the
@@ -96,8 +107,8 @@ class Labels(Lookup):
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"
-        text = self.places.expression(maker.site)
-        return text if self._is_call(text, maker) and len(text) <= LONGEST else ""
+        text = self._at(maker.site)
+        return self._short(text) if self._is_call(text, maker) else ""
 
     @staticmethod
     def _is_call(text: str, maker: TensorMade) -> bool:
@@ -143,11 +154,13 @@ class Labels(Lookup):
         return run is not None and run.site == op.site
 
     def _call(self, op: OpRan, depth: int) -> str:
-        """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if it is long, or if the name of an
-        input is not known."""
+        """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if the name of an input is not known, or if it is too
+        long to be exact."""
         names = [self._given(tensor, op.outputs[0], depth) for tensor in op.inputs if tensor]
         text = f"{op.op}({', '.join([*names, *[op.args] * bool(op.args)])})"
-        return text if all(names) and len(text) <= LONGEST else ""
+        if not all(names) or len(text) <= LONGEST or self.is_exact:
+            return self._short(text) if all(names) else ""
+        return self._short(f"{op.op}({', '.join([*names, *['…'] * bool(op.args)])})")
 
     def _given(self, tensor: int, than: int, depth: int) -> str:
         """What an input of an op is called in a call; empty if that is not known."""
@@ -202,9 +215,18 @@ class Labels(Lookup):
         return found
 
     def _expression(self, site: int) -> str:
-        """The expression at a site where one op runs, if it is short; else empty."""
-        text = self.places.expression(site) if site in self.places.of_one_op else ""
-        return text if len(text) <= LONGEST else ""
+        """The expression at a site where one op runs; empty if it is too long to be exact."""
+        return self._short(self._at(site)) if site in self.places.of_one_op else ""
+
+    def _at(self, site: int) -> str:
+        """The expression at a site, over several lines only where it may be cut."""
+        return self.places.expression(site) if self.is_exact else self.places.whole_expression(site)
+
+    def _short(self, text: str) -> str:
+        """A text as a name: a long one is cut, or empty if names are exact."""
+        if self.is_exact:
+            return text if len(text) <= LONGEST else ""
+        return short_expression(text, LONGEST)
 
     def _differentiated(self, gradient: int) -> int:
         """The tensor whose gradient `gradient` is; 0 if it is not a gradient."""
@@ -228,9 +250,12 @@ class Labels(Lookup):
     def tensor_called(self, text: str, k: int) -> int:
         """The newest tensor called so at event k, else the first later one; 0 if there is none."""
         named = self.names.tensor_called(text, k)
-        if named or not text or len(text) > LONGEST:
+        if named or not text:
             return named
-        sites = [number for number in self.trace.sites if self.places.expression(number) == text]
+        sites = [
+            number for number in self.trace.sites if text in (self._at(number), self._short(self._at(number)))
+        ]
+        text = self._short(text)
         table, ops = self.trace.table(Kind.TENSOR), self.trace.table(Kind.OP)
         inner = self.trace.named(ops["op"], (text.partition("(")[0],))
         if text.endswith("]"):

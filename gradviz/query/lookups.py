@@ -69,6 +69,11 @@ class Lookups:
         """What tensors are called, with and without a name in the source."""
         return Labels(self.names, self.nodes, self.passes, self.places, self.scopes)
 
+    @cached_property
+    def exact_labels(self) -> Labels:
+        """What tensors are called in code that is typed: `t12` where the expression is too long for a name."""
+        return Labels(self.names, self.nodes, self.passes, self.places, self.scopes, is_exact=True)
+
     def _flow(self, number: int) -> Flow:
         """How gradients moved from node to node in a pass."""
         run = self.trace.find_pass(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from functools import cached_property
 from itertools import pairwise
 
@@ -73,6 +74,22 @@ class Places(Lookup):
             return ""
         lines = self.trace.source(place.file)
         return lines[place.line - 1][place.col : place.end_col] if 0 < place.line <= len(lines) else ""
+
+    def whole_expression(self, number: int) -> str:
+        """The source of the expression at a site, on one line even if it spans several; empty if it is unknown."""
+        site = self.trace.sites.get(number)
+        place = site.place if site is not None else None
+        if place is None or place.col < 0 or place.line == place.end_line:
+            return self.expression(number)
+        lines = list(self.trace.source(place.file)[place.line - 1 : place.end_line])
+        if len(lines) != place.end_line - place.line + 1:
+            return ""
+        lines[-1] = lines[-1][: place.end_col]
+        lines[0] = lines[0][place.col :]
+        try:
+            return ast.unparse(ast.parse("(" + "\n".join(lines) + "\n)", mode="eval"))
+        except SyntaxError:
+            return ""
 
     def of_line(self, file: str, line: int) -> Site | None:
         """A line of a file at which nothing was recorded, as a site; None if its source was not kept, though that of

@@ -10,7 +10,7 @@ from gradviz.words.chain import product
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
-LONGEST = 44  # longer expressions are not quoted
+LONGEST = 40  # of a longer expression parts are left out, as in a name
 
 
 def call_of(stop: Stop, op: OpRan) -> str:

@@ -9,6 +9,7 @@ from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query
+from gradviz.query.short_expressions import short_expression
 from gradviz.query.trend import Trend, trend
 from gradviz.sets import distinct
 from gradviz.tracefile import Trace
@@ -20,11 +21,13 @@ MOST_LISTED = 24  # things of one kind that are named together; of more only the
 
 
 class Words:
-    """The names of the things in one trace, by a `query` that others have of it, else by one of its own."""
+    """The names of the things in one trace, by a `query` that others have of it, else by one of its own. Exact names
+    can be typed: a long expression is not cut."""
 
-    def __init__(self, trace: Trace, query: Query | None = None) -> None:
+    def __init__(self, trace: Trace, query: Query | None = None, is_exact: bool = False) -> None:
         self.trace = trace
         self.query = Query(trace) if query is None else query
+        self.is_exact = is_exact
         self.language = "en"
         self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
@@ -95,15 +98,18 @@ class Words:
 
     def _called(self, tensor: int) -> str:
         """A tensor's name, else the expression that made it, else `t` and its number."""
-        name = clean(self.renamed.get(tensor) or self.query.labels.of(tensor))
+        labels = self.query.exact_labels if self.is_exact else self.query.labels
+        name = clean(self.renamed.get(tensor) or labels.of(tensor))
         owner = name.removeprefix("gradient of ")
         return name if owner == name else self.say("gradient of {name}", name=owner)
 
     # --- places
 
     def expression(self, site: int, longest: int) -> str:
-        """The source of the expression at a site; empty if it is unknown, spans lines, or is longer than
-        `longest`."""
+        """The source of the expression at a site, cut to `longest` characters; empty if it is unknown. Where names are
+        exact, it is empty if it is longer, or spans lines."""
+        if not self.is_exact:
+            return clean(short_expression(self.query.places.whole_expression(site), longest))
         text = self.query.places.expression(site)
         return clean(text) if len(text) <= longest else ""
 

@@ -193,7 +193,7 @@ class Labels(Lookup):
 
     def _is_taken_from(self, op: OpRan) -> bool:
         """Whether the next op, in the same expression, takes a row from the result of an op."""
-        self.trace.reach(*range(op.index, min(op.index + 3, self.trace.count)))
+        self.trace.reach(op.index, min(op.index + 3, self.trace.count))
         for index in range(op.index + 1, min(op.index + 3, self.trace.count)):
             following = self.trace.event(index)
             if isinstance(following, OpRan):
@@ -233,7 +233,7 @@ class Labels(Lookup):
         born = self.trace.born(gradient)
         event = None if born is None else self.trace.event(born)
         if isinstance(event, TensorMade) and event.how == "gradient":
-            self.trace.reach(*range(event.index, min(event.index + 64, self.trace.count)))
+            self.trace.reach(event.index, min(event.index + 64, self.trace.count))
             following = np.flatnonzero(self.trace.kinds[event.index : event.index + 64] == Kind.PASS_BEGAN)
             event = self.trace.event(event.index + int(following[0])) if len(following) else None
         if isinstance(event, PassBegan):

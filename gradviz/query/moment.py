@@ -103,14 +103,17 @@ class Moment:
     @property
     def _leaf_flags(self) -> tuple[np.ndarray, np.ndarray]:
         """The tensors that are leaves at any time, with their flags."""
-        self.trace.reach_leaves(self.k)
+        self._reach_leaves()
         return self.query.tensors.leaf_flags.standing(self.k)
 
     @property
     def _grads(self) -> tuple[np.ndarray, np.ndarray]:
         """The tensors that had a `.grad`, with their `.grad`, 0 for None."""
-        self.trace.reach_leaves(self.k)
+        self._reach_leaves()
         return self.query.tensors.grads.standing(self.k)
+
+    def _reach_leaves(self) -> None:
+        self.trace.reach_tensors(self.trace.leaves_to_reach(self.k), self.k)
 
     @cached_property
     def _leaves(self) -> np.ndarray:

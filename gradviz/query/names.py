@@ -36,7 +36,7 @@ class Names(Lookup):
         return told or self.given(tensor, self.tensors.made(tensor)) or self._changed(tensor)
 
     def _changed(self, tensor: int) -> str | None:
-        self.trace.reach_changes(tensor, self.trace.count)
+        self.trace.reach_history(tensor, self.trace.count)
         return self.changed.get(tensor)
 
     @cached_property

@@ -124,7 +124,6 @@ class Nodes(Lookup):
         """The leaf of an AccumulateGrad; 0 if the node is none."""
         if not node or self.made(node) is not None:
             return 0
-        self.trace.reach_leading_to(node)
         if node not in self._accumulated and node not in self._led_to:
             self.trace.reach_all()  # it was made before the recording, or outside of it
         if node in self._accumulated:
@@ -158,7 +157,7 @@ class Nodes(Lookup):
 
     def _is_leaf(self, tensor: int) -> bool:
         """Whether a tensor was a leaf when it was first told of. Else its node was not recorded (`--scope`)."""
-        self.trace.reach_birth(tensor)
+        self.trace.reach_tensors([tensor])
         states = self.trace.states
         first = states.first(tensor)
         return first < 0 or bool(states.flags[first] & LEAF) or not states.flags[first] & REQUIRES_GRAD
@@ -185,7 +184,7 @@ class Nodes(Lookup):
         op_nodes = [node for node in self.of_op(at) if tensor in self.outputs(node)]
         if op_nodes:
             return op_nodes[-1]
-        self.trace.reach_changes(tensor, at)
+        self.trace.reach_history(tensor, at)
         return self.of_tensors.last(tensor, at) or 0
 
     def walk(self, roots: list[int], since: int = 0) -> list[int]:

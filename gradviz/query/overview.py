@@ -133,7 +133,7 @@ def _candidates(query: Query) -> list[int]:
     each site; and all leaves that require grad."""
     trace, at = query.trace, query.trace.count - 1
     first_made, required = trace.leaves_told
-    trace.reach_states([*first_made, *trace.parameters, *trace.variables, *required], at)
+    trace.reach_tensors([*first_made, *trace.parameters, *trace.variables, *required], at)
     plain = {}
     for tensor in {*first_made, *trace.parameters, *trace.variables}:
         made = query.tensors.made(tensor)

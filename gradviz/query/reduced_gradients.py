@@ -38,7 +38,7 @@ def _reductions(query: Query, run: PassInfo) -> list[tuple[int, int, str]]:
     trace = query.trace
     if COLLECTIVES.isdisjoint(trace.strings.values()):
         return []
-    trace.reach_between(run.first, trace.count if run.last is None else run.last + 1)
+    trace.reach(run.first, trace.count if run.last is None else run.last + 1)
     since = _filled_in(query, run.number)
     until = _filled_again(query, run, since)
     writes = _collective_writes(query, run.first, max(until.values(), default=0))
@@ -80,13 +80,13 @@ def _filled_again(query: Query, run: PassInfo, since: Mapping[int, int]) -> dict
         if following is None or len(found) == len(since):
             break
         last = trace.count if following.last is None else following.last + 1
-        trace.reach_between(run.first, last)
+        trace.reach(run.first, last)
         for leaf, event in _filled_in(query, number).items():
             if event > since.get(leaf, trace.count):
                 found.setdefault(leaf, event)
     else:
         end = last
-    trace.reach_between(run.first, max(found.values()) if since and len(found) == len(since) else end)
+    trace.reach(run.first, max(found.values()) if since and len(found) == len(since) else end)
     return {leaf: found.get(leaf, end) for leaf in since}
 
 

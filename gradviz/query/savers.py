@@ -20,7 +20,7 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     if not version:
         return []
     first = max(k - _LOOKED_AT, 0)
-    query.trace.reach_between(first, k)
+    query.trace.reach(first, k)
     nodes, received = query.trace.table(Kind.NODE), query.trace.table(Kind.RECEIVED)
     saved = nodes.lists("saved")
     window = (nodes.events[saved.owners] >= first) & (nodes.events[saved.owners] < k)

@@ -29,7 +29,7 @@ class Memory(Lookup):
 
     def value(self, tensor: int, at: int) -> Snapshot | None:
         """The value of a tensor just after event `at`; None if it is unknown."""
-        self.trace.reach_memory(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         own = self.trace.snapshot(tensor, at=at)
         written = self._last_write(tensor, at) if own is not None else None
         if own is None or written is None:
@@ -90,8 +90,7 @@ class Memory(Lookup):
         """Whether two tensors have the same memory just after event `at`."""
         if tensor == other:
             return True
-        self.trace.reach_memory(tensor, at)
-        self.trace.reach_memory(other, at)
+        self.trace.reach_tensors([tensor, other], at)
         return self.home(tensor, at) == self.home(other, at)
 
     def changes(self, tensor: int) -> list[int]:

@@ -85,7 +85,7 @@ class Tensors(Lookup):
 
     def maker(self, tensor: int) -> int | None:
         """The OP or TENSOR event that made a tensor; None if there is none."""
-        self.trace.reach_birth(tensor)
+        self.trace.reach_tensors([tensor])
         return self.makers.get(tensor)
 
     @cached_property
@@ -174,7 +174,7 @@ class Tensors(Lookup):
 
     def writes(self, tensor: int) -> list[int]:
         """The events that changed a tensor in place, in order."""
-        self.trace.reach_changes(tensor, self.trace.count)
+        self.trace.reach_history(tensor, self.trace.count)
         return self._writes.get(tensor, [])
 
     def mutation(self, event: int) -> Mutated:
@@ -194,7 +194,7 @@ class Tensors(Lookup):
 
     def before(self, tensor: int, event: int) -> State:
         """The state of a tensor just before `event`."""
-        self.trace.reach_value(tensor, event - 1)
+        self.trace.reach_tensors([tensor], event - 1)
         earlier = self._writes.get(tensor)
         if not earlier:
             return self._unwritten[tensor]
@@ -207,7 +207,7 @@ class Tensors(Lookup):
 
     def last_event(self, state: State, at: int) -> int:
         """The last event up to `at` during which the tensor is in this state."""
-        self.trace.reach_next_value(state.tensor, state.since, at)
+        self.trace.reach_history(state.tensor, at, state.since)
         later = self._writes.get(state.tensor, [])
         following = bisect_right(later, state.since)
         return min(at, later[following] - 1) if following < len(later) else at
@@ -216,13 +216,13 @@ class Tensors(Lookup):
 
     def version(self, tensor: int, at: int) -> int:
         """A tensor's version just after event `at`."""
-        self.trace.reach_state(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         row = self.trace.states.last(tensor, at)
         return 0 if row < 0 else int(self.trace.states.versions[row])
 
     def flags(self, tensor: int, at: int) -> int:
         """A tensor's flags just after event `at`. If it did not exist yet, its first flags."""
-        self.trace.reach_state(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         states = self.trace.states
         row = states.last(tensor, at)
         row = row if row >= 0 else states.first(tensor)
@@ -231,13 +231,13 @@ class Tensors(Lookup):
 
     def told_flags(self, tensor: int, at: int) -> int:
         """A tensor's flags as they were last told up to event `at`; 0 if they were not."""
-        self.trace.reach_state(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         row = self.trace.states.last(tensor, at)
         return 0 if row < 0 else int(self.trace.states.flags[row])
 
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""
-        self.trace.reach_state(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         if tensor not in self._ever_wanted:
             return False
         return self.flags(tensor, at) & _WANTED == _WANTED
@@ -250,7 +250,7 @@ class Tensors(Lookup):
 
     def base(self, state: State) -> State | None:
         """The tensor whose memory a new tensor shares; None if there is none."""
-        self.trace.reach_birth(state.tensor)
+        self.trace.reach_tensors([state.tensor])
         base = self._bases.get(state.tensor) if state.since == FIRST else None
         return self.before(*base) if base is not None else None
 
@@ -286,7 +286,7 @@ class Tensors(Lookup):
 
     def grad(self, tensor: int, at: int) -> int:
         """The tensor that is the `.grad` of a tensor just after event `at`; 0 for None."""
-        self.trace.reach_given(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         return self.grads.last(tensor, at) or 0
 
     def gradient(self, tensor: int, at: int) -> Snapshot | None:
@@ -304,12 +304,12 @@ class Tensors(Lookup):
 
     def tangent(self, tensor: int, at: int) -> int:
         """The tensor that is the tangent of a tensor just after event `at`; 0 if there is none."""
-        self.trace.reach_pushed(tensor, at)
+        self.trace.reach_tensors([tensor], at)
         return self.tangents.last(tensor, at) or 0
 
     def is_retained(self, tensor: int, at: int) -> bool:
         """Whether a non-leaf had kept its gradient by event `at`, because of retain_grad()."""
-        self.trace.reach_all_given(tensor, at)
+        self.trace.reach_history(tensor, at)
         return self._retained.get(tensor, at + 1) <= at
 
     @cached_property
@@ -335,5 +335,5 @@ class Tensors(Lookup):
 
     def value_events(self, tensor: int) -> np.ndarray:
         """The events that made a tensor or changed it in place, in order."""
-        self.trace.reach_changes(tensor, self.trace.count)
+        self.trace.reach_history(tensor, self.trace.count)
         return distinct(self.value_log.of(tensor)[0])

@@ -34,7 +34,8 @@ def trend(query: Query, leaf: int) -> Trend | None:
     trace = query.trace
     numbers = trace.pass_numbers
     sample = numbers if len(numbers) <= _MOST else _spread(numbers)
-    trace.reach_passes(sample)
+    for number in sample:
+        trace.find_pass(number)
     table = trace.table(Kind.ACCUMULATED)
     own = (table["tensor"] == leaf) & contained(table["in_pass"], sample)
     events = table.events[own].tolist()

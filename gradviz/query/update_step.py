@@ -66,7 +66,7 @@ def _steps(query: Query, event: Mutated) -> list[_Step]:
     """All steps of a parameter up to an event; none if one of them cannot be read."""
     if query.tensors.version(event.tensor, event.index) > _MOST_STEPS:
         return []
-    query.trace.reach_changes(event.tensor, event.index)
+    query.trace.reach_history(event.tensor, event.index)
     mutated = query.trace.table(Kind.MUTATED)
     own = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == _code(query, event))]
     found: list[_Step] = []

@@ -32,6 +32,7 @@ def why(session: Session, argument: str) -> None:
     if not argument:
         session.page = explained(session.stop)
         return
+    session.reach_all()
     about = subject(session.words, argument, session.position)
     born = session.trace.born(about.tensor)
     # the tensor does not exist yet: answer for the end of the trace
@@ -64,6 +65,7 @@ def info(session: Session, argument: str) -> None:
     if not argument:
         session.page = _about_event(session)
         return
+    session.reach_all()
     about = subject(session.words, argument, session.position)
     session.page = _about_tensor(session, about.tensor)
 

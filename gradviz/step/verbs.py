@@ -20,7 +20,8 @@ from gradviz.words.languages import said
 class Verb:
     """A command. `argument` describes its argument: empty if it takes none, in brackets if it is optional.
     The key of a verb that needs an argument opens the prompt; so does the key of a verb with `asked`. A verb that is
-    `of_group` is run once for all sessions that are moved together."""
+    `of_group` is run once for all sessions that are moved together. Before a verb that is not `near` a long run is read
+    whole: a verb that is asks the trace for what it needs (tracefile/doors.py)."""
 
     name: str
     keys: tuple[str, ...]
@@ -30,6 +31,7 @@ class Verb:
     short: tuple[str, ...] = ()
     asked: bool = False
     of_group: bool = False
+    near: bool = False
 
     @property
     def usage(self) -> str:
@@ -66,6 +68,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             moves.step,
             "[N]",
             ("n", "step"),
+            near=True,
         ),
         Verb(
             "back",
@@ -74,21 +77,36 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             moves.back,
             "[N]",
             ("b", "p", "prev"),
+            near=True,
         ),
-        Verb("first", ("g", "home"), "the first event", moves.first),
-        Verb("last", ("G", "end"), "the last event", moves.last),
-        Verb("goto", (), "event N (or type the number alone), or a bookmark", moves.goto, "N"),
+        Verb("first", ("g", "home"), "the first event", moves.first, near=True),
+        Verb("last", ("G", "end"), "the last event", moves.last, near=True),
+        Verb("goto", (), "event N (or type the number alone), or a bookmark", moves.goto, "N", near=True),
         Verb("line", ("N",), "to the end of the next line, with the variables", moves.line, "[N]"),
         Verb("line-back", ("J",), "back to the end of the line before", moves.line_back, "[N]"),
-        Verb("undo", ("u",), "where you were before the last move", moves.undo),
+        Verb("undo", ("u",), "where you were before the last move", moves.undo, near=True),
     ),
     "By scope: module, custom Function, pass": (
-        Verb("over", ("o",), "the next event of this scope, skipping inner scopes", moves.over, "[N]"),
-        Verb("over-back", ("O",), "the previous event of this scope, likewise", moves.over_back, "[N]"),
-        Verb("into", ("s", "tab"), "into the next scope or pass", moves.into),
-        Verb("into-back", ("S",), "into the previous scope or pass, at its end", moves.into_back),
-        Verb("out", ("f",), "to the end of this scope", moves.out, "", ("finish",)),
-        Verb("out-back", ("d",), "to the beginning of this scope", moves.out_back),
+        Verb(
+            "over",
+            ("o",),
+            "the next event of this scope, skipping inner scopes",
+            moves.over,
+            "[N]",
+            near=True,
+        ),
+        Verb(
+            "over-back",
+            ("O",),
+            "the previous event of this scope, likewise",
+            moves.over_back,
+            "[N]",
+            near=True,
+        ),
+        Verb("into", ("s", "tab"), "into the next scope or pass", moves.into, near=True),
+        Verb("into-back", ("S",), "into the previous scope or pass, at its end", moves.into_back, near=True),
+        Verb("out", ("f",), "to the end of this scope", moves.out, "", ("finish",), near=True),
+        Verb("out-back", ("d",), "to the beginning of this scope", moves.out_back, near=True),
         Verb("again", ("l",), "the next event at this place (in a loop)", moves.again),
         Verb("again-back", ("L",), "the previous event at this place", moves.again_back),
         Verb(
@@ -98,6 +116,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             moves.next_pass,
             "",
             ("next-pass",),
+            near=True,
         ),
         Verb(
             "back-backward",
@@ -106,9 +125,10 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             moves.previous_pass,
             "",
             ("previous-pass",),
+            near=True,
         ),
-        Verb("next-forward", ("F",), "the next forward op", moves.next_forward),
-        Verb("back-forward", ("D",), "the previous forward op", moves.previous_forward),
+        Verb("next-forward", ("F",), "the next forward op", moves.next_forward, near=True),
+        Verb("back-forward", ("D",), "the previous forward op", moves.previous_forward, near=True),
     ),
     "To what you look for": (
         Verb(
@@ -139,8 +159,8 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             "search", ("/",), "an op, a name, 8x3, a line; empty: again", moves.search, "[TEXT]", ("/",), True
         ),
         Verb("search-back", ("\\",), "the same, backwards", moves.search_back, "[TEXT]", ("\\",), True),
-        Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]"),
-        Verb("marks", ("'",), "the bookmarks", moves.marks),
+        Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]", near=True),
+        Verb("marks", ("'",), "the bookmarks", moves.marks, near=True),
     ),
     RANKS: (
         Verb(
@@ -164,8 +184,15 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("show-answer", ("Z",), "show the answer", in_lesson.show_answer),
     ),
     "To understand": (
-        Verb("why", ("y",), "the chain rule here; why w.grad: how it came about", tells.why, "[TENSOR]"),
-        Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]"),
+        Verb(
+            "why",
+            ("y",),
+            "the chain rule here; why w.grad: how it came about",
+            tells.why,
+            "[TENSOR]",
+            near=True,
+        ),
+        Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]", near=True),
         Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
         Verb("set", (), "run this pass again with another value: x = 4", tried_values.set_, "NAME = NUMBER"),
         Verb("unset", (), "take the value of NAME back, or all", tried_values.unset, "[NAME]"),
@@ -181,22 +208,15 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("variables", ("z",), "the variables in the place of the leaves, or not", listing.variables),
         Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
         Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),
-        Verb("where", ("x",), "who called this place, with each line", tells.where),
+        Verb("where", ("x",), "who called this place, with each line", tells.where, near=True),
         Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
         Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
         Verb("export", ("e",), "write this state to FILE: .svg, .png or .txt", tells.export, "FILE"),
-        Verb("help", ("?", "h"), "this list; help VERB; help fields", _help, "[VERB]", ("?", "h")),
-        Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit")),
+        Verb("help", ("?", "h"), "this list; help VERB; help fields", _help, "[VERB]", ("?", "h"), near=True),
+        Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit"), near=True),
     ),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
-
-# The verbs that of a long run need only what they ask the trace for (tracefile/doors.py); for others it is read whole.
-_NEAR = {
-    "next", "back", "first", "last", "goto", "undo", "over", "over-back", "into", "into-back", "out", "out-back",
-    "next-backward", "back-backward", "next-forward", "back-forward", "mark", "marks", "where", "help", "quit",
-}  # fmt: skip
-_NEAR_ALONE = {"why", "info"}  # without an argument
 
 BY_KEY = {key: verb for verb in VERBS for key in verb.keys}
 BY_NAME = {name: verb for verb in VERBS for name in (verb.name, *verb.short)}
@@ -253,7 +273,7 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
     session.help = ""
     session.page, session.page_keys = [], {}
     session.scrolled = 0
-    if not (verb.name in _NEAR or (verb.name in _NEAR_ALONE and not argument)):
+    if not verb.near:
         session.reach_all()
     verb.run(session, argument)
     if session.exercise is not None:

@@ -42,7 +42,7 @@ class Directory:
 
     def birth(self, tensor: int) -> int | None:
         """The chunk that first told of a tensor, most likely; None if the trace has no such number."""
-        place = int(np.searchsorted(self.tensors, tensor))
+        place = int(self.tensors.searchsorted(tensor))
         return place if place < len(self.tensors) else None
 
     def births(self, nodes: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ class Directory:
     def late(self, which: int, number: int) -> np.ndarray:
         """The chunks that list an old tensor, or a node told of late, in order."""
         numbers, places = self._listed[which]
-        return places[slice(*np.searchsorted(numbers, [number, number + 1]))]
+        return places[numbers.searchsorted(number) : numbers.searchsorted(number, side="right")]
 
     def listed(self, which: int) -> tuple[np.ndarray, np.ndarray]:
         """All numbers of a list of the chunks in ascending order, and the chunk of each."""

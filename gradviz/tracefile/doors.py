@@ -3,7 +3,7 @@ only then what is asked about. A whole trace has read everything, and its doors 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from typing import Protocol, Self
 
 from gradviz.tracefile.pass_info import PassInfo
@@ -28,8 +28,9 @@ class Doors:
         """The same trace for looks far away from what else is asked about."""
         return self
 
-    def reach(self, *events: int) -> None:
-        """These events, with the ops and nodes around them and the scopes that they are in."""
+    def reach(self, first: int, end: int | None = None) -> None:
+        """An event, or the events from one to before another, with the ops and nodes around them and the scopes that
+        they are in."""
 
     def reach_all(self) -> None:
         """All events."""
@@ -37,49 +38,18 @@ class Doors:
     def reach_pass(self, run: PassInfo) -> None:
         """The events of a pass, and those that made its nodes."""
 
-    def reach_between(self, first: int, end: int) -> None:
-        """The events from one to before another."""
-
     def reach_node(self, node: int) -> None:
-        """The event that made a node."""
+        """The event that made a node. For a node that no event made (an AccumulateGrad): the first event that made one
+        with an edge to it, most likely."""
 
-    def reach_leading_to(self, node: int) -> None:
-        """For a node that no event made (an AccumulateGrad): the first event that made one with an edge to it, most
-        likely."""
+    def reach_tensors(self, tensors: Iterable[int], at: int = -1) -> None:
+        """What tensors were at an event: where each was first told of, its last value, flags, `.grad` and tangent up to
+        then, and likewise for the tensors whose memory it shares."""
 
-    def reach_passes(self, numbers: Sequence[int]) -> None:
-        """The events of several passes."""
+    def reach_history(self, tensor: int, at: int, since: int = 0) -> None:
+        """All events from `since` up to `at` that told a tensor's value or flags, or gave it its `.grad`."""
 
-    def reach_memory(self, tensor: int, at: int) -> None:
-        """What a tensor was at an event, and likewise the tensors whose memory it shares."""
-
-    def reach_birth(self, tensor: int) -> None:
-        """The event that first told of a tensor."""
-
-    def reach_state(self, tensor: int, at: int) -> None:
-        """What a tensor was at an event: the last that told its flags, and the last that told its value."""
-
-    def reach_states(self, tensors: Sequence[int], at: int) -> None:
-        """The same for many tensors at once."""
-
-    def reach_leaves(self, at: int) -> None:
-        """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
-        not of each site, and other tensors with a `.grad`."""
-
-    def reach_value(self, tensor: int, at: int) -> None:
-        """The last event up to `at` that gave a tensor a value."""
-
-    def reach_next_value(self, tensor: int, after: int, at: int) -> None:
-        """The first event after `after`, and after its birth, that gave a tensor a value, if it is not after `at`."""
-
-    def reach_changes(self, tensor: int, at: int) -> None:
-        """All events up to `at` that told a tensor's value or flags."""
-
-    def reach_given(self, tensor: int, at: int) -> None:
-        """The last event up to `at` that gave a tensor its `.grad`."""
-
-    def reach_pushed(self, tensor: int, at: int) -> None:
-        """The last event up to `at` that gave a tensor a tangent."""
-
-    def reach_all_given(self, tensor: int, at: int) -> None:
-        """All events up to `at` that gave a tensor its `.grad`."""
+    def leaves_to_reach(self, at: int) -> Collection[int]:
+        """The tensors that have to be reached before one asks which leaves there are at an event: the leaves that
+        require grad, the newest that do not of each site, and other tensors with a `.grad`."""
+        return ()

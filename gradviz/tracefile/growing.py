@@ -7,7 +7,7 @@ written into it."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakSet
@@ -148,14 +148,23 @@ class Growing(Trace):
         """Tell someone when more has been read."""
         self._watchers.add(watcher)
 
-    def reach(self, *events: int) -> None:
-        """These events, with the ops and nodes around them and the scopes that they are in."""
-        if len(events) == 1 and 0 <= events[0] < self.count and self._seen[events[0]]:
-            return  # which most are, once much of the run has been read
+    def reach(self, first: int, end: int | None = None) -> None:
+        """An event, or the events from one to before another, with the ops and nodes around them and the scopes that
+        they are in."""
+        if end is not None:
+            self._take_around((first + np.flatnonzero(self._kinds[first:end] == UNREAD)).tolist())
+        elif not (
+            0 <= first < self.count and self._seen[first]
+        ):  # as most are, once much of the run has been read
+            self._take_around([first])
+
+    def _take_around(self, events: Iterable[int]) -> None:
+        """Read the stretches around events."""
+        new = sorted(set(events))
         with told_of(self.path):
-            if events and not 0 <= min(events) <= max(events) < self.count:
+            if new and not 0 <= new[0] <= new[-1] < self.count:
                 raise ValueError("it tells of an event that there is not")
-        new = [event for event in events if not self._seen[event]]
+        new = [event for event in new if not self._seen[event]]
         for event in new:
             if not self._seen[event]:
                 self._take(*self._around(event))

@@ -5,8 +5,8 @@ asks about has been *reached* (doors.py). Where that is the chunks tell (directo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Self
 
@@ -25,13 +25,14 @@ from gradviz.tracefile.contents import (
     PUSHED,
     VALUED,
 )
-from gradviz.tracefile.growing import UNREAD, Growing
+from gradviz.tracefile.growing import Growing
 from gradviz.tracefile.pass_info import PassInfo, SiteOps
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.unreadable import told_of
 
 LONG = 200_000  # events of a run of which parts are read
 _MANY_LEAVES = 5000
+_OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk that tell of tensors
 
 
 def part_of(trace: Trace) -> Trace:
@@ -60,6 +61,8 @@ class Part(Growing):
         super().__init__(trace)
         self.whole = trace
         self._asked: set[tuple[object, ...]] = set()
+        self._giving = lru_cache(maxsize=256)(self._read_giving)
+        self._chunks_telling = lru_cache(maxsize=1 << 14)(self._find_chunks_telling)
 
     def apart(self) -> Self:
         """Another part of the same trace: tables over both would be slower to make than those over each."""
@@ -198,19 +201,86 @@ class Part(Growing):
         self._asked.add(question)
         return True
 
+    def reach_tensors(self, tensors: Iterable[int], at: int = -1) -> None:
+        """What tensors were at an event: where each was first told of, its last value, flags, `.grad` and tangent up to
+        then, and likewise for the tensors whose memory it shares."""
+        while new := [tensor for tensor in tensors if tensor > 0 and self._is_new("tensor", tensor, at)]:
+            events: set[int] = set()
+            for tensor in new:
+                events.update(self._birth(tensor), *(self._last(which, tensor, at) for which in _OF_TENSORS))
+            self._take_around(events)
+            states = self.states
+            rows = [row for tensor in new if (row := states.formed(states.last(tensor, at))) >= 0]
+            tensors = set(states.bases[rows].tolist())
+
+    def reach_history(self, tensor: int, at: int, since: int = 0) -> None:
+        """All events from `since` up to `at` that told a tensor's value or flags, or gave it its `.grad`."""
+        if tensor > 0 and self._is_new("history", tensor, at, since):
+            self._take_around(
+                [event for which in _OF_TENSORS for event in self._all(which, tensor, since, at)]
+            )
+
+    def leaves_to_reach(self, at: int) -> Collection[int]:
+        """The tensors that have to be reached before one asks which leaves there are at an event: the leaves that
+        require grad, the newest that do not of each site, and other tensors with a `.grad`. If they are too many, all
+        events are reached."""
+        if self.is_whole:
+            return ()
+        place = self.directory.place(at)
+        own = self._states_of(place)
+        own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
+        holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
+        leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
+        if len(leaves) <= _MANY_LEAVES:
+            return leaves
+        self.reach_all()
+        return ()
+
+    def reach_node(self, node: int) -> None:
+        """The event that made a node. For a node that no event made (an AccumulateGrad): the first event that made one
+        with an edge to it. Of the two, either may have been numbered first: it is next to it among the nodes that were
+        made."""
+        if not (node > 0 and self._is_new("node", node)):
+            return
+        likely = self.directory.births(np.array([node])).tolist()
+        for place in dict.fromkeys([*likely, *self.directory.late(LATE, node).tolist()]):
+            made = self._made(place, np.array([node]))
+            if len(made):
+                self._take_around(made.tolist())
+                return
+        made = self._nodes_around(likely[0])
+        numbers = self._rows_read["a"][made]
+        self._take_around([*made[numbers < node][-1:].tolist(), *made[numbers > node][:1].tolist()])
+
+    def reach_pass(self, run: PassInfo) -> None:
+        """The events of a pass, and those that made its nodes, at once."""
+        self.reach(run.first, self.count if run.last is None else run.last + 1)
+        received = self.table(Kind.RECEIVED)
+        nodes = distinct(received["node"][received["in_pass"] == run.number])
+        places = self.directory.births(nodes)
+        parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
+        self._take_around([event for part in parts for event in part.tolist()])
+
+    # --- where the chunks tell what is asked for
+
     def _told(self, place: int, which: int, tensor: int) -> np.ndarray:
         """The events of a chunk that tell of a tensor what the chunk's list `which` is about, in order."""
         if which in GIVING:
-            self._read_chunk(place)
-            _, first, count, _ = self.chunks.list[place]
-            rows = self._rows_read[first : first + count]
-            own = np.flatnonzero(rows["a"] == tensor)
-            return first + own[contained(rows["head"][own] & 0xFF, GIVING[which])]
+            events, tensors = self._giving(place, which)
+            return events[tensors == tensor]
         states = self._states_of(place)
         own = states[states["tensor"] == tensor]
         return own["event"][(own["form"] > 0) == (which == VALUED)]
 
-    def _chunks_telling(self, which: int, tensor: int) -> list[int]:
+    def _read_giving(self, place: int, which: int) -> tuple[np.ndarray, np.ndarray]:
+        """The events of a chunk that give tensors their `.grad`, or a tangent, and which tensors."""
+        self._read_chunk(place)
+        _, first, count, _ = self.chunks.list[place]
+        rows = self._rows_read[first : first + count]
+        own = np.flatnonzero(contained(rows["head"] & 0xFF, GIVING[which]))
+        return first + own, rows["a"][own]
+
+    def _find_chunks_telling(self, which: int, tensor: int) -> list[int]:
         """The chunks that may tell so of a tensor, in order."""
         places = self.directory.late(which, tensor).tolist()
         birth = self.directory.birth(tensor)
@@ -225,16 +295,12 @@ class Part(Growing):
                     yield int(events[-1])
                     return
 
-    def _all(self, which: int, tensor: int, at: int) -> Iterator[int]:
+    def _all(self, which: int, tensor: int, since: int, at: int) -> Iterator[int]:
         for place in self._chunks_telling(which, tensor):
-            if self.directory.firsts[place] <= at:
+            _, first, count, _ = self.chunks.list[place]
+            if since < first + count and first <= at:
                 events = self._told(place, which, tensor)
-                yield from events[events <= at].tolist()
-
-    def reach_birth(self, tensor: int) -> None:
-        """The event that first told of a tensor."""
-        if tensor > 0 and self._is_new("birth", tensor):
-            self.reach(*self._birth(tensor))
+                yield from events[(since <= events) & (events <= at)].tolist()
 
     def _birth(self, tensor: int) -> list[int]:
         """The event that first told of a tensor, if there is one."""
@@ -244,121 +310,11 @@ class Part(Growing):
                 return [int(min(told))]
         return []
 
-    def reach_value(self, tensor: int, at: int) -> None:
-        """The last event up to `at` that gave a tensor a value."""
-        if tensor > 0 and self._is_new(VALUED, tensor, at):
-            self.reach(*self._last(VALUED, tensor, at))
-
-    def reach_state(self, tensor: int, at: int) -> None:
-        """What a tensor was at an event: the last that told its flags, and the last that told its value."""
-        self.reach_states([tensor], at)
-
-    def reach_states(self, tensors: Sequence[int], at: int) -> None:
-        """What many tensors were at an event, and where they were first told of."""
-        new = [tensor for tensor in tensors if tensor > 0 and self._is_new("state", tensor, at)]
-        events: set[int] = set()
-        for tensor in new:
-            events.update(self._birth(tensor) if self._is_new("birth", tensor) else ())
-            events.update(self._last(VALUED, tensor, at), self._last(FLAGGED, tensor, at))
-        self.reach(*events)
-
-    def reach_leaves(self, at: int) -> None:
-        """What all leaves that matter at an event were, with their `.grad`: those that require grad, the newest that do
-        not of each site, and other tensors with a `.grad`. If they are too many, all events are reached."""
-        if not self._is_new("leaves", at):
-            return
-        place = self.directory.place(at)
-        own = self._states_of(place)
-        own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
-        holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
-        leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
-        if len(leaves) > _MANY_LEAVES:
-            self.reach_all()
-            return
-        self.reach_states(sorted(leaves), at)
-        self.reach(*(event for tensor in holders for event in self._last(GIVEN, tensor, at)))
-
-    def reach_next_value(self, tensor: int, after: int, at: int) -> None:
-        """The first event after `after`, and after its birth, that gave a tensor a value, if it is not after `at`."""
-        if not (tensor > 0 and self._is_new("next", tensor, after, at)):
-            return
-        after = max([after, *self._birth(tensor)])  # what it was first gives way to no other
-        for place in self._chunks_telling(VALUED, tensor):
-            first, count = self.chunks.list[place][1:3]
-            if first + count > after:
-                events = self._told(place, VALUED, tensor)
-                later = events[events > after]
-                if len(later) or first > at:
-                    self.reach(*later[:1][later[:1] <= at].tolist())
-                    return
-
-    def reach_changes(self, tensor: int, at: int) -> None:
-        """All events up to `at` that told a tensor's value or flags."""
-        if tensor > 0 and self._is_new("changes", tensor, at):
-            self.reach(*self._all(VALUED, tensor, at), *self._all(FLAGGED, tensor, at))
-
-    def reach_given(self, tensor: int, at: int) -> None:
-        """The last event up to `at` that gave a tensor its `.grad`."""
-        if tensor > 0 and self._is_new(GIVEN, tensor, at):
-            self.reach(*self._last(GIVEN, tensor, at))
-
-    def reach_pushed(self, tensor: int, at: int) -> None:
-        """The last event up to `at` that gave a tensor a tangent."""
-        if tensor > 0 and self._is_new(PUSHED, tensor, at):
-            self.reach(*self._last(PUSHED, tensor, at))
-
-    def reach_all_given(self, tensor: int, at: int) -> None:
-        """All events up to `at` that gave a tensor its `.grad`."""
-        if tensor > 0 and self._is_new("given", tensor, at):
-            self.reach(*self._all(GIVEN, tensor, at))
-
-    def reach_node(self, node: int) -> None:
-        """The event that made a node."""
-        if node > 0 and self._is_new("node", node):
-            likely = self.directory.births(np.array([node])).tolist()
-            for place in dict.fromkeys([*likely, *self.directory.late(LATE, node).tolist()]):
-                made = self._made(place, np.array([node]))
-                if len(made):
-                    self.reach(*made.tolist())
-                    return
-
-    def reach_between(self, first: int, end: int) -> None:
-        """The events from one to before another."""
-        self.reach(*(first + np.flatnonzero(self._kinds[first:end] == UNREAD)).tolist())
-
-    def reach_passes(self, numbers: Sequence[int]) -> None:
-        """The events of several passes."""
-        if self._is_new("passes", *numbers):
-            self.reach(*(run.first for run in self._pass_table.numbered(numbers)))
-
-    def reach_memory(self, tensor: int, at: int) -> None:
-        """What a tensor was at an event, and likewise the tensors whose memory it shares."""
-        while tensor > 0 and self._is_new("memory", tensor, at):
-            self.reach_state(tensor, at)
-            states = self.states
-            row = states.last(tensor, at)
-            tensor = 0 if row < 0 else int(states.bases[states.formed(row)])
-
-    def reach_pass(self, run: PassInfo) -> None:
-        """The events of a pass, and those that made its nodes, at once."""
-        self.reach_between(run.first, self.count if run.last is None else run.last + 1)
-        received = self.table(Kind.RECEIVED)
-        nodes = distinct(received["node"][received["in_pass"] == run.number])
-        places = self.directory.births(nodes)
-        parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
-        self.reach(*(event for part in parts for event in part.tolist()))
-
-    def reach_leading_to(self, node: int) -> None:
-        """For a node that no event made (an AccumulateGrad): the first event that made one with an edge to it. Of the
-        two, either may have been numbered first: it is next to it among the nodes that were made."""
-        if not (node > 0 and self._is_new("leading", node)):
-            return
-        place = int(self.directory.births(np.array([node]))[0])
+    def _nodes_around(self, place: int) -> np.ndarray:
+        """The events of a chunk that made nodes, and those of the last chunk before it that made any."""
         earlier = self.directory.nodes[:place]
         places = [*([int(np.searchsorted(earlier, earlier[-1]))] if place else []), place]
-        made = np.concatenate([self._nodes_of(at) for at in dict.fromkeys(places)])
-        numbers = self._rows_read["a"][made]
-        self.reach(*made[numbers < node][-1:].tolist(), *made[numbers > node][:1].tolist())
+        return np.concatenate([self._nodes_of(at) for at in dict.fromkeys(places)])
 
     def _nodes_of(self, place: int) -> np.ndarray:
         """The events of a chunk that made nodes."""

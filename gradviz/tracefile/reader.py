@@ -393,7 +393,7 @@ class Trace(Tables):
         if tensor <= 0:
             return None
         until = self.count if at is None else at
-        self.reach_state(tensor, until)
+        self.reach_tensors([tensor], until)
         states = self.states
         row = last = states.last(tensor, until)
         if row < 0:
@@ -413,13 +413,13 @@ class Trace(Tables):
 
     def born(self, tensor: int) -> int | None:
         """The event that first told of a tensor; None where nothing is known of it."""
-        self.reach_birth(tensor)
+        self.reach_tensors([tensor])
         row = self.states.first(tensor) if tensor > 0 else -1
         return None if row < 0 else int(self.states.events[row])
 
     def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
         """A tensor's shape and dtype when it was first told of; None where nothing is known of it."""
-        self.reach_birth(tensor)
+        self.reach_tensors([tensor])
         row = self.states.first(tensor)
         form = self.states.form(row) if row >= 0 else None
         return None if form is None else (form.shape, form.dtype)

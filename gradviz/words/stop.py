@@ -205,7 +205,7 @@ class Stop:
     def _shared_leaf(self, tensor: int) -> int:
         """The base of a view that covers all of its base; a write to one changes the other. 0 if there is
         none."""
-        self.trace.reach_birth(tensor)
+        self.trace.reach_tensors([tensor])
         states = self.trace.states
         base = states.base(tensor)
         return base if base and self.query.memory.share(tensor, base, self.k) else 0

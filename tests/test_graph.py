@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ import pytest
 import gradviz.engine as torch
 from gradviz.engine.autograd import forward_ad
 from gradviz.graph.build import GraphError, build
+from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node, to_json
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, open_trace
@@ -555,3 +557,20 @@ def test_the_work_to_build_a_graph_is_proportional_to_its_size(traced: Traced) -
             work.append(lines_run(lambda: build(trace)))
     _, *work = work  # the first has loaded what there is to load
     assert work[2] - work[1] < 2.2 * (work[1] - work[0])
+
+
+def test_what_is_made_without_the_collector_counts_as_old_and_what_was_frozen_stays_frozen() -> None:
+    gc.collect()
+    with no_collection():
+        kept = [[number] for number in range(100_000)]
+    assert len(kept) == 100_000
+    assert gc.isenabled()
+    assert gc.get_count()[0] < 10_000
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        with no_collection():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from statistics import median
 
-from gradviz.graph.model import DATA, OP, Graph, Node, Scope, scopes_around
+from gradviz.graph.model import DATA, OP, Graph, Node, Scope, moved, scopes_around
 
 _FEWEST = 4
 _APART = 10.0
@@ -33,7 +33,7 @@ def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
     for node in graph.nodes.values():
         if homes[node.scope] != node.scope:
             block = next(path for path in scopes_around(node.scope) if path in families)
-            result.nodes[node.id] = replace(node, scope=homes[node.scope], block=block)
+            result.nodes[node.id] = moved(node, homes[node.scope], block)
     for path, scope in graph.scopes.items():
         known = result.scopes.get(homes[path])
         result.scopes[homes[path]] = Scope(

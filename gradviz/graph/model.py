@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -110,6 +111,17 @@ class Node:
     def label(self) -> str:
         """What a view calls the node; never empty."""
         return self.called or self.name or self.id
+
+
+_fields_of_node = attrgetter(*(part.name for part in fields(Node)))
+
+
+def moved(node: Node, scope: str, block: str) -> Node:
+    """A copy of a node, in a scope and a block. `dataclasses.replace` takes four times as long, and a network of 48
+    blocks has 13,000 nodes to move."""
+    twin = Node(*_fields_of_node(node))
+    twin.scope, twin.block = scope, block
+    return twin
 
 
 @dataclass(slots=True)

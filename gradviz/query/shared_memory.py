@@ -31,8 +31,10 @@ class Memory(Lookup):
         """The value of a tensor just after event `at`; None if it is unknown."""
         self.trace.reach_tensors([tensor], at)
         own = self.trace.snapshot(tensor, at=at)
-        written = self._last_write(tensor, at) if own is not None else None
-        if own is None or written is None:
+        if own is None or tensor not in self.shared:
+            return own
+        written = self._last_write(tensor, at)
+        if written is None:
             return own
         event, writer = written
         if writer == tensor or event <= self._own_change(tensor, at):

@@ -391,3 +391,14 @@ def no_leftovers() -> Iterator[None]:
     modules = set(sys.modules)
     yield
     assert "torch" not in set(sys.modules) - modules
+
+
+def test_events_decoded_with_their_neighbours_are_those_decoded_alone(tmp_path: Path) -> None:
+    program = ROOT / "examples" / "training_step.py"
+    with open_trace(recorded(program, tmp_path / "a.gradviz")) as one, open_trace(one.path) as other:
+        other.read_in_blocks()
+        assert one.count > 50
+        for k in (one.count - 1, *range(one.count)):
+            assert other.event(k) == one.event(k)
+        with pytest.raises(IndexError):
+            other.event(one.count)

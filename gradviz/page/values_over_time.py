@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache, partial
 from typing import Any
 
@@ -55,9 +56,7 @@ class States:
         return found
 
     def _entry(self, k: int, snapshot: Snapshot | None) -> Entry:
-        if snapshot is None:
-            return [k]
-        return [k, numbers.value(snapshot), value_label(snapshot), norm(snapshot), int(has_odd(snapshot))]
+        return [k] if snapshot is None else [k, *_described(snapshot)]
 
     def along(self, graph: Graph, first: int, last: int) -> list[Entry]:
         """The gradients along `grad` edges: [edge, event, text, text for the edge, norm, odd]."""
@@ -74,6 +73,12 @@ class States:
                 if gradient:
                     found.append([position, *self._entry(k, self.trace.snapshot(gradient, k))])
         return found
+
+
+@lru_cache(maxsize=1 << 15)  # a parameter has one value in several passes
+def _described(snapshot: Snapshot) -> tuple[str, str, float | None, int]:
+    """The text of a value, the one for a node, its norm, and 1 if it has a NaN or an infinity."""
+    return numbers.value(snapshot), value_label(snapshot), norm(snapshot), int(has_odd(snapshot))
 
 
 def _within(changes: np.ndarray, shown: np.ndarray) -> list[int]:
@@ -98,8 +103,8 @@ def norm(snapshot: Snapshot) -> float | None:
     stats = snapshot.stats
     if stats is None or stats.nan or stats.inf:
         return None
-    size = stats.rms * float(np.sqrt(np.prod(snapshot.shape)))
-    return float(f"{size:.6g}") if np.isfinite(size) else None
+    size = stats.rms * math.sqrt(math.prod(snapshot.shape))
+    return float(f"{size:.6g}") if math.isfinite(size) else None
 
 
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:

@@ -106,7 +106,6 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
     steps = _thinned(events, trace)
     first = int(events[0]) if len(events) else 0
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
-    trace.read_ahead(np.array(steps, np.int64))
     there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
     small = sum(node.kind == m.OP for node in graph.nodes.values()) <= _SMALL

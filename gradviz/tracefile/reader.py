@@ -53,7 +53,7 @@ class Trace(Tables):
         self.count: int = self.chunks.events
         self._links_of = lru_cache(maxsize=6)(self._load_links)
         self._known_event = lru_cache(maxsize=1 << 14)(self._event)
-        self._ahead: dict[int, Event] = {}
+        self._in_blocks: _EventsInBlocks | None = None
         self._tables: dict[Kind, Table] = {}
 
     # --- passes
@@ -230,15 +230,14 @@ class Trace(Tables):
         if not 0 <= index < self.count:
             raise IndexError(f"there is no event {index}: the trace has {self.count}")
         self.reach(index)
-        return self._ahead.get(index) or self._known_event(index)
+        return self._known_event(index) if self._in_blocks is None else self._in_blocks[index]
 
-    def read_ahead(self, events: np.ndarray) -> None:
-        """Decode events that will be asked for, which takes a fraction of the time of one by one."""
+    def read_in_blocks(self) -> None:
+        """Decode events together with their neighbours from now on, which takes a fraction of the time of one by one if
+        most of them are asked for."""
         self.reach_all()
-        kinds = self.kinds[events]
-        for kind in distinct(kinds).tolist():
-            decode = self.table(Kind(kind)).object
-            self._ahead.update((event, decode(event)) for event in events[kinds == kind].tolist())
+        if self._in_blocks is None:
+            self._in_blocks = _EventsInBlocks(self)
 
     def _event(self, index: int) -> Event:
         row = self.events[index]
@@ -423,3 +422,17 @@ class Trace(Tables):
         row = self.states.first(tensor)
         form = self.states.form(row) if row >= 0 else None
         return None if form is None else (form.shape, form.dtype)
+
+
+class _EventsInBlocks(dict[int, Event]):
+    """The events of a trace by their indices; those of one kind are decoded with their neighbours."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __missing__(self, index: int) -> Event:
+        kind = Kind(int(self.trace.kinds[index]))
+        event: Event = self.trace.table(kind).object(index)
+        self[index] = event
+        return event

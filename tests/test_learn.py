@@ -34,6 +34,7 @@ from gradviz.step.verbs import GROUPS, obey
 from gradviz.words import Stop
 from gradviz.words.languages import LANGUAGES
 from gradviz.words.languages import texts as texts_of
+from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -97,6 +98,42 @@ def test_the_timeline_shows_no_sign_of_what_an_open_question_asks_for() -> None:
     assert seen == [False, False, True]  # the second asks whether backward fails
 
 
+def test_nothing_tells_of_tangents_and_passes_after_an_open_question() -> None:
+    with _opened(lessons()["forward_and_reverse"], "en") as session:
+        obey(session, "question")
+        last = session.position
+        for at in range(last + 1):
+            session.go(at)
+            assert not [row for row in rows(session.stop) if "tangent of" in row.text], at
+        while session.exercise.question is not None:
+            obey(session, "show-answer")
+        assert [row for row in rows(session.stop.other(last)) if "tangent of" in row.text]
+    with _opened(lessons()["zero_grad"], "en") as session:
+        obey(session, "question")
+        [w] = session.stop.tabled
+        assert session.words.trend(w) is None
+        while session.exercise.question is not None:
+            obey(session, "show-answer")
+        assert session.words.trend(w) is not None
+
+
+def test_a_table_of_both_modes_leaves_out_what_a_question_asks_for() -> None:
+    with _opened(lessons()["forward_and_reverse"], "en") as session:
+        obey(session, "show-answer")
+        obey(session, "question")
+        asked = session.position
+        obey(session, "compare")
+        hidden = [*session.page]
+        while session.exercise.question is not None:
+            obey(session, "show-answer")
+        session.go(asked)
+        obey(session, "compare")
+    [row] = [line for line in hidden if "x * y" in line and "sin" not in line]
+    [whole] = [line for line in session.page if "x * y" in line and "sin" not in line]
+    assert row.split()[-2:] == ["6", "1"]  # the value and the gradient
+    assert whole.split()[-3:] == ["6", "3", "1"]
+
+
 @every
 def test_comments_of_the_program_do_not_tell_the_answers(lesson: Lesson) -> None:
     assert "#" not in lesson.without_comments
@@ -145,7 +182,7 @@ def test_the_stepper_goes_no_further_than_the_open_question() -> None:
         obey(session, "next 20")
         assert "What will x.grad be after the first backward?" in session.message
         obey(session, "answer 0.7")
-        assert session.message.startswith("✗ Not yet. Look at the formulas")
+        assert session.message.startswith("✗ Not yet. Put x = 5 into 3/x.")
         assert session.position == stop, "the answer is not shown yet"
         obey(session, "answer 0.7")
         assert session.page[0] == "✗ Not quite: it is 0.6"
@@ -422,7 +459,9 @@ GLOSSARY = {
     "forward pass": ("순전파", ("전방 전파", "정방향 전파")),
     "backward pass": ("역전파", ("역방향 전파", "후방 전파", "오차 역전파")),
     "chain rule": ("연쇄 법칙", ("연쇄법칙", "연쇄율", "체인 룰")),
-    "leaf tensor": ("리프 텐서", ("잎 텐서", "말단 텐서")),
+    "leaf tensor": ("리프 텐서", ("잎 텐서", "말단 텐서", "leaf")),
+    "in place": ("in-place", ("제자리",)),
+    "broadcasting": ("브로드캐스팅", ("broadcast",)),
     "node": ("node", ("노드",)),
     "pass": ("pass", ("패스",)),
     "graph": ("그래프", ("연산 그래프", "연산그래프", "계산그래프")),
@@ -441,6 +480,24 @@ def test_a_term_of_the_glossary_has_one_korean_word(term: str) -> None:
     korean = [text["ko"] for text in asked] + [*texts_of("ko").values()]
     assert any(word in text for text in korean)
     assert [text for text in korean if any(other in text for other in others)] == []
+
+
+def test_no_korean_text_leaves_a_particle_to_the_reader() -> None:
+    texts = [*texts_of("ko").values()]
+    for lesson in lessons().values():
+        asked = [text for q in lesson.questions for text in (q.ask, q.because, q.hint or {"ko": ""})]
+        texts += [text["ko"] for text in (lesson.title, lesson.about, *asked)]
+    assert [
+        text for text in texts if re.search(r"[은는이가을를와과]\([은는이가을를와과]\)|\(으\)로", text)
+    ] == []
+    assert [text for text in texts if re.search(r"Backward0[가는를와]", text)] == []  # 0 is read as 영
+
+
+def test_each_question_has_a_hint_of_its_own() -> None:
+    for lesson in lessons().values():
+        for question in lesson.questions:
+            assert question.hint is not None, (lesson.name, question.ask["en"])
+            assert set(question.hint) == set(LANGUAGES)
 
 
 def test_no_korean_sentence_says_gradient_in_english() -> None:
@@ -537,3 +594,13 @@ def test_at_a_question_the_small_letters_of_its_keys_are_these_keys() -> None:
         for key in ("n", "o", "enter", "z"):
             keys.press(key)
         assert session.page[0] == "It is 1"
+
+
+def test_a_row_that_is_wider_than_the_screen_is_broken_where_there_is_room() -> None:
+    with _opened(lessons()["optimizer_step"], "en") as session:
+        while session.exercise.question is not None:
+            obey(session, "show-answer")
+        session.page = []
+        session.go(session.last)
+        shown = "\n".join(line.plain.rstrip() for line in screen.Screen(session).lines(80, 24))
+    assert re.search(r"step  w − lr · .* = 2\.4 − 0\.1 · \(0\.5 · 6 \+ 4\.8\)\n {13}= 1\.62", shown)

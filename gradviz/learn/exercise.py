@@ -45,6 +45,7 @@ class Exercise:
         self.right = 0
         self.tried = False  # the open question was answered once, and not rightly
         session.exercise = self
+        self._hide(session)
         session.words.speak(language)
         for question, (_, shown) in zip(lesson.questions, self.places, strict=True):
             _check(session, question, shown)
@@ -60,6 +61,11 @@ class Exercise:
     def score(self) -> Score:
         """The score so far."""
         return Score(self.index, self.right, len(self.places))
+
+    def _hide(self, session: Session) -> None:
+        """Have nothing told of what comes after the open question."""
+        session.words.last_seen = None if self.question is None else self.places[self.index][0]
+        session.words.trend.cache_clear()
 
     def told(self) -> str:
         """The score in one line."""
@@ -118,6 +124,7 @@ class Exercise:
             session.message = self.say("again", hint=hint)
             return
         self.right += right
+        self._hide(session)
         self.tried = False
         answer = self._worded(question, snapshot)
         verdict = self.say("right" if right else "shown" if text is None else "wrong", answer=answer)

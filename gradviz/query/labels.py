@@ -90,7 +90,7 @@ class Labels(Lookup):
         expression, as `nll_loss` does in `cross_entropy(z, t)`; others are named by their calls, because a function may
         return what it computed earlier."""
         if op.site in self.names.calls:
-            return self._of_module(op)
+            return self._of_module(op) or ("" if self.is_exact else self._call(op, _DEEPEST))
         if op.site in self.places.of_one_op:
             return ""
         text = self.places.expression(op.site)

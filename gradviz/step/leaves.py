@@ -28,6 +28,7 @@ class LeafRow:
 
     name: str
     what: str
+    is_trained: bool  # a leaf that requires grad
     requires_grad: bool
     value: str
     short: str
@@ -85,6 +86,7 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
     return LeafRow(
         name=stop.called(tensor),
         what=_what(stop, now),
+        is_trained=now.is_leaf and now.requires_grad,
         requires_grad=now.requires_grad or not now.is_leaf,
         value=value(now.value),
         short=brief(now.value),
@@ -123,8 +125,8 @@ def _grad(state: TensorState | None) -> str:
 
 def _what(stop: Stop, state: TensorState) -> str:
     if not state.is_leaf:
-        return "non-leaf"
-    return "leaf" if state.requires_grad else stop.say("no grad")
+        return stop.say("non-leaf")
+    return stop.say("leaf" if state.requires_grad else "no grad")
 
 
 def leaves(stop: Stop, width: int, height: int, view: View = PLAIN) -> list[Text]:
@@ -156,7 +158,7 @@ def table(rows: list[LeafRow], width: int) -> list[Text]:
 def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
     line = Text(no_wrap=True)
     line.append("● " if row.changed else "  ", style=_CHANGED)
-    line.append(_column(shortened_left(row.name, name), name), style="bold" if row.what == "leaf" else "")
+    line.append(_column(shortened_left(row.name, name), name), style="bold" if row.is_trained else "")
     line.append(f"  {_column(row.what, 8)}  ", style="dim")
     fits = cell_len(row.value) <= room
     line.append(

@@ -226,4 +226,4 @@ class _Forward:
             return (
                 self.stop.words.node_name(node) if node else self.stop.say("{op}, no node", op=clean(made.op))
             )
-        return "leaf" if self.stop.moment.flags(tensor) & REQUIRES_GRAD else "no grad"
+        return self.stop.say("leaf" if self.stop.moment.flags(tensor) & REQUIRES_GRAD else "no grad")

@@ -35,6 +35,7 @@ _LIVE_FIRST, _LIVE_QUIT = ("n", "b", "c", "K"), ("q", "end the script")  # while
 _LEAST_SOURCE = 5  # the source keeps at least this many lines
 _LEAST_GRAPH = 3  # the fewest lines that a graph needs
 _MESSAGE = 4  # lines of a message
+_INDENT = 13  # columns of the label of a row
 
 
 class Screen:
@@ -139,10 +140,11 @@ def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], li
     rows omit these if there is not enough room for both."""
     told = rows(stop)
     for shown in (told, [row for row in told if row.label != "waiting"]):
-        graph = _graph(stop, width, height - len(shown) - 1)
+        lines = gradient_lines(stop, shown, width, max(height, 2))
+        graph = _graph(stop, width, height - len(lines) - 1)
         if graph:
-            return gradient_lines(stop, shown, max(height, 2)), graph
-    return gradient_lines(stop, told, max(height, 2)), []
+            return lines, graph
+    return gradient_lines(stop, told, width, max(height, 2)), []
 
 
 def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
@@ -155,7 +157,7 @@ def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
-    told = gradient_lines(stop, rows(stop), max(height - len(said) - 8, 3))
+    told = gradient_lines(stop, rows(stop), right_width, max(height - len(said) - 8, 3))
     spare = height - len(said) - len(told) - 3
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1), view)
     more = _explained(stop, right_width, spare - len(below) - 1)
@@ -199,15 +201,26 @@ def _sentence(stop: Stop, width: int) -> list[Text]:
     return [Text(" ").append_text(line) for line in list(words)[:3]]
 
 
-def gradient_lines(stop: Stop, told: list[Row], height: int) -> list[Text]:
-    """The rows in at most `height` lines."""
+def gradient_lines(stop: Stop, told: list[Row], width: int, height: int) -> list[Text]:
+    """The rows in at most `height` lines. Long rows take several lines if there is room for all."""
     shown = told if len(told) <= height else told[: max(height - 1, 0)]
-    lines = [_row(stop.say(row.label), row) for row in shown]
+    lines = [line for row in shown for line in _broken(stop.say(row.label), row, width)]
+    if len(lines) > height:
+        lines = [_row(stop.say(row.label), row) for row in shown]
     if len(told) > len(shown):
         lines.append(Text(stop.say("  … and {count} more", count=len(told) - len(shown)), style="dim"))
     return lines
 
 
+def _broken(label: str, row: Row, width: int) -> list[Text]:
+    """A row in as many lines as it needs, of which all but the first have no label."""
+    text = Text(row.text, style=row.style).wrap(Console(width=width), max(width - _INDENT, 1))
+    return [
+        _row(label if not at else "", Row(row.label, line.plain.rstrip(), row.style))
+        for at, line in enumerate(text)
+    ]
+
+
 def _row(label: str, row: Row) -> Text:
-    room = " " * (11 - cell_len(label))
+    room = " " * (_INDENT - 2 - cell_len(label))
     return Text(no_wrap=True).append(f"{room}{label}  ", style="dim").append(row.text, style=row.style)

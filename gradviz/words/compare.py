@@ -49,11 +49,12 @@ def compare(stop: Stop) -> list[str]:
         )
     ]
     lines += _table(stop, sweep, pairs)
-    return [*lines, *_law(stop, modes, sweep, pairs)]
+    is_seen = stop.words.may_tell_of(max(sweep.last, *(pair.event for pair in pairs)))
+    return [*lines, *(_law(stop, modes, sweep, pairs) if is_seen else [])]
 
 
 def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
-    here = _tensors_at(stop)
+    here, seen = _tensors_at(stop), stop.words.may_tell_of
     rows = [("", "", stop.say("value"), "↓ tangent", stop.say("↑ gradient"))]
     for pair in pairs[:_SHOWN]:
         forward, backward = stop.other(sweep.last), stop.other(pair.event)
@@ -62,8 +63,8 @@ def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
                 "▶" if {pair.tensor, pair.twin} & here else "",
                 shortened(stop.called(pair.tensor), _NAME),
                 forward.compact(pair.tensor),
-                forward.compact(pair.tangent),
-                backward.compact(pair.gradient),
+                forward.compact(pair.tangent) if seen(stop.trace.born(pair.tangent) or 0) else "",
+                backward.compact(pair.gradient) if seen(pair.event) else "",
             )
         )
     widths = [max(cell_len(row[i]) for row in rows) for i in range(5)]
@@ -115,7 +116,7 @@ def beside(stop: Stop) -> tuple[str, str] | None:
         sweep = modes.sweep_near(stop.k)
         position = None if sweep is None else modes.pass_of(sweep, stop.k)
         found = _pair(modes, sweep, position, stop.event.tensor, 0)
-        if found is None:
+        if found is None or not stop.words.may_tell_of(found.event):
             return None
         gradient = stop.other(found.event).compact(found.gradient)
         name, event = stop.called(found.twin), stop.event_of(found.event)
@@ -128,7 +129,7 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     told = []
     for sweep in modes.sweeps[:_SWEEPS]:
         found = _pair(modes, sweep, position, 0, next(iter(here)))
-        if found is not None:
+        if found is not None and stop.words.may_tell_of(sweep.last):
             told.append(stop.other(sweep.last).compact(found.tangent))
     if not told:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
@@ -16,6 +17,7 @@ from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 from gradviz.words.languages import texts
 
+_GRADIENT_OF = re.compile(r"\bgradient of ([\w.\[\]]+)")  # as an argument of a call
 NOT_RECORDED = "a node outside"
 MOST_LISTED = 24  # things of one kind that are named together; of more only the count is told
 
@@ -29,6 +31,9 @@ class Words:
         self.query = Query(trace) if query is None else query
         self.is_exact = is_exact
         self.language = "en"
+        self.last_seen: int | None = (
+            None  # the last event that may be told of: a lesson hides what comes after a question
+        )
         self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
         self.called = lru_cache(maxsize=4096)(self._called)
@@ -48,7 +53,7 @@ class Words:
         assert all(table is not None for table in tables)
 
     def _trend(self, leaf: int) -> Trend | None:
-        return trend(self._apart, leaf)
+        return trend(self._apart, leaf) if self.last_seen is None else None
 
     @cached_property
     def _apart(self) -> Query:
@@ -89,6 +94,10 @@ class Words:
         numbers = distinct(self.trace.table(Kind.OP)["op"])
         return frozenset(self.trace.text(number) for number in numbers)
 
+    def may_tell_of(self, event: int) -> bool:
+        """Whether an event is not one that an open question of a lesson hides."""
+        return self.last_seen is None or event <= self.last_seen
+
     # --- tensors
 
     def rename(self, names: Mapping[int, str]) -> None:
@@ -101,7 +110,9 @@ class Words:
         labels = self.query.exact_labels if self.is_exact else self.query.labels
         name = clean(self.renamed.get(tensor) or labels.of(tensor))
         owner = name.removeprefix("gradient of ")
-        return name if owner == name else self.say("gradient of {name}", name=owner)
+        if owner != name:
+            return self.say("gradient of {name}", name=owner)
+        return _GRADIENT_OF.sub(lambda found: self.say("gradient of {name}", name=found[1]), name)
 
     # --- places
 

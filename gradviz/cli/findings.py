@@ -61,7 +61,11 @@ def pass_of(finding: Finding, trace: Trace) -> int:
     """The number of the pass in which a finding shows; 0 if there is none."""
     if finding.number or not finding.events:
         return finding.number
-    later = (run.number for run in trace.passes if run.last is None or run.last >= finding.events[0])
+    later = (
+        backward_pass.number
+        for backward_pass in trace.passes
+        if backward_pass.last is None or backward_pass.last >= finding.events[0]
+    )
     return next(later, 0)
 
 

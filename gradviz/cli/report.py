@@ -202,7 +202,7 @@ def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
 def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]:
     """The graph of the pass of the first finding, else of the last, and the nodes of each finding."""
     number = next((finding.number for finding in found.findings if finding.number), None)
-    passes = {run.number for run in query.trace.passes if run.recorded}
+    passes = {backward_pass.number for backward_pass in query.trace.passes if backward_pass.recorded}
     graph = build(query, number if number in passes else None, "both", False)
     marked = mark(graph, query.trace, numbered(found))
     shown = folded(graph)

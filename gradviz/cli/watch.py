@@ -116,7 +116,9 @@ class Watch:
 
     def _check(self) -> None:
         with open_trace(self.path) as trace:
-            last = max((run.number for run in trace.passes), default=0)  # with --last, passes leave the file
+            last = max(
+                (backward_pass.number for backward_pass in trace.passes), default=0
+            )  # with --last, passes leave the file
             if (trace.count, last) == self.seen:
                 return
             self.seen = trace.count, last

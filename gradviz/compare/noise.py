@@ -295,10 +295,14 @@ class _Noisy:
     def _gradients_of(self, side: int) -> dict[str, Snapshot | None]:
         """The gradients that a pass gave parameters, by name; where ranks reduce them, those that are stepped with."""
         query, number = self.queries[side], self.numbers[side]
-        run = query.passes.by_number[number]
-        reduced = reduced_gradients(query, run)
+        backward_pass = query.passes.by_number[number]
+        reduced = reduced_gradients(query, backward_pass)
         steps = query.trace.table(Kind.STEPPED).events
-        step = int(steps[np.searchsorted(steps, run.first)]) if steps.max(initial=-1) > run.first else -1
+        step = (
+            int(steps[np.searchsorted(steps, backward_pass.first)])
+            if steps.max(initial=-1) > backward_pass.first
+            else -1
+        )
         table = query.trace.table(Kind.ACCUMULATED)
         came = {
             int(table["tensor"][row]): (int(table["gradient"][row]), int(table.events[row]))

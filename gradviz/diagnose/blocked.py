@@ -142,7 +142,9 @@ def _in_passes_of_their_own(case: Case) -> np.ndarray:
         alike.setdefault(optimizers, []).append(leaf)
     for leaves in alike.values():
         rows = contained(came["tensor"], leaves)
-        own[rows] = contained(came["in_pass"][rows], [run.number for run in owners.passes_of(leaves[0])])
+        own[rows] = contained(
+            came["in_pass"][rows], [backward_pass.number for backward_pass in owners.passes_of(leaves[0])]
+        )
     return own
 
 

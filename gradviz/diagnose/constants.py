@@ -63,17 +63,19 @@ def carried(case: Case) -> Link | None:
     passes, counts = np.unique(numbers[again], return_counts=True)
     if len(passes) < _PASSES or np.any(np.diff(counts) < 0) or counts[-1] <= counts[0] * 1.5:
         return None
-    run = case.query.passes.by_number[int(passes[0])]
-    old = set(nodes[again & (numbers == run.number)].tolist())
-    ends = [case.query.passes.last(other) for other in case.trace.passes if other.number < run.number]
+    backward_pass = case.query.passes.by_number[int(passes[0])]
+    old = set(nodes[again & (numbers == backward_pass.number)].tolist())
+    ends = [
+        case.query.passes.last(other) for other in case.trace.passes if other.number < backward_pass.number
+    ]
     end = max(ends, default=0)
-    for node in nodes[(numbers == run.number) & ~again].tolist():
+    for node in nodes[(numbers == backward_pass.number) & ~again].tolist():
         made = case.query.nodes.event(node)
         if made is None or made.index < end:
             continue
         for edge in made.edges:
             if edge.node in old:
-                return Link(node, made.op, edge.tensor, (), run.number)
+                return Link(node, made.op, edge.tensor, (), backward_pass.number)
     return None
 
 

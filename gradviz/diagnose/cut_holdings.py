@@ -49,7 +49,11 @@ def _without_gradients(case: Case, optimizer: int) -> set[int]:
     """The leaves that an optimizer shares with others, and that none of its passes brings a gradient; none where its
     passes bring none at all."""
     owners, came = case.query.of(PassOwners), case.trace.table(Kind.ACCUMULATED)
-    own = [run.number for run in case.trace.passes if optimizer in owners.optimizers(run.number)]
+    own = [
+        backward_pass.number
+        for backward_pass in case.trace.passes
+        if optimizer in owners.optimizers(backward_pass.number)
+    ]
     got = set(distinct(came["tensor"][contained(came["in_pass"], own)]).tolist())
     ever = set(distinct(came["tensor"]).tolist())
     held = {leaf: holders for leaf, holders in case.training.holders.items() if optimizer in holders}

@@ -52,7 +52,12 @@ def cut_terms(case: Case) -> list[CutTerm]:
 def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
     """The terms of an addition that were computed in this pass from what was cut off: `loss_of(net(x).detach())`."""
     since = max(
-        (case.query.passes.last(run) for run in case.trace.passes if run.first < op.index), default=-1
+        (
+            case.query.passes.last(backward_pass)
+            for backward_pass in case.trace.passes
+            if backward_pass.first < op.index
+        ),
+        default=-1,
     )
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)

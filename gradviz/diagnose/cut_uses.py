@@ -44,18 +44,18 @@ class FirstPass:
 def first_passes(case: Case) -> Iterator[FirstPass]:
     """The first pass of each line that begins passes, if its root is known."""
     seen: set[int] = set()
-    ends = [case.query.passes.last(run) for run in case.trace.passes]
-    for run in case.trace.passes:
-        if run.site in seen:
+    ends = [case.query.passes.last(backward_pass) for backward_pass in case.trace.passes]
+    for backward_pass in case.trace.passes:
+        if backward_pass.site in seen:
             continue
-        roots = case.query.passes.began(run.number).roots
+        roots = case.query.passes.began(backward_pass.number).roots
         if not roots or not roots[0].tensor:
             continue
-        seen.add(run.site)
-        optimizers = case.query.of(PassOwners).optimizers(run.number)
+        seen.add(backward_pass.site)
+        optimizers = case.query.of(PassOwners).optimizers(backward_pass.number)
         own = {leaf for leaf, owners in case.training.owners.items() if owners & optimizers}
-        since = max((end for end in ends if end < run.first), default=-1)
-        yield FirstPass(run.number, roots[0].tensor, run.first, since, own)
+        since = max((end for end in ends if end < backward_pass.first), default=-1)
+        yield FirstPass(backward_pass.number, roots[0].tensor, backward_pass.first, since, own)
 
 
 def cut_uses(case: Case) -> list[CutUse]:

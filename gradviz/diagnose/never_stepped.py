@@ -26,7 +26,7 @@ class NeverStepped:
 
     made: int
     leaves: tuple[int, ...]
-    run: PassInfo
+    backward_pass: PassInfo
     passes: int
     unreached: Site | None
 
@@ -70,10 +70,10 @@ def _stepped_on(case: Case, leaves: np.ndarray) -> bool:
     return bool(set(leaves.tolist()) & (set(case.training.owners) | set(case.training.by_hand[1].tolist())))
 
 
-def _unreached(case: Case, run: PassInfo) -> Site | None:
+def _unreached(case: Case, backward_pass: PassInfo) -> Site | None:
     """The first call of `step()` in the file of a pass that never ran: the line of the condition in front of it, if it
     has one that the pass is not under; None if there is no such call."""
-    site = case.query.places.site(run.site)
+    site = case.query.places.site(backward_pass.site)
     tree = case.query.of(trees).get(site.place.file) if site is not None else None
     if site is None or tree is None:
         return None

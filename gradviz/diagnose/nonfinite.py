@@ -176,9 +176,9 @@ def _before_any_pass(case: Case) -> Origin | None:
     return _up_from(case, bad, ops[-1], case.trace.count, 0) if ops else None
 
 
-def _above(case: Case, bad: _Bad, root: int, run: PassInfo) -> Origin:
+def _above(case: Case, bad: _Bad, root: int, backward_pass: PassInfo) -> Origin:
     """Follow bad inputs upwards from the root of a pass, to the event whose inputs are all good."""
-    return _up_from(case, bad, root, run.first, run.number)
+    return _up_from(case, bad, root, backward_pass.first, backward_pass.number)
 
 
 def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
@@ -251,17 +251,19 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     return None
 
 
-def _at_node(case: Case, produced: Produced, gradient: int, harm: int, run: PassInfo) -> Origin:
+def _at_node(case: Case, produced: Produced, gradient: int, harm: int, backward_pass: PassInfo) -> Origin:
     received = case.query.at(produced.index).received(produced.node)
     states = case.trace.states
     came = [
         states.valued(g, produced.index) for g in (received.gradients if received is not None else ()) if g
     ]
     zeros = any(states.stats[row, Stat.ZEROS] > 0 for row in came if row >= 0)
-    zeros = zeros and not _is_residual(case, produced.node, run.number)
+    zeros = zeros and not _is_residual(case, produced.node, backward_pass.number)
     is_nan, is_inf = _Bad(case).counts(gradient, produced.index)
     zeros = zeros and not is_inf  # else gradients other than 0 met the singular point, too
-    return Origin(Source.NODE, produced.index, gradient, harm, run.number, is_nan, produced.node, zeros)
+    return Origin(
+        Source.NODE, produced.index, gradient, harm, backward_pass.number, is_nan, produced.node, zeros
+    )
 
 
 def _is_residual(case: Case, node: int, number: int) -> bool:

@@ -47,10 +47,12 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     np.add.at(squares, at, rms**2 * sizes)
     norms = dict(zip(numbers.tolist(), np.sqrt(squares), strict=True))
     by_site: dict[int, list[PassInfo]] = {}
-    for run in case.trace.passes:
-        if run.number in norms:
-            by_site.setdefault(run.site, []).append(run)
-    return [(runs, np.array([norms[run.number] for run in runs])) for runs in by_site.values()]
+    for backward_pass in case.trace.passes:
+        if backward_pass.number in norms:
+            by_site.setdefault(backward_pass.site, []).append(backward_pass)
+    return [
+        (runs, np.array([norms[backward_pass.number] for backward_pass in runs])) for runs in by_site.values()
+    ]
 
 
 def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:

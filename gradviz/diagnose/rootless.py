@@ -51,17 +51,17 @@ def roots_of_numbers(case: Case) -> list[RootOfNumbers]:
     found: dict[int, RootOfNumbers] = {}
     owners = case.query.of(PassOwners).optimizers
     from_outside = _from_outside(case)
-    for run in case.trace.passes:
-        if run.number not in from_outside or not owners(run.number):
+    for backward_pass in case.trace.passes:
+        if backward_pass.number not in from_outside or not owners(backward_pass.number):
             continue
-        roots = case.query.passes.began(run.number).roots
+        roots = case.query.passes.began(backward_pass.number).roots
         made = case.query.tensors.made(roots[0].tensor) if len(roots) == 1 and roots[0].tensor else None
         if not isinstance(made, TensorMade) or made.how not in FROM_OUTSIDE:
             continue
         if made.tensor not in case.training.trained and made.tensor not in case.training.holders:
             source = copied_from(case.query, made)
             found.setdefault(
-                case.site(made.index), RootOfNumbers(made.index, made.tensor, run.number, source)
+                case.site(made.index), RootOfNumbers(made.index, made.tensor, backward_pass.number, source)
             )
     return list(found.values())
 

@@ -66,7 +66,7 @@ _HAS: dict[Need, Callable[[Case], bool]] = {
     Need.VALUES: lambda case: case.has_values,
     Need.PASS: lambda case: bool(case.trace.passes),
     Need.PASSES: lambda case: len(case.trace.passes) > 1,
-    Need.DETAILS: lambda case: not case.trace.passes or any(run.recorded for run in case.trace.passes),
+    Need.DETAILS: lambda case: not case.trace.passes or any(one.recorded for one in case.trace.passes),
     Need.STEP: lambda case: len(case.training.stepped) > 0,
     Need.TRAINING: lambda case: bool(case.training.trained),
     Need.STEPS: lambda case: len(case.training.stepped) > 1,

@@ -74,7 +74,7 @@ class Hops:
 
     def _root(self) -> tuple[Site | None, str]:
         """The call of backward(), from which the gradient of a root comes."""
-        began = self.query.trace.event(self.flow.run.first)
+        began = self.query.trace.event(self.flow.backward_pass.first)
         assert isinstance(began, PassBegan)
         return self.query.places.site(began.site), f"{began.how}()"
 

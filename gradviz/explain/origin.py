@@ -129,7 +129,7 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
         nr = outputs.index(tensor) if tensor in outputs else 0
         if nr < len(event.gradients) and event.gradients[nr]:
             return event.node, nr, event.in_pass, event.index, event.gradients[nr]
-    unrecorded = [run.number for run in query.trace.passes if not run.recorded]
+    unrecorded = [backward_pass.number for backward_pass in query.trace.passes if not backward_pass.recorded]
     if unrecorded and number in (None, *unrecorded):
         raise NoAnswer(f"no pass that reached {called} was recorded in detail: record it with --passes")
     if number is not None:

@@ -66,9 +66,9 @@ def build(
 def _last_pass_from(query: Query, tensors: Sequence[int]) -> PassInfo | None:
     """The last pass that has these tensors among its roots."""
     query.trace.reach_all()
-    for run in reversed(query.trace.passes):
-        if {root.tensor for root in query.passes.starts(run.number)}.issuperset(tensors):
-            return run
+    for backward_pass in reversed(query.trace.passes):
+        if {root.tensor for root in query.passes.starts(backward_pass.number)}.issuperset(tensors):
+            return backward_pass
     return None
 
 
@@ -112,32 +112,34 @@ class _Builder:
     def __init__(
         self,
         query: Query,
-        run: PassInfo | None,
+        backward_pass: PassInfo | None,
         asked_for: bool,
         show: str,
         whole: bool,
         of: Sequence[int] = (),
     ) -> None:
         self.query, self.trace, self.tensors = query, query.trace, query.tensors
-        self.run, self.asked_for, self.show, self.whole = run, asked_for, show, whole
-        if run is not None:
-            self.trace.reach_pass(run)
+        self.backward_pass, self.asked_for, self.show, self.whole = backward_pass, asked_for, show, whole
+        if backward_pass is not None:
+            self.trace.reach_pass(backward_pass)
         self.ids = Ids()
         self.at = self.trace.count - 1
-        if run is not None and run.last is not None and not (whole and not asked_for):
-            self.at = run.last
+        if backward_pass is not None and backward_pass.last is not None and not (whole and not asked_for):
+            self.at = backward_pass.last
         self.since = select.horizon(query, self.at)
-        self.roots = query.passes.starts(run.number) if run is not None else self._roots(of)
+        self.roots = (
+            query.passes.starts(backward_pass.number) if backward_pass is not None else self._roots(of)
+        )
         # the roots are as they were before this event
-        self.before = run.first if run is not None else self.trace.count
-        self.asked = query.passes.began(run.number).inputs if run is not None else ()
+        self.before = backward_pass.first if backward_pass is not None else self.trace.count
+        self.asked = query.passes.began(backward_pass.number).inputs if backward_pass is not None else ()
         self.result = Graph(
             Path(self.trace.meta.get("script", "")).name,
-            None if run is None or (whole and not asked_for) else run.number,
+            None if backward_pass is None or (whole and not asked_for) else backward_pass.number,
             self.trace.passes_begun,
             show=show,
             at=self.at,
-            of=", ".join(map(query.labels.of, of)) if run is None else "",
+            of=", ".join(map(query.labels.of, of)) if backward_pass is None else "",
         )
         self.states: dict[str, State] = {}  # the states of tensors, by id
         self.unmade: list[str] = []  # the ids of tensors without an op
@@ -172,8 +174,8 @@ class _Builder:
         elif self.show != "backward":
             self.result.left_out = self.trace.ops_told - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
-            fill_values(self.result, self.query, self.states, self.run)
-        if self.result.pass_number is not None and self.run and not self.run.is_in_detail:
+            fill_values(self.result, self.query, self.states, self.backward_pass)
+        if self.result.pass_number is not None and self.backward_pass and not self.backward_pass.is_in_detail:
             self.result.notes.append("this pass was not recorded in detail (--passes, --scope)")
         return self.result
 
@@ -185,11 +187,20 @@ class _Builder:
         return tuple(Root(self.query.nodes.grad_fn(tensor, end), 0, tensor, 0) for tensor in tensors)
 
     def _part(self) -> Part:
-        if self.whole or not (self.run or self.roots):
+        if self.whole or not (self.backward_pass or self.roots):
             return select.everything(self.query, self.at, self.whole, self.since)
-        if self.run and not self.asked_for and self.run.recorded and self.trace.ops_told <= 10 * select.SMALL:
+        if (
+            self.backward_pass
+            and not self.asked_for
+            and self.backward_pass.recorded
+            and self.trace.ops_told <= 10 * select.SMALL
+        ):
             part = select.everything(self.query, self.at, inner=False, since=self.since)
-            until = [run for run in self.trace.passes if run.number <= self.run.number]
+            until = [
+                backward_pass
+                for backward_pass in self.trace.passes
+                if backward_pass.number <= self.backward_pass.number
+            ]
             if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):
                 return part
         return select.upstream(
@@ -395,9 +406,9 @@ class _Builder:
     # --- marks
 
     def _mark_roots(self) -> None:
-        site = self.trace.sites.get(self.run.site) if self.run is not None else None
-        if self.run is not None and site is not None and self.result.pass_number is not None:
-            text = self.query.places.line_text(self.run.site)
+        site = self.trace.sites.get(self.backward_pass.site) if self.backward_pass is not None else None
+        if self.backward_pass is not None and site is not None and self.result.pass_number is not None:
+            text = self.query.places.line_text(self.backward_pass.site)
             self.result.title = f"line {site.place.line}" + (f": {text}" if text else "")
         for root in self.roots:
             ids = [self.ids.node[root.node]] if root.node else []
@@ -409,11 +420,11 @@ class _Builder:
 
     def _mark_error(self) -> None:
         for error in self.trace.errors:
-            within = self.run is None or self.run.first <= error.event or self.whole
+            within = self.backward_pass is None or self.backward_pass.first <= error.event or self.whole
             if error.event <= self.at and within:
                 self.result.error = f"{error.type}: {error.message}"
                 node = self.result.nodes.get(f"n{error.node}")
                 if node is not None:
                     node.error = self.result.error
-        if not self.result.error and self.trace.meta.get("ended") == "error" and self.run is None:
+        if not self.result.error and self.trace.meta.get("ended") == "error" and self.backward_pass is None:
             self.result.error = self.trace.meta.get("error", "")

@@ -18,12 +18,14 @@ from gradviz.query.silent_writes import used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
 
-def fill_values(graph: Graph, query: Query, states: Mapping[str, State], run: PassInfo | None) -> None:
+def fill_values(
+    graph: Graph, query: Query, states: Mapping[str, State], backward_pass: PassInfo | None
+) -> None:
     """Fill in `value`, `grad`, `tangent` and `upstream` of nodes, and the gradients of `grad` edges. `states`
     are the states of the graph's tensors, by id."""
     _fill_tensors(graph, query, states)
-    if run is not None:
-        _fill_gradients(graph, query, run)
+    if backward_pass is not None:
+        _fill_gradients(graph, query, backward_pass)
 
 
 def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:
@@ -58,7 +60,7 @@ def name_gradients(graph: Graph, query: Query) -> None:
                     part.name = part.called
 
 
-def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
+def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None:
     """Fill in the gradient that moved along each edge in a pass."""
     trace, ids = query.trace, Ids().node
     arrived: dict[str, Snapshot | None] = {}
@@ -67,7 +69,7 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
     for edge in graph.edges:
         if edge.kind == m.GRAD:
             edges.setdefault(edge.source, []).append(edge)
-    for event in _events_of(query, run):
+    for event in _events_of(query, backward_pass):
         node = graph.nodes.get(ids[event.node])
         if node is None:
             continue
@@ -86,13 +88,13 @@ def _fill_gradients(graph: Graph, query: Query, run: PassInfo) -> None:
             leaf.added = added.get(leaf.pair)
         if leaf.pair in arrived and leaf.kind == m.LEAF and not graph.nodes[leaf.pair].accumulated:
             leaf.reached = arrived[leaf.pair]
-    between_ranks = on_gradients(query, run)
+    between_ranks = on_gradients(query, backward_pass)
     for leaf in graph.nodes.values() if between_ranks else ():
         if leaf.is_leaf and not leaf.overwritten and leaf.number in between_ranks:
             leaf.collectives = _collectives(between_ranks[leaf.number], query.trace.meta.get("world", ""))
-    for root in query.passes.began(run.number).roots:
+    for root in query.passes.began(backward_pass.number).roots:
         if ids[root.node] in graph.nodes:
-            graph.nodes[ids[root.node]].upstream = trace.snapshot(root.gradient, run.first)
+            graph.nodes[ids[root.node]].upstream = trace.snapshot(root.gradient, backward_pass.first)
 
 
 def _collectives(names: list[str], world: str) -> str:
@@ -101,13 +103,13 @@ def _collectives(names: list[str], world: str) -> str:
     return ", ".join(parts) + (f" · {world} ranks" if world else "")
 
 
-def _events_of(query: Query, run: PassInfo) -> list[Received | Produced | Accumulated]:
+def _events_of(query: Query, backward_pass: PassInfo) -> list[Received | Produced | Accumulated]:
     """The events at nodes in a pass, in order."""
-    last = query.passes.last(run)
+    last = query.passes.last(backward_pass)
     found: list[Received | Produced | Accumulated] = []
     for kind in (Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED):
         table = query.trace.table(kind)
-        first, end = np.searchsorted(table.events, [run.first, last + 1])
-        own = table.events[first:end][table["in_pass"][first:end] == run.number]
+        first, end = np.searchsorted(table.events, [backward_pass.first, last + 1])
+        own = table.events[first:end][table["in_pass"][first:end] == backward_pass.number]
         found += [table.object(event) for event in own.tolist()]
     return sorted(found, key=lambda event: event.index)

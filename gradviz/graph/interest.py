@@ -62,7 +62,9 @@ def _first(query: Query) -> PassInfo:
     """The first pass with nodes that sets `.grad`, else the first with nodes, else the first."""
     trace = query.trace
     with_nodes = trace.passes_by_shape(_MOST_SHAPES)
-    setting = (run for run in with_nodes if not query.passes.began(run.number).inputs)
+    setting = (
+        backward_pass for backward_pass in with_nodes if not query.passes.began(backward_pass.number).inputs
+    )
     found = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
     assert found is not None
     return found
@@ -79,10 +81,14 @@ def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | No
     penalty that `autograd.grad` differentiates is no training step, and what runs under no_grad is mostly meant: a
     target network, a probe."""
     passes = query.trace.passes_by_shape(_MOST_SHAPES)
-    setting = [run for run in passes if not query.passes.began(run.number).inputs]
-    for run in setting or passes:
-        if (run.nodes or 0) <= _MOST_NODES and any(_is_odd(edge.cut) for edge in build(run).edges):
-            return run
+    setting = [
+        backward_pass for backward_pass in passes if not query.passes.began(backward_pass.number).inputs
+    ]
+    for backward_pass in setting or passes:
+        if (backward_pass.nodes or 0) <= _MOST_NODES and any(
+            _is_odd(edge.cut) for edge in build(backward_pass).edges
+        ):
+            return backward_pass
     return None
 
 

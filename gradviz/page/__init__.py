@@ -126,8 +126,8 @@ def html(
     summaries = PassSummaries(words)
 
     def shown(graph: Graph, drawn: str) -> dict[str, Any]:
-        run = _run(trace, graph.pass_number)
-        return {**view(graph, run, shared), "book": drawn, "summary": summaries.of(run)}
+        backward_pass = _run(trace, graph.pass_number)
+        return {**view(graph, backward_pass, shared), "book": drawn, "summary": summaries.of(backward_pass)}
 
     views = [shown(first, book(trace, first, language))]
     room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
@@ -149,7 +149,7 @@ def html(
         "script": plain(Path(trace.meta.get("script", "")).name, 80),
         "trace": plain(trace.path.name, 80),
         "events": trace.count,
-        "passes": [_pass(run, words) for run in trace.passes],
+        "passes": [_pass(backward_pass, words) for backward_pass in trace.passes],
         "held": [one["pass"] for one in views],
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
@@ -157,7 +157,10 @@ def html(
         "findings": list(map(_listed, findings)),
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
-        "backward": [[run.first, trace.count - 1 if run.last is None else run.last] for run in trace.passes],
+        "backward": [
+            [backward_pass.first, trace.count - 1 if backward_pass.last is None else backward_pass.last]
+            for backward_pass in trace.passes
+        ],
         "sites": shared.sources.sites,
         "files": shared.sources.data(),
     }
@@ -180,13 +183,13 @@ def _listed(finding: ListedFinding) -> dict[str, Any]:
 
 
 def _run(trace: Trace, number: int | None) -> PassInfo | None:
-    return next((run for run in trace.passes if run.number == number), None)
+    return next((backward_pass for backward_pass in trace.passes if backward_pass.number == number), None)
 
 
 def _structure(trace: Trace, number: int | None) -> str | int | None:
     """What passes of the same structure share; of a pass whose structure is not known its number."""
-    run = _run(trace, number)
-    return (run.digest if run is not None else "") or number
+    backward_pass = _run(trace, number)
+    return (backward_pass.digest if backward_pass is not None else "") or number
 
 
 def _order(trace: Trace, shown: int | None) -> list[int]:
@@ -208,16 +211,16 @@ def _titled(graph: Graph, words: Words) -> Graph:
     return replace(graph, title=with_line(graph.title, r"^line ([0-9]+)", words))
 
 
-def _pass(run: PassInfo, words: Words) -> list[Any]:
+def _pass(backward_pass: PassInfo, words: Words) -> list[Any]:
     """A pass: its number, and the line where it began."""
     trace = words.trace
-    site = trace.sites.get(run.site)
+    site = trace.sites.get(backward_pass.site)
     if site is None:
-        return [run.number, ""]
+        return [backward_pass.number, ""]
     lines = trace.source(site.place.file)
     text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
     line = words.say("line {line}", line=site.place.line)
-    return [run.number, plain(f"{line}: {text}" if text else line, 60)]
+    return [backward_pass.number, plain(f"{line}: {text}" if text else line, 60)]
 
 
 def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -> str:

@@ -21,9 +21,9 @@ def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
     passes = trace.passes[:: -(-len(trace.passes) // MOST_PASSES) or 1]
     told = trace.table(Kind.ACCUMULATED)
     leaves: dict[str, list[float | str | None]] = {}
-    for position, run in enumerate(passes):
-        last = trace.count if run.last is None else run.last
-        first, end = told.events.searchsorted([run.first, last + 1])
+    for position, backward_pass in enumerate(passes):
+        last = trace.count if backward_pass.last is None else backward_pass.last
+        first, end = told.events.searchsorted([backward_pass.first, last + 1])
         for k in told.events[first:end].tolist():
             event = told.object(k)
             name = called(event.tensor)
@@ -35,6 +35,6 @@ def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
             if snapshot is not None and stats is not None:
                 row[position] = "odd" if stats.nan or stats.inf else norm(snapshot)
     return {
-        "passes": [run.number for run in passes],
+        "passes": [backward_pass.number for backward_pass in passes],
         "leaves": [{"name": plain_name(name, 60), "norms": row} for name, row in leaves.items()],
     }

@@ -38,13 +38,16 @@ class PassSummaries:
         self.changes = _by_place(changes_of_modules(query, module_of))
         self.steps = query.trace.indices(Kind.STEPPED)
 
-    def of(self, run: PassInfo | None) -> dict[str, Any] | None:
+    def of(self, backward_pass: PassInfo | None) -> dict[str, Any] | None:
         """The summary of a pass, as data: `loss` (name, value), and `layers` (name, norm of the gradient, relative
         change); None where a number is not known, "odd" where it is not finite. None if there is nothing to be said."""
-        if run is None:
+        if backward_pass is None:
             return None
-        gradients, changes = self.gradients.get(run.number, {}), self.changes.get(self._step_after(run), {})
-        losses_here = self.losses.get(run.number, {})
+        gradients, changes = (
+            self.gradients.get(backward_pass.number, {}),
+            self.changes.get(self._step_after(backward_pass), {}),
+        )
+        losses_here = self.losses.get(backward_pass.number, {})
         loss = [[self._named(name), _told(value)] for name, value in losses_here.items()]
         layers = [
             [plain(name, 80), _told(norm), _told(changes[name]) if name in changes else None]
@@ -56,13 +59,13 @@ class PassSummaries:
         """The name of a loss, with its line in the language of the page: `z (line 19)`."""
         return plain(with_line(loss, r"(?<=\()line ([0-9]+)(?=\)$)", self.words), 40)
 
-    def _step_after(self, run: PassInfo) -> int:
+    def _step_after(self, backward_pass: PassInfo) -> int:
         """The number of the step of an optimizer between the end of a pass and the next pass; 0 if there is none."""
-        if run.last is None:
+        if backward_pass.last is None:
             return 0
-        following = self.query.trace.find_pass(run.number + 1)
+        following = self.query.trace.find_pass(backward_pass.number + 1)
         end = following.first if following is not None else self.query.trace.count
-        place = int(np.searchsorted(self.steps, run.last))
+        place = int(np.searchsorted(self.steps, backward_pass.last))
         return place + 1 if place < len(self.steps) and self.steps[place] < end else 0
 
 

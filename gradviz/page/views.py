@@ -98,11 +98,11 @@ class Shared:
         return step
 
 
-def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
+def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[str, Any]:
     """One graph with its events, as plain data."""
     words, sources, states = shared.words, shared.sources, shared.states
     trace = words.trace
-    events = _events(graph, trace, run)
+    events = _events(graph, trace, backward_pass)
     steps = _thinned(events, trace)
     first = int(events[0]) if len(events) else 0
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
@@ -127,7 +127,7 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
         "rolled": is_clearer_rolled(graph),
         "trees": shared.trees.of(graph),
         "tensors": states.of(tensors, events) if len(events) else {},
-        "flows": states.along(graph, first if run is None else run.first, last),
+        "flows": states.along(graph, first if backward_pass is None else backward_pass.first, last),
         "steps": [shared.step(k) for k in steps],
         "waits": {number: shared.waits(number) for number in _passes(words.query, steps)},
         "why": reasons(graph, words, last) if trace.count else {},
@@ -135,14 +135,16 @@ def view(graph: Graph, run: PassInfo | None, shared: Shared) -> dict[str, Any]:
     }
 
 
-def _events(graph: Graph, trace: Trace, run: PassInfo | None) -> np.ndarray:
+def _events(graph: Graph, trace: Trace, backward_pass: PassInfo | None) -> np.ndarray:
     """The events of a graph: those since the end of the pass before, and earlier ops of the graph."""
-    if graph.pass_number is None or run is None:
+    if graph.pass_number is None or backward_pass is None:
         return np.arange(trace.count)
-    ended = [other.last for other in trace.passes if other.last is not None and other.last < run.first]
+    ended = [
+        other.last for other in trace.passes if other.last is not None and other.last < backward_pass.first
+    ]
     begin = max(ended, default=-1) + 1
-    is_last = run.number == max(other.number for other in trace.passes)
-    end = trace.count if is_last or run.last is None else run.last + 1
+    is_last = backward_pass.number == max(other.number for other in trace.passes)
+    end = trace.count if is_last or backward_pass.last is None else backward_pass.last + 1
     ops = [node.number for node in graph.nodes.values() if node.kind == m.OP and node.number < begin]
     return np.concatenate([np.array(sorted(ops), np.int64), np.arange(begin, end)])
 

@@ -43,7 +43,7 @@ class _Book:
     def __init__(self, words: Words, graph: Graph, names: Sequence[str]) -> None:
         self.words, self.query, self.graph = words, words.query, graph
         run = None if graph.pass_number is None else words.trace.find_pass(graph.pass_number)
-        self.run = run
+        self.backward_pass = run
         self.moment: Moment = self.query.at(self.query.passes.last(run) if run is not None else graph.at)
         self.result = Scene(about(graph), rankdir="LR")
         tensors = sorted({tensor for made in self.gates for tensor in self._tensors_at(made)})
@@ -53,8 +53,8 @@ class _Book:
     @cached_property
     def roots(self) -> list[tuple[int, int]]:
         """The nodes from which gradients start, each with its tensor."""
-        if self.run is not None:
-            return [(root.node, root.tensor) for root in self.query.passes.starts(self.run.number)]
+        if self.backward_pass is not None:
+            return [(root.node, root.tensor) for root in self.query.passes.starts(self.backward_pass.number)]
         made = {node.number for node in self.graph.nodes.values() if node.kind == GRAD_FN}
         led_to = {edge.node for node in made for edge in self.query.nodes.edges(node)}
         return [(node, (self.query.nodes.tensors(node) or [0])[0]) for node in sorted(made - led_to)]
@@ -88,7 +88,7 @@ class _Book:
     def _produced(self) -> dict[int, Produced]:
         """What the nodes gave in the pass."""
         table = self.query.trace.table(Kind.PRODUCED)
-        number = 0 if self.run is None else self.run.number
+        number = 0 if self.backward_pass is None else self.backward_pass.number
         events = [table.object(event) for event in table.events[table["in_pass"] == number].tolist()]
         return {event.node: event for event in events if isinstance(event, Produced)}
 
@@ -116,7 +116,7 @@ class _Book:
         return self.result
 
     def _steps(self, made: NodeMade) -> Iterator[ChainStep]:
-        received = self.moment.received(made.node) if self.run is not None else None
+        received = self.moment.received(made.node) if self.backward_pass is not None else None
         for position, edge in enumerate(made.edges):
             if edge.node or edge.tensor:
                 yield chain_step(self.query, made, position, received, self._produced.get(made.node))
@@ -180,7 +180,7 @@ class _Book:
 
     def _gradient(self, node: int, nr: int, tensor: int) -> list[Line]:
         """The gradient of a tensor, as the sum of what came along its wires."""
-        if self.run is None or not node or not self.moment.meeting(node, nr).arrivals:
+        if self.backward_pass is None or not node or not self.moment.meeting(node, nr).arrivals:
             return []
         name, told = self.words.derivative(tensor, self.moment), so_far(self.words, self.moment, node, nr)
         addition, _, total = told.rpartition(" = ")

@@ -72,14 +72,14 @@ def _passes(query: Query) -> Columns:
         for number, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True)
     }
     numbers = began["number"].tolist()
-    runs = [trace.find_pass(number) for number in numbers]
+    passes = [trace.find_pass(number) for number in numbers]
     return {
         "pass": numbers,
         "how": [trace.text(number) for number in began["how"].tolist()],
         "loss": [values.get(number) for number in numbers],
-        "nodes": [run.nodes if run is not None else None for run in runs],
+        "nodes": [backward_pass.nodes if backward_pass is not None else None for backward_pass in passes],
         "first_event": began.events.tolist(),
-        "last_event": [run.last if run is not None else None for run in runs],
+        "last_event": [backward_pass.last if backward_pass is not None else None for backward_pass in passes],
         **_places(query, began.sites),
     }
 

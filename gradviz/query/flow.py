@@ -42,10 +42,10 @@ class Wait:
 class Flow:
     """The gradients that moved from node to node in one pass."""
 
-    def __init__(self, trace: Trace, nodes: Nodes, run: PassInfo) -> None:
+    def __init__(self, trace: Trace, nodes: Nodes, backward_pass: PassInfo) -> None:
         self.trace = trace
         self.nodes = nodes
-        self.run = run
+        self.backward_pass = backward_pass
         self._arrived = cache(self._all_arrived)
         self._arrived_by_output = cache(self._all_by_output)
         received = trace.table(Kind.RECEIVED)
@@ -55,12 +55,12 @@ class Flow:
 
     def _own(self, table: Table) -> np.ndarray:
         """The rows of a table that belong to this pass."""
-        last = self.trace.count if self.run.last is None else self.run.last + 1
-        first, end = np.searchsorted(table.events, [self.run.first, last])
-        return first + np.flatnonzero(table["in_pass"][first:end] == self.run.number)
+        last = self.trace.count if self.backward_pass.last is None else self.backward_pass.last + 1
+        first, end = np.searchsorted(table.events, [self.backward_pass.first, last])
+        return first + np.flatnonzero(table["in_pass"][first:end] == self.backward_pass.number)
 
     def _deliver(self, trace: Trace) -> None:
-        began = trace.event(self.run.first)
+        began = trace.event(self.backward_pass.first)
         assert isinstance(began, PassBegan)
         roots = np.array([(root.node, root.gradient) for root in began.roots], np.int64).reshape(-1, 2)
         produced = trace.table(Kind.PRODUCED)
@@ -71,7 +71,7 @@ class Flow:
         given = flows.elements[np.repeat(flows.starts[own], counts) + position]
         self.targets, self.gradients = np.concatenate([roots, given]).T
         self.events = np.concatenate(
-            [np.full(len(roots), self.run.first), np.repeat(produced.events[own], counts)]
+            [np.full(len(roots), self.backward_pass.first), np.repeat(produced.events[own], counts)]
         )
         self.positions = np.concatenate([np.arange(len(roots)), position])
         nodes, events = self.received

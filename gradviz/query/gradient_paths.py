@@ -174,7 +174,7 @@ class Paths:
         flow, nodes = self.flow, self.query.nodes
         produced = self.query.trace.table(Kind.PRODUCED)
         givers = dict(zip(produced.events.tolist(), produced["node"].tolist(), strict=True))
-        roots = self.query.passes.began(flow.run.number).roots
+        roots = self.query.passes.began(flow.backward_pass.number).roots
         found: dict[int, list[Arrival]] = {}
         ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))
         last = self.query.trace.count

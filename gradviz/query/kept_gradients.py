@@ -104,7 +104,7 @@ def _changes(
 
 def _line_in(query: Query, file: str, event: int) -> int:
     """The line of a file at which an event happened, of an event in a pass that of its call; 0 if it was elsewhere."""
-    run = query.passes.at(event)
-    site = run.site if run is not None else int(query.trace.events["site"][event])
+    backward_pass = query.passes.at(event)
+    site = backward_pass.site if backward_pass is not None else int(query.trace.events["site"][event])
     places = [one.place for one in query.places.callers(site) if one.place.file == file]
     return places[-1].line if places else 0

@@ -150,8 +150,8 @@ class Labels(Lookup):
 
     def _is_inner(self, op: OpRan) -> bool:
         """Whether an op is one of those that the derivative of a node consists of: no expression stands for it."""
-        run = self.trace.find_pass(op.in_pass) if op.in_pass else None
-        return run is not None and run.site == op.site
+        backward_pass = self.trace.find_pass(op.in_pass) if op.in_pass else None
+        return backward_pass is not None and backward_pass.site == op.site
 
     def _call(self, op: OpRan, depth: int) -> str:
         """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if the name of an input is not known, or if it is too

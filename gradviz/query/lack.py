@@ -159,11 +159,13 @@ class Lacks:
     def _begun(self, leaf: int, until: int) -> list[Begun]:
         """The first pass of a leaf from each line that begins passes."""
         found: dict[int, Begun] = {}
-        for run in self.query.of(PassOwners).passes_of(leaf):
-            if run.site not in found and run.first <= until and len(found) < _SITES:
-                roots = self.query.passes.began(run.number).roots
+        for backward_pass in self.query.of(PassOwners).passes_of(leaf):
+            if backward_pass.site not in found and backward_pass.first <= until and len(found) < _SITES:
+                roots = self.query.passes.began(backward_pass.number).roots
                 if roots and roots[0].tensor:
-                    found[run.site] = Begun(roots[0].tensor, run.first, run.number)
+                    found[backward_pass.site] = Begun(
+                        roots[0].tensor, backward_pass.first, backward_pass.number
+                    )
         return list(found.values())
 
     def _cut(self, leaf: int, begun: list[Begun]) -> Lacking | None:
@@ -261,7 +263,10 @@ class Lacks:
         comes before those without it, as where actions are chosen."""
         made = [self.query.tensors.made(leaf) for leaf in self._leaves(begun)]
         outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in FROM_OUTSIDE]
-        earlier = max((run.first for run in self.trace.passes if run.first < begun.at), default=-1)
+        earlier = max(
+            (backward_pass.first for backward_pass in self.trace.passes if backward_pass.first < begun.at),
+            default=-1,
+        )
         detached = []
         for result, readers in results.items():
             maker = self.query.tensors.made(result)

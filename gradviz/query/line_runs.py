@@ -18,8 +18,8 @@ def line_ends(query: Query) -> np.ndarray:
         numbers[number] = lines.setdefault((site.place.file, site.place.line), len(lines) + 1)
     sites = trace.events["site"].astype(np.int64)
     passes = query.passes.numbers
-    for run in trace.passes:
-        sites[passes == run.number] = run.site
+    for backward_pass in trace.passes:
+        sites[passes == backward_pass.number] = backward_pass.site
     found = numbers[np.minimum(sites, len(numbers) - 1)]
     known = np.flatnonzero(found)
     if not len(known):

@@ -12,11 +12,11 @@ from gradviz.query.query import Query
 def loss_scale(query: Query, event: int) -> float:
     """What the root of the last pass that began before an event was multiplied with; 0 if it is no product with a
     number."""
-    begun = [run for run in query.trace.passes if run.first < event]
-    run = max(begun, key=lambda run: run.first, default=None)
-    if run is None:
+    begun = [backward_pass for backward_pass in query.trace.passes if backward_pass.first < event]
+    backward_pass = max(begun, key=lambda backward_pass: backward_pass.first, default=None)
+    if backward_pass is None:
         return 0.0
-    roots = query.passes.began(run.number).roots
+    roots = query.passes.began(backward_pass.number).roots
     op = op_of(query, roots[0].tensor) if roots else None
     return constant_of(query, op) if op is not None and op.op in MULTIPLYING else 0.0
 

@@ -73,8 +73,8 @@ class Modes:
     def pass_of(self, sweep: Sweep, k: int) -> int | None:
         """The pass through the same places that is nearest to event k, as a position in `trace.passes`; None
         if there is none."""
-        runs = self.trace.passes
-        for position in sorted(range(len(runs)), key=lambda i: abs(runs[i].first - k)):
+        passes = self.trace.passes
+        for position in sorted(range(len(passes)), key=lambda i: abs(passes[i].first - k)):
             if self.pairs(sweep, position):
                 return position
         return None
@@ -88,11 +88,11 @@ class Modes:
         return self._pairs[key]
 
     def _paired(self, sweep: Sweep, position: int) -> list[Pair]:
-        run = self.trace.passes[position]
-        last = self.trace.count - 1 if run.last is None else run.last
-        if last - run.first > _MOST or len(sweep.tangents) > _MOST:
+        backward_pass = self.trace.passes[position]
+        last = self.trace.count - 1 if backward_pass.last is None else backward_pass.last
+        if last - backward_pass.first > _MOST or len(sweep.tangents) > _MOST:
             return []
-        received = self._received(run.first, last)
+        received = self._received(backward_pass.first, last)
         twins = self._placed([tensor for tensor in received if self._op(tensor) is not None])
         twin_of: dict[int, int] = {}
         for place, tensor in self._placed([t for t in sweep.tangents if t not in sweep.seeds]).items():

@@ -228,8 +228,8 @@ class Moment:
 
     @cached_property
     def _flow(self) -> Flow | None:
-        run = self.pass_info
-        return None if run is None else self.query.flow(run.number)
+        backward_pass = self.pass_info
+        return None if backward_pass is None else self.query.flow(backward_pass.number)
 
     @property
     def waiting(self) -> dict[int, list[Delivery]]:
@@ -243,14 +243,14 @@ class Moment:
     def meeting(self, node: int, nr: int = 0) -> Meeting:
         """The gradients that meet at an output of a node in the present pass: those that have arrived so far, and the
         number of all."""
-        run = self.pass_info
-        if self._flow is None or run is None:
+        backward_pass = self.pass_info
+        if self._flow is None or backward_pass is None:
             return Meeting([], 0, self.value)
         came = self._flow.arrivals_at(node, nr, self.k)
-        if self.query.passes.is_done(run):
+        if self.query.passes.is_done(backward_pass):
             of = len(self._flow.arrivals_at(node, nr, self.trace.count))
         else:
-            of = max(self.query.passes.led_to(run.number)[node, nr], len(came))
+            of = max(self.query.passes.led_to(backward_pass.number)[node, nr], len(came))
         return Meeting(came, of, self.value)
 
     def received(self, node: int) -> Received | None:

@@ -125,9 +125,11 @@ class Names(Lookup):
         """For each site the calls made there that ran ops: outermost scopes, and backward passes. Returns
         their first events in order, and their last events."""
         found: dict[int, tuple[list[int], list[int]]] = {}
-        passes = [run for run in self.trace.passes if run.last is not None]
+        passes = [backward_pass for backward_pass in self.trace.passes if backward_pass.last is not None]
         sites, firsts, lasts = (
-            np.concatenate([calls, np.array([getattr(run, name) for run in passes], np.int64)])
+            np.concatenate(
+                [calls, np.array([getattr(backward_pass, name) for backward_pass in passes], np.int64)]
+            )
             for calls, name in zip(self.scopes.calls(), ("site", "first", "last"), strict=True)
         )
         order = np.lexsort((lasts, firsts, sites))

@@ -36,17 +36,16 @@ def scaler_name(query: Query) -> str:
 
 def root_name(query: Query, pass_number: int) -> str:
     """What the program calls backward() on in a pass, or in its first one (0); empty if it is unknown."""
-    runs = query.trace.passes
-    run = next((run for run in runs if run.number == pass_number), runs[0] if runs else None)
-    if run is None:
+    backward_pass = query.trace.find_pass(pass_number) or next(iter(query.trace.passes), None)
+    if backward_pass is None:
         return ""
-    call = backward_call(query, query.places.site(run.site))
+    call = backward_call(query, query.places.site(backward_pass.site))
     method = call.func if call is not None else None
     if isinstance(method, ast.Attribute) and method.attr == "backward":
         receiver = ast.unparse(method.value)
         if not receiver.endswith("autograd"):
             return receiver
-    roots = query.passes.began(run.number).roots
+    roots = query.passes.began(backward_pass.number).roots
     return (query.names.of(roots[0].tensor) or "") if len(roots) == 1 else ""
 
 

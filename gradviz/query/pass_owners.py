@@ -32,7 +32,7 @@ class PassOwners:
 
     def _owners(self) -> dict[int, set[int]]:
         """For each pass the optimizers that step after it and before the next pass begins that comes after a step."""
-        firsts = np.array([run.first for run in self.query.trace.passes], np.int64)
+        firsts = np.array([backward_pass.first for backward_pass in self.query.trace.passes], np.int64)
         begins = np.searchsorted(self._events, firsts)
         known = begins < len(self._events)
         ends = np.full(len(firsts), len(self._events))
@@ -40,8 +40,10 @@ class PassOwners:
         limits = np.append(firsts, self.query.trace.count)[following]
         ends[known] = np.searchsorted(self._events, limits)
         return {
-            run.number: set(self._optimizers[begin:end].tolist())
-            for run, begin, end in zip(self.query.trace.passes, begins.tolist(), ends.tolist(), strict=True)
+            backward_pass.number: set(self._optimizers[begin:end].tolist())
+            for backward_pass, begin, end in zip(
+                self.query.trace.passes, begins.tolist(), ends.tolist(), strict=True
+            )
         }
 
     def optimizers(self, pass_number: int) -> set[int]:
@@ -53,9 +55,13 @@ class PassOwners:
         a gradient, if any did. All passes, if the leaf is in no optimizer or no pass is its own."""
         training, passes = self.training, self.query.trace.passes
         own = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
-        belonging = [run for run in passes if own & self.optimizers(run.number)]
+        belonging = [backward_pass for backward_pass in passes if own & self.optimizers(backward_pass.number)]
         giving = self._giving_to(own) if belonging else set()
-        return [run for run in belonging if run.number in giving] or belonging or passes
+        return (
+            [backward_pass for backward_pass in belonging if backward_pass.number in giving]
+            or belonging
+            or passes
+        )
 
     def _giving_to(self, optimizers: Iterable[int]) -> set[int]:
         """The passes that gave a gradient to some parameter of these optimizers."""

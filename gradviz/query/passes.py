@@ -33,12 +33,12 @@ class Passes(Lookup):
     @cached_property
     def by_number(self) -> dict[int, PassInfo]:
         """The passes by number."""
-        return {run.number: run for run in self.trace.passes}
+        return {backward_pass.number: backward_pass for backward_pass in self.trace.passes}
 
     def _began(self, number: int) -> PassBegan:
-        run = self.trace.find_pass(number)
-        assert run is not None
-        found = self.trace.event(run.first)
+        backward_pass = self.trace.find_pass(number)
+        assert backward_pass is not None
+        found = self.trace.event(backward_pass.first)
         assert isinstance(found, PassBegan)
         return self.with_tensors(found)
 
@@ -70,9 +70,9 @@ class Passes(Lookup):
         ]
         return tuple(self._with_tensor(Root(node, 0, 0, 0)) for node in inner) or roots
 
-    def is_done(self, run: PassInfo) -> bool:
+    def is_done(self, backward_pass: PassInfo) -> bool:
         """Whether a pass ended, and not by an exception."""
-        return run.last is not None and int(self.trace.kinds[run.last - 1]) != Kind.ERROR
+        return backward_pass.last is not None and int(self.trace.kinds[backward_pass.last - 1]) != Kind.ERROR
 
     def _led_to(self, number: int) -> Counter[tuple[int, int]]:
         roots = self.began(number).roots
@@ -81,9 +81,9 @@ class Passes(Lookup):
             found.update((edge.node, edge.nr) for edge in self.nodes.edges(node))
         return found
 
-    def last(self, run: PassInfo) -> int:
+    def last(self, backward_pass: PassInfo) -> int:
         """The last event of a pass; the last event of the trace if the pass did not end."""
-        return self.trace.count - 1 if run.last is None else run.last
+        return self.trace.count - 1 if backward_pass.last is None else backward_pass.last
 
     @cached_property
     def nesting(self) -> Nesting:
@@ -119,7 +119,7 @@ class Passes(Lookup):
 
     @cached_property
     def _by_first(self) -> dict[int, int]:
-        return {run.first: run.number for run in self.trace.passes}
+        return {backward_pass.first: backward_pass.number for backward_pass in self.trace.passes}
 
     def contains(self, events: np.ndarray) -> np.ndarray:
         """For each of these events, whether it is between the beginning and the end of a pass on any thread."""
@@ -146,10 +146,10 @@ class Passes(Lookup):
     def are_a_loop(self, passes: list[PassInfo]) -> bool:
         """Whether several passes have the same structure, each on its own graph."""
         roots: dict[str, set[tuple[int, ...]]] = {}
-        for run in passes:
-            if run.digest:
-                begun = tuple(root.node for root in self.began(run.number).roots)
-                roots.setdefault(run.digest, set()).add(begun)
+        for backward_pass in passes:
+            if backward_pass.digest:
+                begun = tuple(root.node for root in self.began(backward_pass.number).roots)
+                roots.setdefault(backward_pass.digest, set()).add(begun)
         return any(len(found) > 1 for found in roots.values())
 
 

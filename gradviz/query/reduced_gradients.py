@@ -17,31 +17,31 @@ _Writes = Mapping[
 ]  # by event and tensor: the collective that wrote it, with its arguments
 
 
-def on_gradients(query: Query, run: PassInfo) -> dict[int, list[str]]:
+def on_gradients(query: Query, backward_pass: PassInfo) -> dict[int, list[str]]:
     """By each leaf that a pass accumulated into: the collectives that its `.grad` went through from then until a pass
     accumulated into it again, in order, each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
     told: dict[int, list[str]] = {}
-    for _, leaf, name in _reductions(query, run):
+    for _, leaf, name in _reductions(query, backward_pass):
         told.setdefault(leaf, []).append(name)
     return told
 
 
-def reduced_gradients(query: Query, run: PassInfo) -> dict[int, Snapshot | None]:
+def reduced_gradients(query: Query, backward_pass: PassInfo) -> dict[int, Snapshot | None]:
     """By each leaf that a pass accumulated into, if its `.grad` went through collectives: what it was after the last of
     these."""
-    return {leaf: query.tensors.gradient(leaf, event) for event, leaf, _ in _reductions(query, run)}
+    return {leaf: query.tensors.gradient(leaf, event) for event, leaf, _ in _reductions(query, backward_pass)}
 
 
-def _reductions(query: Query, run: PassInfo) -> list[tuple[int, int, str]]:
+def _reductions(query: Query, backward_pass: PassInfo) -> list[tuple[int, int, str]]:
     """The collectives that gradients of a pass went through, in order: the event at which a leaf had the result, the
     leaf, and the collective."""
     trace = query.trace
     if COLLECTIVES.isdisjoint(trace.strings.values()):
         return []
-    trace.reach(run.first, trace.count if run.last is None else run.last + 1)
-    since = _filled_in(query, run.number)
-    until = _filled_again(query, run, since)
-    writes = _collective_writes(query, run.first, max(until.values(), default=0))
+    trace.reach(backward_pass.first, trace.count if backward_pass.last is None else backward_pass.last + 1)
+    since = _filled_in(query, backward_pass.number)
+    until = _filled_again(query, backward_pass, since)
+    writes = _collective_writes(query, backward_pass.first, max(until.values(), default=0))
     held = {query.tensors.grad(leaf, event): leaf for leaf, event in since.items()}
     found: list[tuple[int, int, str]] = []
     others: dict[tuple[int, int], str] = {}
@@ -69,24 +69,24 @@ def _filled_in(query: Query, number: int) -> dict[int, int]:
     return dict(zip(filled["tensor"][own].tolist(), filled.events[own].tolist(), strict=True))
 
 
-def _filled_again(query: Query, run: PassInfo, since: Mapping[int, int]) -> dict[int, int]:
+def _filled_again(query: Query, backward_pass: PassInfo, since: Mapping[int, int]) -> dict[int, int]:
     """For each leaf the event at which a later pass accumulates into it; where none does, the end of what is looked
     at."""
     trace = query.trace
     found: dict[int, int] = {}
     end = trace.count
-    for number in range(run.number + 1, run.number + 1 + _FOLLOWING):
+    for number in range(backward_pass.number + 1, backward_pass.number + 1 + _FOLLOWING):
         following = trace.find_pass(number)
         if following is None or len(found) == len(since):
             break
         last = trace.count if following.last is None else following.last + 1
-        trace.reach(run.first, last)
+        trace.reach(backward_pass.first, last)
         for leaf, event in _filled_in(query, number).items():
             if event > since.get(leaf, trace.count):
                 found.setdefault(leaf, event)
     else:
         end = last
-    trace.reach(run.first, max(found.values()) if since and len(found) == len(since) else end)
+    trace.reach(backward_pass.first, max(found.values()) if since and len(found) == len(since) else end)
     return {leaf: found.get(leaf, end) for leaf in since}
 
 

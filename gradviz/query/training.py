@@ -116,8 +116,12 @@ class Training:
     @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
-        inside = {site for site in {run.site for run in self.trace.passes} if self.is_inside_step(site)}
-        return {run.number for run in self.trace.passes if run.site in inside}
+        inside = {
+            site
+            for site in {backward_pass.site for backward_pass in self.trace.passes}
+            if self.is_inside_step(site)
+        }
+        return {backward_pass.number for backward_pass in self.trace.passes if backward_pass.site in inside}
 
     def is_inside_step(self, site: int) -> bool:
         """Whether a call of an optimizer's `step` led to a site."""

@@ -122,18 +122,20 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
     accumulated = trace.table(Kind.ACCUMULATED)
     later = accumulated.events[(accumulated.events > k) & (accumulated["tensor"] == tensor)]
     to_come = int(later[0]) if len(later) else -1
-    begun = [run for run in trace.passes if run.first <= k]
+    begun = [backward_pass for backward_pass in trace.passes if backward_pass.first <= k]
     if not begun:
         return _cut_off(query, tensor, k) or Absence(Why.NO_PASS_YET, to_come=to_come)
-    own = [run for run in query.of(PassOwners).passes_of(tensor) if run.first <= k]
-    run = (own or begun)[-1]
-    if (run.last is None or run.last > k) and to_come >= 0:
-        return Absence(Why.PASS_UNDER_WAY, number=run.number, to_come=to_come)
-    began = query.passes.began(run.number)
-    if began.how == "grad" and run.last is not None and run.last <= k:
-        return Absence(Why.RETURNED, number=run.number, to_come=to_come)
+    own = [
+        backward_pass for backward_pass in query.of(PassOwners).passes_of(tensor) if backward_pass.first <= k
+    ]
+    backward_pass = (own or begun)[-1]
+    if (backward_pass.last is None or backward_pass.last > k) and to_come >= 0:
+        return Absence(Why.PASS_UNDER_WAY, number=backward_pass.number, to_come=to_come)
+    began = query.passes.began(backward_pass.number)
+    if began.how == "grad" and backward_pass.last is not None and backward_pass.last <= k:
+        return Absence(Why.RETURNED, number=backward_pass.number, to_come=to_come)
     if began.inputs:
-        return Absence(Why.NOT_ASKED_FOR, number=run.number, asked=began.inputs, to_come=to_come)
+        return Absence(Why.NOT_ASKED_FOR, number=backward_pass.number, asked=began.inputs, to_come=to_come)
     return _never(query, tensor, began, k) or _in_a_pass(query, tensor, began, to_come)
 
 

@@ -52,10 +52,10 @@ def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:
 def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
     """Why a gradient of 0 came to a leaf: walk back from the leaf over gradients that are 0, to the nearest node that
     received another one."""
-    run = query.passes.at(accumulated.index)
-    if run is None:
+    backward_pass = query.passes.at(accumulated.index)
+    if backward_pass is None:
         return None
-    flow = query.flow(run.number)
+    flow = query.flow(backward_pass.number)
     waiting, seen = deque([accumulated.node]), {accumulated.node}
     from_start = False
     while waiting and len(seen) < _MOST:

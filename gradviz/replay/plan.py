@@ -149,7 +149,7 @@ def plan_of(query: Query, number: int | None = None) -> Plan:
 
 
 def _last_pass(query: Query) -> int:
-    numbers = [run.number for run in query.trace.passes if run.is_in_detail]
+    numbers = [backward_pass.number for backward_pass in query.trace.passes if backward_pass.is_in_detail]
     if not numbers:
         raise ReplayError("no backward pass was recorded in detail: there is none that could run again")
     return numbers[-1]

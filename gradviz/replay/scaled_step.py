@@ -93,7 +93,10 @@ def _step_behind(words: Words, plan: Plan) -> Stepped:
     trace = words.query.trace
     own = trace.find_pass(plan.number)
     end = trace.count if own is None or own.last is None else own.last
-    following = min((run.first for run in trace.passes if run.first > end), default=trace.count)
+    following = min(
+        (backward_pass.first for backward_pass in trace.passes if backward_pass.first > end),
+        default=trace.count,
+    )
     events = trace.indices(Kind.STEPPED)
     found = [trace.event(event) for event in events[(events > end) & (events < following)].tolist()]
     steps = [

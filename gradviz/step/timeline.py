@@ -97,9 +97,13 @@ def legend(session: Session) -> Text:
 def _stretch(stop: Stop) -> tuple[int, int, str]:
     """The first event of the present pass (or of the forward part around the stop), the first event after it,
     and a description."""
-    run, trace = stop.moment.pass_info, stop.trace
-    if run is not None:
-        return run.first, trace.count if run.last is None else run.last + 1, "events of this pass"
+    backward_pass, trace = stop.moment.pass_info, stop.trace
+    if backward_pass is not None:
+        return (
+            backward_pass.first,
+            trace.count if backward_pass.last is None else backward_pass.last + 1,
+            "events of this pass",
+        )
     return *stop.query.passes.between(stop.k), "events of this forward part"
 
 

@@ -35,7 +35,7 @@ class Doors:
     def reach_all(self) -> None:
         """All events."""
 
-    def reach_pass(self, run: PassInfo) -> None:
+    def reach_pass(self, backward_pass: PassInfo) -> None:
         """The events of a pass, and those that made its nodes."""
 
     def reach_node(self, node: int) -> None:

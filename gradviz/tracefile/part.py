@@ -77,20 +77,32 @@ class Part(Growing):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The passes that begin in what has been read."""
-        found = [run for first, end in self._stretches for run in self._pass_table.beginning(first, end)]
+        found = [
+            backward_pass
+            for first, end in self._stretches
+            for backward_pass in self._pass_table.beginning(first, end)
+        ]
         with told_of(self.path):
             self._check_passes(found, self._kinds, self._rows_read["a"])
-        return sorted((self._open_passes.get(run.number, run) for run in found), key=attrgetter("number"))
+        return sorted(
+            (self._open_passes.get(backward_pass.number, backward_pass) for backward_pass in found),
+            key=attrgetter("number"),
+        )
 
     @cached_property
     def _open_passes(self) -> dict[int, PassInfo]:
         """The passes that are not told to have ended, as they were when the trace was opened."""
-        found = [run._replace(last=None, nodes=None, digest=None) for run in self._pass_table.open()]
+        found = [
+            backward_pass._replace(last=None, nodes=None, digest=None)
+            for backward_pass in self._pass_table.open()
+        ]
         if not found:
             return {}
         for place in range(self.directory.place(found[0].first), len(self.chunks)):
             self._read_chunk(place)
-        return {run.number: run for run in self._completed(found, found[0].first)}
+        return {
+            backward_pass.number: backward_pass for backward_pass in self._completed(found, found[0].first)
+        }
 
     @property
     def pass_numbers(self) -> list[int]:
@@ -104,19 +116,27 @@ class Part(Growing):
 
     def find_pass(self, number: int) -> PassInfo | None:
         """A pass by its number; None if the trace has none of that number."""
-        for run in self._pass_table.numbered([number]):
-            self.reach(run.first)
-            return self._passes_by_number.get(run.number)
+        for backward_pass in self._pass_table.numbered([number]):
+            self.reach(backward_pass.first)
+            return self._passes_by_number.get(backward_pass.number)
         return None
 
     def passes_ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
-        lasts = [run.last for run in self._open_passes.values() if run.last and run.last < event]
+        lasts = [
+            backward_pass.last
+            for backward_pass in self._open_passes.values()
+            if backward_pass.last and backward_pass.last < event
+        ]
         return max([*lasts, self._pass_table.ended_before(event)])
 
     def pass_ending_from(self, event: int) -> PassInfo | None:
         """The first pass that ended at an event or later, or that did not end; None if there is none."""
-        late = [run.number for run in self._open_passes.values() if run.last is None or run.last >= event]
+        late = [
+            backward_pass.number
+            for backward_pass in self._open_passes.values()
+            if backward_pass.last is None or backward_pass.last >= event
+        ]
         numbers = [*self._pass_table.ending_from(event), *late]
         return self.find_pass(min(numbers)) if numbers else None
 
@@ -125,17 +145,17 @@ class Part(Growing):
         """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
         first."""
         numbers, firsts, lasts = self._pass_table.spans()
-        for number, run in self._open_passes.items():
-            lasts[numbers == number] = -1 if run.last is None else run.last
+        for number, backward_pass in self._open_passes.items():
+            lasts[numbers == number] = -1 if backward_pass.last is None else backward_pass.last
         return firsts, lasts
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
         found: dict[str, int] = {}
-        for run in filter(attrgetter("is_in_detail"), self._open_passes.values()):
-            found.setdefault(run.digest or "", run.number)
+        for backward_pass in filter(attrgetter("is_in_detail"), self._open_passes.values()):
+            found.setdefault(backward_pass.digest or "", backward_pass.number)
         numbers = sorted({**found, **self._pass_table.first_of_each_digest()}.values())[:most]
-        return [run for run in map(self.find_pass, numbers) if run is not None]
+        return [backward_pass for backward_pass in map(self.find_pass, numbers) if backward_pass is not None]
 
     @property
     def _passes_nameable(self) -> list[int]:
@@ -167,13 +187,13 @@ class Part(Growing):
     @property
     def shapes(self) -> int:
         """How many structures the passes have."""
-        late = {run.digest for run in self._open_passes.values() if run.digest}
+        late = {backward_pass.digest for backward_pass in self._open_passes.values() if backward_pass.digest}
         return len(self._pass_table.ended_digests() | late)
 
     @property
     def passes_in_detail(self) -> int:
         """How many passes have recorded nodes."""
-        late = sum(not run.is_in_detail for run in self._open_passes.values())
+        late = sum(not backward_pass.is_in_detail for backward_pass in self._open_passes.values())
         return len(self.pass_numbers) - self._pass_table.without_nodes() - late
 
     @property
@@ -252,11 +272,11 @@ class Part(Growing):
         numbers = self._rows_read["a"][made]
         self._take_around([*made[numbers < node][-1:].tolist(), *made[numbers > node][:1].tolist()])
 
-    def reach_pass(self, run: PassInfo) -> None:
+    def reach_pass(self, backward_pass: PassInfo) -> None:
         """The events of a pass, and those that made its nodes, at once."""
-        self.reach(run.first, self.count if run.last is None else run.last + 1)
+        self.reach(backward_pass.first, self.count if backward_pass.last is None else backward_pass.last + 1)
         received = self.table(Kind.RECEIVED)
-        nodes = distinct(received["node"][received["in_pass"] == run.number])
+        nodes = distinct(received["node"][received["in_pass"] == backward_pass.number])
         places = self.directory.births(nodes)
         parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
         self._take_around([event for part in parts for event in part.tolist()])

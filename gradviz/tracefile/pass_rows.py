@@ -71,7 +71,7 @@ class PassTable:
         """The numbers of passes that ended at an event or later, the lowest among them."""
         told = self._where("last >= ? ORDER BY number LIMIT 1", event)
         skipped = self.skipped.numbers[self.skipped.lasts >= event]
-        return [*(run.number for run in told), *skipped[:1].tolist()]
+        return [*(backward_pass.number for backward_pass in told), *skipped[:1].tolist()]
 
     @cached_property
     def numbers(self) -> list[int]:

@@ -39,12 +39,12 @@ class Prefix(Trace):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The passes that have begun; one that has not ended yet has no last event."""
-        begun = [run for run in self.whole.passes if run.first < self.count]
+        begun = [backward_pass for backward_pass in self.whole.passes if backward_pass.first < self.count]
         return [
-            run
-            if run.last is not None and run.last < self.count
-            else run._replace(last=None, nodes=None, digest=None)
-            for run in begun
+            backward_pass
+            if backward_pass.last is not None and backward_pass.last < self.count
+            else backward_pass._replace(last=None, nodes=None, digest=None)
+            for backward_pass in begun
         ]
 
     @cached_property

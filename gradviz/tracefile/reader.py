@@ -64,10 +64,12 @@ class Trace(Tables):
         count = len(self.events)  # with them the passes are checked
         found = [
             # of a run that goes on: as it was when the trace was opened
-            run if run.last is None or run.last < count else run._replace(last=None, nodes=None, digest=None)
-            for run in self._passes_told
+            backward_pass
+            if backward_pass.last is None or backward_pass.last < count
+            else backward_pass._replace(last=None, nodes=None, digest=None)
+            for backward_pass in self._passes_told
         ]
-        open_passes = [run for run in found if run.last is None]
+        open_passes = [backward_pass for backward_pass in found if backward_pass.last is None]
         return self._completed(found, open_passes[0].first) if open_passes else found
 
     @cached_property
@@ -81,7 +83,7 @@ class Trace(Tables):
     @property
     def pass_numbers(self) -> list[int]:
         """The numbers of the passes, in order."""
-        return [run.number for run in self.passes]
+        return [backward_pass.number for backward_pass in self.passes]
 
     @property
     def passes_begun(self) -> int:
@@ -94,30 +96,47 @@ class Trace(Tables):
 
     @cached_property
     def _passes_by_number(self) -> dict[int, PassInfo]:
-        return {run.number: run for run in self.passes}
+        return {backward_pass.number: backward_pass for backward_pass in self.passes}
 
     def passes_ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
-        return max((run.last for run in self.passes if run.last and run.last < event), default=-1)
+        return max(
+            (
+                backward_pass.last
+                for backward_pass in self.passes
+                if backward_pass.last and backward_pass.last < event
+            ),
+            default=-1,
+        )
 
     def pass_ending_from(self, event: int) -> PassInfo | None:
         """The first pass that ended at an event or later, or that did not end; None if there is none."""
-        return next((run for run in self.passes if run.last is None or run.last >= event), None)
+        return next(
+            (
+                backward_pass
+                for backward_pass in self.passes
+                if backward_pass.last is None or backward_pass.last >= event
+            ),
+            None,
+        )
 
     @cached_property
     def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
         first."""
-        spans = sorted((run.first, -1 if run.last is None else run.last) for run in self.passes)
+        spans = sorted(
+            (backward_pass.first, -1 if backward_pass.last is None else backward_pass.last)
+            for backward_pass in self.passes
+        )
         firsts, lasts = np.array(spans, np.int64).reshape(-1, 2).T
         return firsts, lasts
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
         found: dict[str, PassInfo] = {}
-        for run in self.passes:
-            if run.is_in_detail:
-                found.setdefault(run.digest or "", run)
+        for backward_pass in self.passes:
+            if backward_pass.is_in_detail:
+                found.setdefault(backward_pass.digest or "", backward_pass)
         return list(found.values())[:most]
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
@@ -130,16 +149,16 @@ class Trace(Tables):
                 events = self.events[begin : first + count]
                 skipped = int(self.events["links"][first:begin].sum())
                 digests.read(ByKind(begin, renumbered(events, numbers)), self._links_of(chunk)[skipped:])
-        ended = {run.number: run for run in digests.take_finished()}
+        ended = {backward_pass.number: backward_pass for backward_pass in digests.take_finished()}
         return [
-            run._replace(
-                last=ended[run.number].last,
-                nodes=ended[run.number].nodes,
-                digest=ended[run.number].digest,
+            backward_pass._replace(
+                last=ended[backward_pass.number].last,
+                nodes=ended[backward_pass.number].nodes,
+                digest=ended[backward_pass.number].digest,
             )
-            if run.last is None and run.number in ended
-            else run
-            for run in passes
+            if backward_pass.last is None and backward_pass.number in ended
+            else backward_pass
+            for backward_pass in passes
         ]
 
     # --- events
@@ -178,17 +197,25 @@ class Trace(Tables):
 
     @property
     def _passes_nameable(self) -> list[int]:
-        return [run.number for run in self._passes_told]
+        return [backward_pass.number for backward_pass in self._passes_told]
 
     def _check_passes(self, passes: list[PassInfo], kinds: np.ndarray, firsts: np.ndarray) -> None:
         """Passes begin and end at events that say so; `firsts` are the first columns of the events."""
-        self._check_places([run.site for run in passes])
-        ended = [run for run in passes if run.last is not None and run.last < len(kinds)]
+        self._check_places([backward_pass.site for backward_pass in passes])
+        ended = [
+            backward_pass
+            for backward_pass in passes
+            if backward_pass.last is not None and backward_pass.last < len(kinds)
+        ]
         check_marks(
-            kinds, firsts, Kind.PASS_BEGAN, [run.first for run in passes], [run.number for run in passes]
+            kinds,
+            firsts,
+            Kind.PASS_BEGAN,
+            [backward_pass.first for backward_pass in passes],
+            [backward_pass.number for backward_pass in passes],
         )
-        lasts = [run.last or 0 for run in ended]
-        check_marks(kinds, firsts, Kind.PASS_ENDED, lasts, [run.number for run in ended])
+        lasts = [backward_pass.last or 0 for backward_pass in ended]
+        check_marks(kinds, firsts, Kind.PASS_ENDED, lasts, [backward_pass.number for backward_pass in ended])
 
     def _check_places(self, sites: list[int]) -> None:
         if not self._nameable.sites.include(np.array(sites, np.int64)):
@@ -291,12 +318,12 @@ class Trace(Tables):
     @property
     def shapes(self) -> int:
         """How many structures the passes have."""
-        return len({run.digest for run in self.passes if run.digest})
+        return len({backward_pass.digest for backward_pass in self.passes if backward_pass.digest})
 
     @property
     def passes_in_detail(self) -> int:
         """How many passes have recorded nodes."""
-        return sum(run.is_in_detail for run in self.passes)
+        return sum(backward_pass.is_in_detail for backward_pass in self.passes)
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:

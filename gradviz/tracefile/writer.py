@@ -336,14 +336,20 @@ class Writer:
     def _write_passes(self, cursor: sqlite3.Cursor, begun: list[tuple[int, dict[str, int]]]) -> None:
         """Write the passes that began, and how those that ended did. Those of which no node was told are many, so runs
         of them are written; a ring, whose events are counted anew, has each by itself."""
-        ended = {run.number: run for run in self.digests.take_finished()}
+        ended = {backward_pass.number: backward_pass for backward_pass in self.digests.take_finished()}
         passes = [_pass_of(index, row, ended.pop(row["number"], None)) for index, row in begun]
-        is_skipped = [self.ring is None and not (run.recorded or run.is_in_detail) for run in passes]
+        is_skipped = [
+            self.ring is None and not (backward_pass.recorded or backward_pass.is_in_detail)
+            for backward_pass in passes
+        ]
         skipped = runs_of(compress(passes, is_skipped))
-        told = [run for run, skip in zip(passes, is_skipped, strict=True) if not skip]
+        told = [backward_pass for backward_pass, skip in zip(passes, is_skipped, strict=True) if not skip]
         execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
         execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
-        late = [(run.last, run.nodes, run.digest, run.number) for run in ended.values()]
+        late = [
+            (backward_pass.last, backward_pass.nodes, backward_pass.digest, backward_pass.number)
+            for backward_pass in ended.values()
+        ]
         execute_each(cursor, "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
 
 

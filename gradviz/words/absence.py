@@ -127,7 +127,7 @@ def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
             value=stop.other(absence.event).brief(absence.gradient),
             advice=advice,
         )
-    begun = any(run.first <= stop.k for run in stop.trace.passes)
+    begun = any(backward_pass.first <= stop.k for backward_pass in stop.trace.passes)
     none = "" if begun else say(" (and no backward pass has begun yet)")
     return say("{name} is a non-leaf (an op made it); {advice}", name=name, advice=advice) + none
 

@@ -34,7 +34,7 @@ def compare(stop: Stop) -> list[str]:
             "no backward pass went through the ops of these tangents: there are no gradients to compare"
         )
     pairs = modes.pairs(sweep, position)
-    run = modes.trace.passes[position]
+    backward_pass = modes.trace.passes[position]
     lines = [
         stop.say(
             "forward sweep {sweep} of {sweeps} (events {first} to {last}) beside backward pass {run} of {runs} "
@@ -43,9 +43,9 @@ def compare(stop: Stop) -> list[str]:
             sweeps=len(modes.sweeps),
             first=sweep.first + 1,
             last=sweep.last + 1,
-            run=run.number,
+            run=backward_pass.number,
             runs=modes.trace.passes_begun,
-            begins=run.first + 1,
+            begins=backward_pass.first + 1,
         )
     ]
     lines += _table(stop, sweep, pairs)

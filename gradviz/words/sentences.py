@@ -365,10 +365,10 @@ def _hooked(stop: Stop, event: Hooked) -> str:
 
 
 def _pass_ended(stop: Stop, event: PassEnded) -> str:
-    say, run = stop.say, stop.moment.pass_info
+    say, backward_pass = stop.say, stop.moment.pass_info
     if ended_by_error(stop):
         return say("the error ends backward pass {number}", number=event.number)
-    began = stop.query.passes.began(run.number) if run is not None else None
+    began = stop.query.passes.began(backward_pass.number) if backward_pass is not None else None
     graph = flags_of(began, say("; the graph is kept")) if began is not None else ""
     return say("backward pass {number} ends", number=event.number) + (graph or say("; its buffers are freed"))
 

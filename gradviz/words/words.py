@@ -181,8 +181,8 @@ class Words:
     def running(self, moment: Moment) -> int:
         """The node that is running at a moment: it has received its gradients and has not produced any yet. 0
         if there is none."""
-        run = moment.pass_info
-        for index in range(moment.k, run.first if run is not None else moment.k, -1):
+        backward_pass = moment.pass_info
+        for index in range(moment.k, backward_pass.first if backward_pass is not None else moment.k, -1):
             kind = self.trace.kinds[index]
             if kind in (Kind.PRODUCED, Kind.ACCUMULATED):
                 return 0
@@ -236,14 +236,14 @@ class Words:
 
     def _is_of_a_root(self, name: str, tensor: int, moment: Moment) -> bool:
         """Whether the name of a tensor is also that of another one, at which the pass began: `y = y * 2` in a loop."""
-        run = moment.pass_info
-        roots = self.query.passes.began(run.number).roots if run is not None else ()
+        backward_pass = moment.pass_info
+        roots = self.query.passes.began(backward_pass.number).roots if backward_pass is not None else ()
         return any(root.tensor not in (0, tensor) and self.called(root.tensor) == name for root in roots)
 
     def root_of(self, moment: Moment) -> int:
         """The one scalar that is differentiated at a moment; 0 if there is none."""
-        run = moment.pass_info
-        return self._root_of_one(run.number) if run is not None else 0
+        backward_pass = moment.pass_info
+        return self._root_of_one(backward_pass.number) if backward_pass is not None else 0
 
     def _find_root(self, number: int) -> int:
         """The root of a pass, if it is one scalar that is differentiated; else 0."""

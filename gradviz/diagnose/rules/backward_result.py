@@ -45,12 +45,12 @@ def _of_tuples(case: Case) -> Iterator[Found]:
             continue
         if not ast.unparse(call.func).endswith("grad"):
             continue
-        for run in case.trace.passes:
-            site = case.query.places.site(run.site)
+        for backward_pass in case.trace.passes:
+            site = case.query.places.site(backward_pass.site)
             if (
                 site is None
                 or site.place.line != value.origin_line
-                or case.query.passes.began(run.number).how != "grad"
+                or case.query.passes.began(backward_pass.number).how != "grad"
             ):
                 continue
             written, code = clean(ast.unparse(value.expression)), clean(ast.unparse(call))
@@ -58,9 +58,9 @@ def _of_tuples(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{written} is a tuple: torch.autograd.grad() returns one gradient for each input",
                 f"({written},) = {code}" if is_named else f"{code}[0]",
-                (run.first,),
+                (backward_pass.first,),
                 site=site,
-                number=run.number,
+                number=backward_pass.number,
                 severity=ERROR,
             )
             return
@@ -69,23 +69,23 @@ def _of_tuples(case: Case) -> Iterator[Found]:
 def _of_nothing(case: Case) -> Iterator[Found]:
     """Passes whose None is assigned to a variable."""
     used = _used_in_the_last_line(case)
-    for run in case.trace.passes:
-        site = case.query.places.site(run.site)
+    for backward_pass in case.trace.passes:
+        site = case.query.places.site(backward_pass.site)
         statement = statement_at(case.query, site)
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
             continue
         name, call = statement.targets[0].id, statement.value
-        if name.startswith("_") or not _is_of_root(case, call, run.number):
+        if name.startswith("_") or not _is_of_root(case, call, backward_pass.number):
             continue
-        read = _first_leaf(case, run.number)
+        read = _first_leaf(case, backward_pass.number)
         yield Found(
             f"{clean(name)} is None: backward() returns nothing, it adds the gradients to .grad of the leaves",
             f"{clean(ast.unparse(call))}; {clean(name)} = {read}.grad"
             if read
             else "read .grad of the leaves",
-            (run.first,),
+            (backward_pass.first,),
             site=site,
-            number=run.number,
+            number=backward_pass.number,
             severity=ERROR if statement.lineno in used else WARNING,
         )
         return

@@ -72,23 +72,26 @@ def _search(case: Case) -> Iterator[Found]:
         if case.training.is_inside_step(case.site(cleared)):
             continue
         leaves = tuple(distinct(lives.leaves[rows]).tolist())
-        run, told = by_number[numbers[0]], f"the gradients of pass {numbers[0]} ({case.called(leaves)})"
+        backward_pass, told = (
+            by_number[numbers[0]],
+            f"the gradients of pass {numbers[0]} ({case.called(leaves)})",
+        )
         more = f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""
-        step = _step_before(case, int(lives.leaves[row]), run, cleared)
+        step = _step_before(case, int(lives.leaves[row]), backward_pass, cleared)
         if step is not None:
             yield Found(
                 f"{told} come after the step, and are cleared before the next one{more}",
                 "loss.backward()  # before optimizer.step()",
-                (step, run.first, cleared),
-                number=run.number,
+                (step, backward_pass.first, cleared),
+                number=backward_pass.number,
                 tensors=(int(lives.leaves[row]),),
             )
         else:
             yield Found(
                 f"{told} are cleared before any step has used them{more}",
                 "optimizer.zero_grad()  # before backward(), not between backward() and step()",
-                (cleared, run.first),
-                number=run.number,
+                (cleared, backward_pass.first),
+                number=backward_pass.number,
                 tensors=leaves,
             )
 
@@ -99,24 +102,26 @@ def _lost_for_good(leaves: np.ndarray, used: np.ndarray, rows: np.ndarray) -> in
     return int([*never, *rows][0])
 
 
-def _is_of_frozen_leaves(case: Case, run: PassInfo) -> bool:
+def _is_of_frozen_leaves(case: Case, backward_pass: PassInfo) -> bool:
     """Whether nothing that the optimizers of a pass hold requires grad."""
-    owners = case.query.of(PassOwners).optimizers(run.number)
+    owners = case.query.of(PassOwners).optimizers(backward_pass.number)
     held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
     flags = case.query.tensors.flags
-    return bool(held) and not any(flags(leaf, run.first) & REQUIRES_GRAD for leaf in held)
+    return bool(held) and not any(flags(leaf, backward_pass.first) & REQUIRES_GRAD for leaf in held)
 
 
-def _step_before(case: Case, leaf: int, run: PassInfo, cleared: int) -> int | None:
+def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -> int | None:
     """The step of a leaf's optimizer that came just before a pass, where the program has the three in the order
     zero_grad, step, backward; None where it has not."""
     stepped = case.training.stepped
     own = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
-    earlier = own[own < run.first]
+    earlier = own[own < backward_pass.first]
     if not len(earlier):
         return None
     step = int(earlier[-1])
-    sites = [case.query.places.site(number) for number in (case.site(cleared), case.site(step), run.site)]
+    sites = [
+        case.query.places.site(number) for number in (case.site(cleared), case.site(step), backward_pass.site)
+    ]
     return step if follow_each_other(case.query, sites) else None
 
 
@@ -128,11 +133,11 @@ def _asked_for(case: Case) -> np.ndarray:
 
 def _steps_next(case: Case, number: int) -> bool:
     """Whether a step follows a pass before another pass begins: its gradients are meant for the step."""
-    run = case.query.passes.by_number[number]
+    backward_pass = case.query.passes.by_number[number]
     steps = np.concatenate([case.training.stepped.events, case.training.by_hand[0]])
     begun = case.trace.table(Kind.PASS_BEGAN).events
-    following = steps[steps > run.first]
-    later = begun[begun > case.query.passes.last(run)]
+    following = steps[steps > backward_pass.first]
+    later = begun[begun > case.query.passes.last(backward_pass)]
     return bool(len(following)) and following.min() < later.min(initial=case.trace.count)
 
 

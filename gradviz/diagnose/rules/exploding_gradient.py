@@ -45,19 +45,24 @@ def _search(case: Case) -> Iterator[Found]:
         large = ~(norms <= case.settings.threshold("exploding-gradient"))
         if large.mean() < _SHARE or not large[0]:
             continue
-        run = runs[0]
-        lines = [gain for gain in gains(case, run.number) if gain.rounds >= _ROUNDS and gain.total >= _GAIN]
+        backward_pass = runs[0]
+        lines = [
+            gain
+            for gain in gains(case, backward_pass.number)
+            if gain.rounds >= _ROUNDS and gain.total >= _GAIN
+        ]
         if not lines:
             continue
         line = max(lines, key=lambda gain: gain.total + gain.own)
         norm = f"{number(float(norms[0]), 3)}" if np.isfinite(norms[0]) else "not finite"
         yield Found(
             f"from the first to the last of {line.count} nodes of this line, the gradient gets "
-            f"{_power_of_ten(line.total)} times larger: the norm of the gradients of pass {run.number} is {norm}",
+            f"{_power_of_ten(line.total)} times "
+            f"larger: the norm of the gradients of pass {backward_pass.number} is {norm}",
             "use a smaller initialisation, normalisation, or clip_grad_norm_ before the step",
-            (line.event, run.first),
+            (line.event, backward_pass.first),
             site=line.site,
-            number=run.number,
+            number=backward_pass.number,
             **_of_overflow(case),
         )
         return

@@ -52,13 +52,13 @@ def _search(case: Case) -> Iterator[Found]:
         if set(stepped["optimizer"][between].tolist()) - owners:
             leaks.setdefault(int(lives.numbers[row]), []).append(int(lives.leaves[row]))
     for number, leaves in list(leaks.items())[:1]:
-        run = case.query.passes.by_number[number]
+        backward_pass = case.query.passes.by_number[number]
         yield Found(
             f"pass {number} leaves gradients in {case.called(leaves)}, which belong to another optimizer; it adds them "
             "to those of its own pass",
             "optimizer.zero_grad()  # of each optimizer, right before the backward() of its own loss",
-            (run.first,),
-            site=run.site,
+            (backward_pass.first,),
+            site=backward_pass.site,
             number=number,
             tensors=tuple(leaves),
         )

@@ -89,8 +89,8 @@ def _is_of_the_same_loss(case: Case, event: int) -> bool:
     """Whether what an event puts there was computed from gradients of terms of the loss whose gradients it replaces, as
     where the conflicts of several tasks are taken out."""
     accumulating = set(case.trace.table(Kind.ACCUMULATED)["in_pass"].tolist())
-    before = (run for run in reversed(case.trace.passes) if run.first < event)
-    replaced = next((run for run in before if run.number in accumulating), None)
+    before = (backward_pass for backward_pass in reversed(case.trace.passes) if backward_pass.first < event)
+    replaced = next((backward_pass for backward_pass in before if backward_pass.number in accumulating), None)
     if replaced is None:
         return False
     (root, *more) = case.query.passes.began(replaced.number).roots

@@ -104,16 +104,16 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     if sites and max(sites.values()) < _OF_A_LINE:
         return
     number = int(table["in_pass"][own][-1])
-    run = case.query.passes.by_number[number]
-    line, name = _keeping(case, run)
+    backward_pass = case.query.passes.by_number[number]
+    line, name = _keeping(case, backward_pass)
     if chained is not None and (line is None or line.place.line == chained.place.line):
         return
     what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
     yield Found(
         f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive",
         f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
-        (int(table.events[own][-1]), run.first),
-        site=line or run.site,
+        (int(table.events[own][-1]), backward_pass.first),
+        site=line or backward_pass.site,
         number=number,
     )
 
@@ -146,10 +146,10 @@ def _graphs(case: Case, numbers: list[int]) -> int:
     )
 
 
-def _keeping(case: Case, run: PassInfo) -> tuple[Site | None, str]:
+def _keeping(case: Case, backward_pass: PassInfo) -> tuple[Site | None, str]:
     """The line that keeps a tensor from the graph of a pass, and its name: the root first."""
-    site = case.query.places.site(run.site)
-    roots = [root.node for root in case.query.passes.began(run.number).roots]
+    site = case.query.places.site(backward_pass.site)
+    roots = [root.node for root in case.query.passes.began(backward_pass.number).roots]
     nodes = sorted(case.query.nodes.walk(roots), reverse=True)[:_NODES]
     tensors = [t for node in nodes for t in case.query.nodes.outputs(node) if t]
     made = {name: case.query.tensors.maker(t) for t in tensors[::-1] if (name := case.query.names.of(t))}

@@ -79,33 +79,33 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
     numbers = set(
         table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist()
     )
-    runs = [run for run in case.trace.passes if run.number in numbers]
+    runs = [backward_pass for backward_pass in case.trace.passes if backward_pass.number in numbers]
     if not runs:
         return
     below = case.downstream
     failed = {call.root for call in case.of(rootless)}
-    for site in dict.fromkeys(run.site for run in runs):
-        run = next(run for run in runs if run.site == site)
-        for gradient in _returned(case, run.first, case.query.passes.last(run)):
+    for site in dict.fromkeys(backward_pass.site for backward_pass in runs):
+        backward_pass = next(backward_pass for backward_pass in runs if backward_pass.site == site)
+        for gradient in _returned(case, backward_pass.first, case.query.passes.last(backward_pass)):
             term = _term(case, below, gradient, failed)
             if term < 0:
-                term = _residual(case, below, run, gradient)
+                term = _residual(case, below, backward_pass, gradient)
             if term >= 0:
                 yield Found(
-                    f"the gradient of pass {run.number} is a term of a loss ({case.at(term)}), but it was made without "
-                    "create_graph=True: no gradient flows back through it",
-                    _with_graph(case, run),
-                    (run.first, term),
-                    site=run.site,
-                    number=run.number,
-                    tensors=tuple(_leaves_behind_roots(case, run)),
+                    f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it was "
+                    "made without create_graph=True: no gradient flows back through it",
+                    _with_graph(case, backward_pass),
+                    (backward_pass.first, term),
+                    site=backward_pass.site,
+                    number=backward_pass.number,
+                    tensors=tuple(_leaves_behind_roots(case, backward_pass)),
                 )
                 break
 
 
-def _with_graph(case: Case, run: PassInfo) -> str:
+def _with_graph(case: Case, backward_pass: PassInfo) -> str:
     """The call of grad() with `create_graph=True`."""
-    call = backward_call(case.query, case.query.places.site(run.site))
+    call = backward_call(case.query, case.query.places.site(backward_pass.site))
     if call is None:
         return "pass create_graph=True to the autograd.grad() that computes the gradient"
     return _with_keyword(call)
@@ -117,8 +117,8 @@ def _with_keyword(call: ast.Call) -> str:
     return clean(ast.unparse(ast.Call(call.func, call.args, keywords)))
 
 
-def _leaves_behind_roots(case: Case, run: PassInfo) -> list[int]:
-    roots = case.query.passes.began(run.number).roots
+def _leaves_behind_roots(case: Case, backward_pass: PassInfo) -> list[int]:
+    roots = case.query.passes.began(backward_pass.number).roots
     return sorted(leaves_behind(case.query, [root.node for root in roots]))
 
 
@@ -150,11 +150,11 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
     return -1
 
 
-def _residual(case: Case, below: Downstream, run: PassInfo, gradient: int) -> int:
+def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: int) -> int:
     """The op that adds what was computed from a gradient to a result that was computed from the same parameters, on the
     way to a root; −1 if there is none. A gradient that is added to the tensor that it is the gradient of is a step of
     descent, and one that the program detaches is a constant."""
-    began = case.query.passes.began(run.number)
+    began = case.query.passes.began(backward_pass.number)
     asked = {tensor for tensor in began.inputs if tensor}
     if asked & case.training.trained:  # gradients of weights that are compared: one side is a constant
         return -1

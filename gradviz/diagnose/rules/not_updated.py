@@ -89,9 +89,9 @@ def _without_step(case: Case) -> Iterator[Found]:
             f"{why}: {idle.passes} passes give gradients to {case.called(idle.leaves)}, and their optimizer, made at "
             f"{case.at(idle.made)}, never steps",
             cure,
-            (idle.run.first, idle.made),
-            site=idle.unreached or idle.run.site,
-            number=idle.run.number,
+            (idle.backward_pass.first, idle.made),
+            site=idle.unreached or idle.backward_pass.site,
+            number=idle.backward_pass.number,
             tensors=idle.leaves,
             severity=WARNING,
         )

@@ -39,7 +39,7 @@ from gradviz.sets import contained, distinct
 def _search(case: Case) -> Iterator[Found]:
     made, came = case.trace.table(Kind.TENSOR), case.trace.table(Kind.ACCUMULATED)
     fresh = case.trace.named(made["how"], (PARAMETER,)) & contained(made["tensor"], came["tensor"])
-    begins = np.array([run.first for run in case.trace.passes])
+    begins = np.array([backward_pass.first for backward_pass in case.trace.passes])
     for events in case.by_site(made.events[fresh]).values():
         leaves = made["tensor"][contained(made.events, events)]
         passes = [distinct(came["in_pass"][came["tensor"] == leaf]) for leaf in leaves.tolist()]

@@ -47,16 +47,20 @@ def _search(case: Case) -> Iterator[Found]:
         return
     leaves = case.query.nodes.leaves
     for rows in list(case.by_site(began.events[asking]).values())[:_SITES]:
-        run = began.object(int(rows[0]))
-        behind = {leaves[n] for n in case.query.nodes.walk([root.node for root in run.roots]) if n in leaves}
+        backward_pass = began.object(int(rows[0]))
+        behind = {
+            leaves[n]
+            for n in case.query.nodes.walk([root.node for root in backward_pass.roots])
+            if n in leaves
+        }
         left_out = tuple(sorted(behind & wanting))
-        if left_out and set(run.inputs) & learning:
+        if left_out and set(backward_pass.inputs) & learning:
             yield Found(
-                f"pass {run.number} is asked for the gradients of {case.called(run.inputs)} only: "
+                f"pass {backward_pass.number} is asked for the gradients of {case.called(backward_pass.inputs)} only: "
                 f"{case.called(left_out)}, which the optimizer holds, never get{'s' * (len(left_out) == 1)} one",
                 "loss.backward()  # without inputs=; or ask for all parameters",
-                (run.index,),
-                number=run.number,
+                (backward_pass.index,),
+                number=backward_pass.number,
                 tensors=left_out,
             )
 

@@ -41,7 +41,7 @@ def _search(case: Case) -> Iterator[Found]:
     leaves = distinct(lives.leaves[added])
     first = int(np.flatnonzero(added)[np.argmin(lives.events[added])])
     number = int(lives.numbers[first])
-    run = case.query.passes.by_number[number]
+    backward_pass = case.query.passes.by_number[number]
     window = lives.windows == lives.windows[first]
     step = int(lives.events[window & used][0])
     by_hand = int(lives.numbers[window & used][0]) == BY_HAND
@@ -52,8 +52,8 @@ def _search(case: Case) -> Iterator[Found]:
         f"{name}.grad = None  # before backward()"
         if by_hand
         else "optimizer.zero_grad()  # before backward()",
-        (run.first, step, int(lives.events[first])),
-        site=run.site,
+        (backward_pass.first, step, int(lives.events[first])),
+        site=backward_pass.site,
         number=number,
         tensors=tuple(leaves.tolist()),
     )

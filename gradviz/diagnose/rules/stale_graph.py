@@ -71,7 +71,7 @@ def stale(case: Case) -> list[Stale]:
     nodes, made, leaves, moved = nodes[old], made[old], leaves[old], moved[old]
     if not len(nodes):
         return []
-    first = {run.number: run.first for run in case.trace.passes}
+    first = {backward_pass.number: backward_pass.first for backward_pass in case.trace.passes}
     ran: dict[int, list[int]] = {}
     inside = contained(received["node"], nodes)
     for node, number in zip(
@@ -103,7 +103,7 @@ def _line(case: Case, site: int, rows: list[tuple[int, int, int, int]]) -> Stale
 
 def _rounds(case: Case, nodes: list[tuple[int, int]]) -> bool:
     """Whether passes began between the making of these nodes."""
-    firsts = [run.first for run in case.trace.passes]
+    firsts = [backward_pass.first for backward_pass in case.trace.passes]
     return len({int(np.searchsorted(firsts, event)) for event, _ in nodes}) > 1
 
 
@@ -145,29 +145,31 @@ def _of_failures(case: Case) -> Iterator[Found]:
     for failure in case.failures:
         if _MODIFIED not in failure.message or failure.number not in by_number:
             continue
-        run = by_number[failure.number]
+        backward_pass = by_number[failure.number]
         ran_in = _passes_of(case, failure.node)
         earlier = [
             other
             for other in case.trace.passes
-            if other.number < run.number and other.site == run.site and other.number in ran_in
+            if other.number < backward_pass.number
+            and other.site == backward_pass.site
+            and other.number in ran_in
         ]
         leaves = tuple(t for t in leaves_behind(case.query, [failure.node]) if t in case.training.trained)
         made = case.query.nodes.event(failure.node)
         if not earlier or not leaves or made is None:
             continue
         since = case.query.passes.last(earlier[-1])
-        site = _own_line(case, case.site(made.index), since, run.first)
+        site = _own_line(case, case.site(made.index), since, backward_pass.first)
         if site is None:
             continue
         yield Found(
-            f"{_computed_once(case, failure.node, leaves)} pass {run.number} goes through it again, as pass "
+            f"{_computed_once(case, failure.node, leaves)} pass {backward_pass.number} goes through it again, as pass "
             f"{earlier[-1].number} did: it belongs to weights that are gone",
             _CURE,
-            (made.index, run.first, failure.event),
+            (made.index, backward_pass.first, failure.event),
             site=site,
             node=failure.node,
-            number=run.number,
+            number=backward_pass.number,
             tensors=leaves,
             severity=case.severity_of(failure),
         )

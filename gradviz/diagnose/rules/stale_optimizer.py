@@ -105,7 +105,11 @@ def _of_passes(case: Case, optimizer: int, leaves: list[int]) -> list[int]:
 def _own_passes(case: Case, optimizer: int) -> list[int]:
     """The passes that belong to an optimizer alone."""
     owners = case.query.of(PassOwners).optimizers
-    return [run.number for run in case.trace.passes if owners(run.number) == {optimizer}]
+    return [
+        backward_pass.number
+        for backward_pass in case.trace.passes
+        if owners(backward_pass.number) == {optimizer}
+    ]
 
 
 def _left_behind(case: Case) -> list[int]:
@@ -152,7 +156,10 @@ def _gives_to_others(case: Case, optimizer: int, leaves: list[int], got: np.ndar
     that it holds."""
     owners = case.query.of(PassOwners).optimizers
     came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
-    shared = any(optimizer in owners(run.number) and run.number not in own for run in case.trace.passes)
+    shared = any(
+        optimizer in owners(backward_pass.number) and backward_pass.number not in own
+        for backward_pass in case.trace.passes
+    )
     inside = contained(came["in_pass"], own)
     gives = contained(came["tensor"][inside], leaves).any()
     return bool(gives and not shared and not contained(came.events[inside], got).any())

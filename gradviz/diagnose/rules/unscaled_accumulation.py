@@ -81,11 +81,11 @@ def _is_clip(case: Case, event: int) -> bool:
 def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:
     """Whether passes are those of equal parts of a batch: the same structure, and a mean as the root of each, on
     graphs that share no node."""
-    if len({run.digest for run in runs}) != 1 or not all(
-        root_is_mean(case.query, run.number) for run in runs[:8]
+    if len({backward_pass.digest for backward_pass in runs}) != 1 or not all(
+        root_is_mean(case.query, backward_pass.number) for backward_pass in runs[:8]
     ):
         return False
-    roots = {case.query.passes.began(run.number).roots[0].node for run in runs}
+    roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in runs}
     return len(roots) == len(runs)
 
 

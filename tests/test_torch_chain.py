@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import gradviz
-from gradviz.events.kinds import Produced, Received
+from gradviz.events.kinds import OpRan, Produced, Received
+from gradviz.query import Query
+from gradviz.query.labels import Labels
 from gradviz.tracefile import open_trace
 from gradviz.words.rows import rows
 from gradviz.words.stop import Stop
@@ -138,3 +140,20 @@ def test_the_ops_of_a_derivative_have_their_formulas(tmp_path: Path) -> None:
     stops = stops_of(tmp_path, program)
     assert local_of(stops, "MulBackward1") == ["∂(mul(pow(x, 2.0), 3.0))/∂(pow(x, 2.0)) = 3"]
     assert local_of(stops, "PowBackward0")[1:] == ["∂(pow(x, 2.0))/∂x = 2 · x = 6"]
+
+
+def test_what_many_calls_have_inside_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norm of all gradients is inside of the name of each gradient that is clipped."""
+    count = 40
+    with gradviz.record(tmp_path / "p.gradviz"):
+        parameters = [torch.ones(2, requires_grad=True) for _ in range(count)]
+        torch.stack([(one * one).sum() for one in parameters]).sum().backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    asked = []
+    given = Labels._given
+    monkeypatch.setattr(Labels, "_given", lambda *what: asked.append(what) or given(*what))  # type: ignore[func-returns-value]
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        labels = Query(trace).labels
+        made = [tensor for event in trace if isinstance(event, OpRan) for tensor in event.outputs]
+        assert len([labels.of(tensor) for tensor in made]) > 3 * count
+    assert count < len(asked) < 20 * count

@@ -50,6 +50,7 @@ class Labels(Lookup):
         self.tensors = names.tensors
         self.of = lru_cache(maxsize=4096)(self._of)
         self._text = lru_cache(maxsize=None)(self._expression)
+        self._calls = lru_cache(maxsize=4096)(self._call_at)
 
     def _of(self, tensor: int) -> str:
         name = self.names.of(tensor)
@@ -156,6 +157,10 @@ class Labels(Lookup):
     def _call(self, op: OpRan, depth: int) -> str:
         """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if the name of an input is not known, or if it is too
         long to be exact."""
+        return self._calls(op.index, depth)
+
+    def _call_at(self, event: int, depth: int) -> str:
+        op = self.tensors.op(event)
         names = [self._given(tensor, op.outputs[0], depth) for tensor in op.inputs if tensor]
         text = f"{op.op}({', '.join([*names, *[op.args] * bool(op.args)])})"
         if not all(names) or len(text) <= LONGEST or self.is_exact:

@@ -13,7 +13,8 @@ from gradviz.events.values import INPUTS
 from gradviz.graph.model import Graph
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
-from gradviz.words.cured_gradients import cured_gradients
+from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
+from gradviz.words.escape import clean
 from gradviz.words.words import Words
 
 _WIDTH = 88  # characters of a line in the stepper
@@ -54,7 +55,7 @@ def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
     """The findings, those that say what their cure gives among them."""
     if not findings or not _can_fill(trace):
         return list(findings)
-    from gradviz.replay.cure_outcomes import without_cut
+    from gradviz.replay.cure_outcomes import with_cure
     from gradviz.sources.torch_replay import runner_of
 
     words = Words(trace)
@@ -62,16 +63,32 @@ def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
     found = []
     for finding in findings:
         events = finding.events[:1]
-        outcomes = [without_cut(words.query, runner, event, finding.tensors) for event in events]
-        texts = [_told(words, one) for one in outcomes if one is not None and one.op in finding.fix]
+        outcomes = [with_cure(words.query, runner, event, finding.tensors) for event in events]
+        texts = [_told(words, one) for one in outcomes if one is not None and _is_cure_of(finding, one)]
         found.append(replace(finding, replayed=texts[0]) if texts else finding)
     return found
 
 
+def _is_cure_of(finding: Finding, outcome: CureOutcome) -> bool:
+    """Whether what was tried is what a finding has as its cure: it names what is to be taken away."""
+    from gradviz.replay.cure_outcomes import DETACH, NO_GRAD
+
+    if outcome.kind == NO_GRAD:
+        return NO_GRAD in finding.fix
+    typed = outcome.typed.strip(".()").rpartition(".")[2]
+    return typed in finding.fix if outcome.kind == DETACH else typed in finding.message
+
+
 def _told(words: Words, outcome: CureOutcome) -> str:
+    from gradviz.replay.cure_outcomes import NUMBER
+
     in_pass = f", in pass {outcome.number}" if len(words.query.trace.passes) > 1 else ""
+    if outcome.kind == NUMBER:
+        cure = in_place_of(words.called(outcome.tensor), outcome.typed, outcome.line)
+    else:
+        cure = without(outcome.typed, outcome.line)
     gained = [(words.called(one.leaf), one.before, one.after) for one in outcome.gained]
-    return cured_gradients(outcome.op, outcome.line, in_pass, gained)
+    return cured_gradients(clean(cure), in_pass, gained)
 
 
 def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str]:

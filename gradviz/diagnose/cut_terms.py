@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,10 +12,9 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.ops import SHARING, SUMS
+from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
-
-_AS_NUMBER = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +83,8 @@ def _learning_behind(case: Case, tensor: int) -> tuple[int, ...]:
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:
     """The tensors that require grad and that an addition has as a number, or detached: the event that reads or detaches
     one, the tensor, and how the program reads it."""
-    text = case.query.places.expression(case.site(op.index))
-    for match in _AS_NUMBER.finditer(text):
-        name = match[1] or match[2]
-        tensor = case.query.names.tensor_called(name, op.index)
-        if tensor and _requires_grad(case, tensor, op.index):
-            yield op.index, tensor, match[0]
+    for tensor, reading in numbers_read(case.query, op.index):
+        yield op.index, tensor, reading
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         if isinstance(maker, OpRan) and maker.op in SHARING and _shape(case, source) == ():

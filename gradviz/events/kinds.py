@@ -460,7 +460,7 @@ class CallMade(Event):
 
     function: Text = told("its name in the closed table: `torch.add`, `F.linear`, `Tensor.add_`")
     arguments: Text = told("its arguments as JSON; a tensor is its place in `inputs`")
-    context: Text = told("autocast and default dtype where they are not as usual")
+    context: Text = told("autocast, default dtype and grad mode (`no_grad`) where they are not as usual")
     generator: Tensor = told("the copy that has the state of the random numbers, 0 for none")
     inputs: Tensors = told("the tensors among its arguments")
     outputs: Tensors = told("the tensors that it returned")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
@@ -12,6 +13,27 @@ from gradviz.tracefile import Site
 
 _MODES = {"no_grad", "inference_mode", "set_grad_enabled"}
 _SWITCH = "set_grad_enabled"
+
+
+class GradMode(NamedTuple):
+    """What sets grad mode: the file and the line, and the expression, as `torch.no_grad()`."""
+
+    file: str
+    line: int
+    expression: str
+
+
+def grad_mode_at(query: Query, number: int) -> GradMode | None:
+    """What sets grad mode around a site or one of its callers, the innermost first: a `with` or a decorator. None if
+    there is none."""
+    found = _mode_at(query, number)
+    if found is None:
+        return None
+    caller, mode = found
+    setting = mode
+    if isinstance(mode, ast.With):
+        setting = next(item.context_expr for item in mode.items if _sets_mode(item.context_expr))
+    return GradMode(caller.place.file, mode.lineno, ast.unparse(setting))
 
 
 def place_of_cut(query: Query, event: int) -> Site | None:
@@ -37,14 +59,21 @@ def switched_off(query: Query, event: int) -> Site | None:
 def _under_a_mode(query: Query, number: int) -> Site | None:
     """The innermost call among a site and its callers that stands in a `with` which sets grad mode; of a decorated
     function the decorator. None if there is none."""
+    found = _mode_at(query, number)
+    if found is None:
+        return None
+    caller, mode = found
+    return caller if isinstance(mode, ast.With) else query.places.of_line(caller.place.file, mode.lineno)
+
+
+def _mode_at(query: Query, number: int) -> tuple[Site, ast.With | ast.expr] | None:
+    """The innermost call among a site and its callers that stands in a `with` or a decorated function which sets grad
+    mode, and the `with` or the decorator."""
     for caller in query.places.callers(number):
-        file, line = caller.place.file, caller.place.line
-        tree = query.of(trees).get(file)
-        mode = _mode_around(tree, line) if tree is not None else None
-        if isinstance(mode, ast.With):
-            return caller
+        tree = query.of(trees).get(caller.place.file)
+        mode = _mode_around(tree, caller.place.line) if tree is not None else None
         if mode is not None:
-            return query.places.of_line(file, mode.lineno)
+            return caller, mode
     return None
 
 

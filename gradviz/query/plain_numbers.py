@@ -7,10 +7,20 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained, distinct
+
+_READ = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
+
+
+def numbers_read(query: Query, op: int) -> Iterator[tuple[int, str]]:
+    """The tensors that require grad and that the expression of an op reads as numbers, each with how: `kl.item()`."""
+    for match in _READ.finditer(query.places.expression(query.tensors.op(op).site)):
+        tensor = query.names.tensor_called(match[1] or match[2], op)
+        if tensor and query.tensors.flags(tensor, op) & REQUIRES_GRAD:
+            yield tensor, match[0]
 
 
 def read_as_number(query: Query, result: int) -> tuple[int, str] | None:

@@ -11,7 +11,7 @@ from gradviz.graph.model import GRAD, LEAF, TENSOR, Graph, Node
 from gradviz.query.query import Query
 from gradviz.replay.changed_pass import held_of
 from gradviz.replay.edit_texts import edits_of
-from gradviz.replay.outcome import Edits, Outcome, Runner, checked, has_hooks, same_bits
+from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact, same_bits
 from gradviz.replay.plan import Plan, ReplayError, plan_of
 from gradviz.replay.replayed_elements import gradients_of, graph_of
 from gradviz.tracefile import Snapshot
@@ -31,7 +31,7 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
     changed = edits_of(words, plan, sets, "", without)
     nodes = graph_of(query, plan)
     before, after = (runner.run(plan, one, nodes) for one in (Edits(), changed))
-    if has_hooks(query, plan) or not checked(query, plan, before).is_equal:
+    if not is_exact(query, plan, before):
         raise ReplayError(
             f"pass {plan.number} does not give what was recorded: what it would give is not drawn"
         )

@@ -1,7 +1,8 @@
-"""What gradients a pass would have given without the call that cut its graph.
+"""What gradients a pass would have given with the cure of a cut: without the call or the block that cuts the graph, or
+with a tensor in place of its number.
 
-That call gives on what it was given, so no value is another without it: what is computed is exact, if the pass runs
-again with the recorded result, and if all that such a gradient could flow through runs again, too."""
+But for a clamp, no value is another with the cure, which is checked. What is computed is exact, if the pass runs again
+with the recorded result, and if all that such a gradient could flow through runs again, too."""
 
 from __future__ import annotations
 
@@ -9,11 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.events.kinds import Event, OpRan, TensorMade
+from gradviz.events.kinds import CallMade, Kind, NodeMade, OpRan, Produced, TensorMade
+from gradviz.query.cut_places import GradMode, grad_mode_at
+from gradviz.query.ops import CLAMPING
+from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING
-from gradviz.replay.outcome import Edits, Outcome, Runner, checked, has_hooks
+from gradviz.replay.function_names import DETACHING, WITHOUT_GRAD
+from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact, same_bits
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
+
+DETACH, CLAMP, NO_GRAD, NUMBER = "detach", "clamp", "no_grad", "number"
 
 
 @dataclass(frozen=True)
@@ -27,72 +33,162 @@ class Gained:
 
 @dataclass(frozen=True)
 class CureOutcome:
-    """What pass `number` gives without an op on a line: `detach` or `data`."""
+    """What pass `number` gives with a cure on a line. `kind` says which: without the call of `detach` or `clamp`, the
+    block of `no_grad`, or with the tensor of a `number` in place of it. `typed` is what the program has there."""
 
-    op: str
+    kind: str
+    typed: str
     line: int
+    tensor: int
     number: int
     gained: tuple[Gained, ...]
 
 
-def without_cut(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] = ()) -> CureOutcome | None:
-    """What the leaves (none: any) would receive in the pass behind an event, if that and what is like it on its line
-    did not cut the graph. None where the event is no such cut, or where the answer is not exact or not known."""
+@dataclass(frozen=True)
+class _Cure:
+    """A cure that can be tried: the pass as it runs with it, the edits, and the block that it takes away."""
+
+    kind: str
+    typed: str
+    line: int
+    plan: Plan
+    edits: Edits
+    tensor: int = 0
+    mode: GradMode | None = None
+
+
+def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] = ()) -> CureOutcome | None:
+    """What the leaves (none: any) would receive in the pass behind an event, with the cure of the cut at that event.
+    None where it is no such cut, or where the answer is not exact or not known."""
     found = query.trace.pass_ending_from(event)
-    if found is None or not _cuts(query.trace.event(event)):
+    op = _op_at(query, event)
+    if found is None or op is None:
         return None
     try:
-        plan = plan_of(query, found.number)
-        cut = _cut_of(query, plan, event)
-        if cut is None or has_hooks(query, plan) or any(_is_barrier(query, step) for step in plan.inputs):
+        cure = _cure_of(query, found.number, op)
+        if cure is None or any(_is_barrier(query, step, cure.mode) for step in cure.plan.inputs):
             return None
-        before = runner.run(plan, Edits())
-        check = checked(query, plan, before)
-        if not check.is_equal or not check.roots + check.gradients:
+        before = runner.run(cure.plan, Edits())
+        if not is_exact(query, cure.plan, before):
             return None
-        line = query.places.line(cut.site)
-        alike = frozenset(
-            call.event for call in plan.calls if call.op == cut.op and query.places.line(call.site) == line
-        )
-        after = runner.run(plan, Edits(without=alike))
+        after = runner.run(cure.plan, cure.edits)
     except ReplayError:
+        return None
+    if cure.kind != CLAMP and not all(
+        same_bits(before.roots[root], after.roots[root]) for root in before.roots
+    ):
         return None
     gained = tuple(
         Gained(leaf, before.gradients.get(leaf), gradient)
-        for leaf in plan.leaves
-        if (not leaves or leaf in leaves) and (gradient := _gained(before, after, leaf)) is not None
+        for leaf in cure.plan.leaves
+        if (not leaves or leaf in leaves)
+        and (gradient := _gained(before, after, leaf, cure.kind)) is not None
     )
-    return CureOutcome(cut.op, line[1], plan.number, gained) if gained else None
+    if not gained:
+        return None
+    return CureOutcome(cure.kind, cure.typed, cure.line, cure.tensor, found.number, gained)
 
 
-def _cuts(event: Event) -> bool:
-    """Whether an event may be that of a call which cuts the graph."""
-    return (isinstance(event, OpRan) and event.op in ("detach", "data")) or (
-        isinstance(event, TensorMade) and event.how == "data"
-    )
-
-
-def _cut_of(query: Query, plan: Plan, event: int) -> Call | None:
-    """The call that cut the graph at an event."""
+def _op_at(query: Query, event: int) -> OpRan | TensorMade | None:
+    """The op, or the `.data` of a tensor, that an event is about."""
     made = query.trace.event(event)
-    tensors = (
-        made.outputs if isinstance(made, OpRan) else (made.tensor,) if isinstance(made, TensorMade) else ()
-    )
-    return next(
-        (call for call in plan.calls if call.function in DETACHING and set(call.outputs) & set(tensors)), None
-    )
+    if isinstance(made, (OpRan, TensorMade)):
+        return made
+    if isinstance(made, NodeMade):
+        op: int | None = made.op
+    else:
+        op = query.nodes.op(made.node) if isinstance(made, Produced) else None
+    return query.tensors.op(op) if op is not None and op >= 0 else None
 
 
-def _is_barrier(query: Query, step: Input) -> bool:
+def _cure_of(query: Query, number: int, op: OpRan | TensorMade) -> _Cure | None:
+    """The cure of an op that cuts the graph, in a pass. Raises ReplayError where the pass cannot run again."""
+    if isinstance(op, OpRan) and not op.grad_enabled:
+        return _with_grad(query, number, op)
+    plan = plan_of(query, number)
+    call = _call_of(plan, op)
+    if call is None:
+        return None
+    if call.function in DETACHING or call.op in CLAMPING:
+        line = query.places.line(call.site)
+        alike = [
+            other for other in plan.calls if other.op == call.op and query.places.line(other.site) == line
+        ]
+        kind = DETACH if call.function in DETACHING else CLAMP
+        return _Cure(
+            kind, _typed(call), line[1], plan, Edits(without=frozenset(other.event for other in alike))
+        )
+    return _with_tensor(query, number, call, op.index)
+
+
+def _call_of(plan: Plan, op: OpRan | TensorMade) -> Call | None:
+    """The call of a plan that was an op."""
+    tensors = op.outputs if isinstance(op, OpRan) else (op.tensor,)
+    return next((call for call in plan.calls if set(call.outputs) & set(tensors)), None)
+
+
+def _typed(call: Call) -> str:
+    """A call as programs type it: `.detach()`, `.data`, `torch.clamp()`."""
+    if call.function.endswith(".__get__"):
+        return f".{call.op}"
+    return f"{call.function.removeprefix('Tensor')}()"
+
+
+def _with_grad(query: Query, number: int, op: OpRan) -> _Cure | None:
+    """The cure that takes away what turns grad mode off around an op."""
+    mode = grad_mode_at(query, op.site)
+    if mode is None:
+        return None
+    calls = [call for call in _calls_without_grad(query) if grad_mode_at(query, call.site) == mode]
+    if not calls:
+        return None
+    plan = plan_of(query, number, without_grad=calls)
+    edits = Edits(with_grad=frozenset(call.index for call in calls))
+    return _Cure(NO_GRAD, mode.expression, mode.line, plan, edits, mode=mode)
+
+
+def _calls_without_grad(query: Query) -> list[CallMade]:
+    """The calls that were recorded without grad mode."""
+    trace = query.trace
+    trace.reach_all()
+    table = trace.table(Kind.CALLED)
+    contexts = {text for text in trace.strings.values() if WITHOUT_GRAD in text.split()}
+    return [table.object(event) for event in table.events[trace.named(table["context"], contexts)].tolist()]
+
+
+def _with_tensor(query: Query, number: int, call: Call, op: int) -> _Cure | None:
+    """The cure that takes a tensor in place of the number that a call was given, where that is its number."""
+    read = list(numbers_read(query, op))
+    if len(read) != 1:
+        return None
+    tensor, reading = read[0]
+    value = query.memory.value(tensor, op)
+    if value is None or value.array is None or value.array.size != 1 or value.array.dtype.kind != "f":
+        return None
+    of_tensor = float(value.array.item())
+    positional, named = call.arguments
+    if [of_tensor] != [part for part in (*positional, *named.values()) if type(part) is float]:
+        return None
+    plan = plan_of(query, number, also=(tensor,))
+    edits = Edits(numbers={call.event: (of_tensor, tensor)})
+    return _Cure(NUMBER, reading, query.places.line(call.site)[1], plan, edits, tensor)
+
+
+def _is_barrier(query: Query, step: Input, mode: GradMode | None) -> bool:
     """Whether a gradient might have flowed through what enters the pass as it was recorded."""
     if step.how in (CUT, CARRIED):
         return True
     maker = query.tensors.made(step.tensor)
-    return isinstance(maker, OpRan) and step.how != LEAF and maker.grad_enabled and any(maker.inputs)
+    if not isinstance(maker, OpRan) or step.how == LEAF or not any(maker.inputs):
+        return False
+    return maker.grad_enabled or (mode is not None and grad_mode_at(query, maker.site) == mode)
 
 
-def _gained(before: Outcome, after: Outcome, leaf: int) -> np.ndarray | None:
-    """The gradient of a leaf that had none, or one of zeros; None where there still is no other."""
+def _gained(before: Outcome, after: Outcome, leaf: int, kind: str) -> np.ndarray | None:
+    """The gradient of a leaf that had none, or zeros, or lacked a term; None where there still is no other."""
     was, gradient = before.gradients.get(leaf), after.gradients.get(leaf)
-    is_new = gradient is not None and bool(gradient.any()) and (was is None or not was.any())
-    return gradient if is_new else None
+    if gradient is None or not gradient.any():
+        return None
+    if was is None or not was.any():
+        return gradient
+    return gradient if kind == NUMBER and not same_bits(was, gradient) else None

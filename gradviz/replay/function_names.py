@@ -89,6 +89,7 @@ _FFT = """
     rfft2 rfftn
 """.split()
 
+WITHOUT_GRAD = "no_grad"  # in the context of a call that was made without grad mode
 DIFFERENTIATES = "autograd.grad"  # a pass that can be differentiated itself
 
 NAMES: frozenset[str] = frozenset(

@@ -19,11 +19,15 @@ _NEAR = 1e-6  # relative: the order in which elements are summed depends on how 
 @dataclass(frozen=True)
 class Edits:
     """What is to be different: other `values` of inputs, by tensor; another dtype for all floating-point numbers; calls
-    to leave out, by their events; of a mean or a sum over a batch, made by the call `loss`, an index to leave out."""
+    to leave out, by their events; calls that were made without grad mode, to make `with_grad`; by call, a number
+    among its arguments, and the tensor in place of it; of a mean or a sum over a batch, made by the call `loss`, an
+    index to leave out."""
 
     values: dict[int, np.ndarray] = field(default_factory=dict)
     dtype: str = ""
     without: frozenset[int] = frozenset()
+    with_grad: frozenset[int] = frozenset()
+    numbers: dict[int, tuple[float, int]] = field(default_factory=dict)
     sample: int | None = None
     loss: Call | None = None
 
@@ -125,6 +129,13 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
         to_the_bit += not differs and recorded.array is not None
         found += differs
     return Check(roots, equal_roots, gradients, equal_gradients, to_the_bit, tuple(found))
+
+
+def is_exact(query: Query, plan: Plan, outcome: Outcome) -> bool:
+    """Whether a replay gives what was recorded, something was recorded, and nothing changed gradients that does not
+    run again."""
+    check = checked(query, plan, outcome)
+    return check.is_equal and check.roots + check.gradients > 0 and not has_hooks(query, plan)
 
 
 def has_hooks(query: Query, plan: Plan) -> bool:

@@ -6,7 +6,7 @@ its elements are needed; where a gradient flows on, the calls that made it are n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
 from gradviz.events.values import INPUTS
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING, base_name
+from gradviz.replay.function_names import DETACHING, WITHOUT_GRAD, base_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
@@ -126,9 +126,12 @@ def argument_of(tree: Any, call: Call) -> Argument:
     )
 
 
-def plan_of(query: Query, number: int | None = None) -> Plan:
-    """What pass `number` needs to run again (None: the last that was recorded in detail). Raises ReplayError where the
-    trace does not have it."""
+def plan_of(
+    query: Query, number: int | None = None, without_grad: Sequence[CallMade] = (), also: tuple[int, ...] = ()
+) -> Plan:
+    """What pass `number` needs to run again (None: the last that was recorded in detail), to compute the tensors of
+    `also`, too. The calls of `without_grad` are made again, though they were made without grad mode: what other
+    such calls gave enters the pass as it was. Raises ReplayError where the trace does not have it."""
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
@@ -142,7 +145,7 @@ def plan_of(query: Query, number: int | None = None) -> Plan:
     began = query.passes.began(number)
     if not began.roots or not all(root.tensor for root in began.roots):
         raise ReplayError(f"pass {number} begins at a node, not at a tensor: it cannot run again")
-    events = list(_needed(query, began))
+    events = list(_needed(query, began, without_grad, also))
     steps = tuple(_step(query, event) for event in reversed(events))
     roots = tuple(root.tensor for root in began.roots)
     return Plan(number, began, steps, roots, tuple(_start(query, root, began.index) for root in began.roots))
@@ -155,21 +158,29 @@ def _last_pass(query: Query) -> int:
     return numbers[-1]
 
 
-def _needed(query: Query, began: PassBegan) -> Iterator[ValueKept | CallMade]:
+def _needed(
+    query: Query, began: PassBegan, without_grad: Sequence[CallMade], also: tuple[int, ...]
+) -> Iterator[ValueKept | CallMade]:
     """The events that a pass needs, the newest first."""
     trace = query.trace
     told = trace.indices(Kind.KEPT, Kind.CALLED)
-    needed = {root.tensor: True for root in began.roots}  # and whether a gradient flows on from there
+    given_again = {tensor for call in without_grad for tensor in call.outputs}
+    # The tensors, and whether a gradient flows on from there.
+    needed = dict.fromkeys((*(root.tensor for root in began.roots), *also), True)
     for index in told[told < began.index][::-1].tolist():
         event = trace.event(index)
         if isinstance(event, ValueKept):
             if event.how in (GRADIENT, GENERATOR) or event.original not in needed:
+                continue
+            if event.original in given_again:  # a call that is made again gives it
                 continue
             if event.how == CARRIED and needed[event.original]:
                 continue
             del needed[event.original]
             yield event
         elif isinstance(event, CallMade) and not needed.keys().isdisjoint((*event.outputs, *event.written)):
+            if _is_without_grad(event.context) and not without_grad:
+                continue
             _go_back(event, needed)
             yield event
         if not needed:
@@ -178,6 +189,10 @@ def _needed(query: Query, began: PassBegan) -> Iterator[ValueKept | CallMade]:
     raise ReplayError(
         f"pass {began.number} cannot run again: no call was recorded that made {clean(named)} and can be made again"
     )
+
+
+def _is_without_grad(context: str) -> bool:
+    return WITHOUT_GRAD in context.split()
 
 
 def _go_back(call: CallMade, needed: dict[int, bool]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Produced, Received
 from gradviz.query.query import Query
-from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, checked, has_hooks
+from gradviz.replay.outcome import Edits, Graph, Outcome, Runner, is_exact
 from gradviz.replay.plan import Plan, ReplayError, plan_of
 
 
@@ -17,8 +17,7 @@ def fill_in(query: Query, runner: Runner, number: int | None) -> None:
     ReplayError where it cannot run again, or does not give what was recorded: then nothing is filled in."""
     plan = plan_of(query, number)
     outcome = runner.run(plan, Edits(), graph_of(query, plan))
-    check = checked(query, plan, outcome)
-    if not check.is_equal or not check.roots + check.gradients or has_hooks(query, plan):
+    if not is_exact(query, plan, outcome):
         raise ReplayError(
             f"pass {plan.number} does not give what was recorded, as far as is known: its elements are not known"
         )

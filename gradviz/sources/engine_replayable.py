@@ -24,7 +24,7 @@ from gradviz.engine.core.values import Size
 from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.kinds import LEAF
 from gradviz.events.listener import Listener, State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
+from gradviz.replay.function_names import DIFFERENTIATES, WITHOUT_GRAD, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.tensors_returned import tensors_returned
@@ -151,7 +151,9 @@ class EngineReplayable:
 
     def _before(self, name: str, args: Any, kwargs: Any, frame: FrameType) -> CallBegun | None:
         """A call that can be made again; what enters it is kept. None for any other."""
-        if not self.recorder.detailed or not is_grad_enabled() or kwargs.get("out") is not None:
+        if not self.recorder.detailed or kwargs.get("out") is not None:
+            return None
+        if not is_grad_enabled() and _writes(name):
             return None
         if state.modes.running is not None or state.dual_level:
             return None
@@ -163,11 +165,18 @@ class EngineReplayable:
             tensors, arguments = typed_call(_ENGINE, args, kwargs)
             self.held.look_around()
             numbers = [number_of(tensor) for tensor in tensors]
-            versions = self.held.have_all(tensors, numbers, frame)
+            context = _context()
+            if is_grad_enabled():
+                versions = self.held.have_all(tensors, numbers, frame)
+            elif self.held.follows_without_grad(tensors, numbers):
+                versions = self.held.have_all_without_grad(tensors, numbers, frame)
+                context = f"{context} {WITHOUT_GRAD}".lstrip()
+            else:
+                return None
             generator = 0
             if is_random(name) and tensors:
                 generator = self.held.keep("generator", engine.get_rng_state(), 0, frame)
-            return CallBegun(name, arguments, _context(), generator, tensors, numbers, versions)
+            return CallBegun(name, arguments, context, generator, tensors, numbers, versions)
         return None
 
     def _note_silent_write(self, args: Sequence[Any]) -> None:

@@ -1,6 +1,10 @@
 """Which values of a run a replay has, while the run is recorded with `--values inputs`: what was kept, and what follows
 from it by calls. What a call is given and no such call has made is kept as it is then.
 
+Calls without grad mode give constants. In the first segment that has such calls on what requires a gradient, they are
+recorded, too, so that a replay can tell what gradient there would have been with grad mode: what they give is kept
+where it is used all the same.
+
 What has been written to is known by its version, by the groups of tensors that calls have made on one memory, and by
 what the recorder is told to be `written`: through `.data` nothing counts versions."""
 
@@ -11,7 +15,12 @@ from typing import Any, NamedTuple, Protocol
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
+from gradviz.replay.function_names import WITHOUT_GRAD
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+
+_MOST_WITHOUT_GRAD = (
+    500  # calls without grad mode that are recorded: an evaluation may stand before all training
+)
 
 
 class Tensors(Protocol):
@@ -70,6 +79,11 @@ class HeldValues:
         self.recorder, self.tensors = recorder, tensors
         self.here: dict[int, _Here] = {}
         self.segment = 0
+        self.without_grad: dict[
+            int, int
+        ] = {}  # what recorded calls without grad mode gave: the number and the version
+        self.calls_without_grad = 0
+        self.segment_without_grad: int | None = None
 
     def look_around(self) -> None:
         """Before a call: forget what has been written to, and begin another segment where a pass has begun."""
@@ -99,6 +113,29 @@ class HeldValues:
             self.have(tensor, number, where)
         return [self.tensors.version(tensor) for tensor in tensors]
 
+    def follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
+        """Whether a call without grad mode, on these tensors, is to be recorded."""
+        is_on_the_way = any(
+            number in self.without_grad or tensor.requires_grad
+            for tensor, number in zip(tensors, numbers, strict=True)
+        )
+        is_inside = bool(self.recorder.functions)
+        if not is_on_the_way or is_inside or self.calls_without_grad == _MOST_WITHOUT_GRAD:
+            return False
+        if self.segment_without_grad is None:
+            self.segment_without_grad = self.recorder.passes_begun
+        return self.segment_without_grad == self.recorder.passes_begun
+
+    def have_all_without_grad(
+        self, tensors: Sequence[Any], numbers: Sequence[int], where: Where
+    ) -> list[int]:
+        """As `have_all`, for a call without grad mode: what such a call has given follows from that."""
+        versions = [self.tensors.version(tensor) for tensor in tensors]
+        for tensor, number, version in zip(tensors, numbers, versions, strict=True):
+            if self.without_grad.get(number) != version:
+                self.have(tensor, number, where)
+        return versions
+
     def changed_by(self, call: CallBegun) -> set[int]:
         """The tensors that entered a call and have been written to since."""
         entered = zip(call.tensors, call.numbers, call.versions, strict=True)
@@ -109,6 +146,9 @@ class HeldValues:
     ) -> None:
         """Record a call that has been made, with what it returned; `changed` are the tensors that it has written to,
         but for those that only share their memory."""
+        if WITHOUT_GRAD in call.context.split():
+            self._note_without_grad(call, outputs, numbers, changed, where)
+            return
         written = self.all_written(changed)
         if not numbers and not written:
             return
@@ -118,6 +158,15 @@ class HeldValues:
             if number not in written and number not in call.numbers:
                 group = self.group_of(self.tensors.source(call, output))
                 self.note_made(output, number, number if group is None else group)
+
+    def _note_without_grad(
+        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int], where: Where
+    ) -> None:
+        """Record a call without grad mode, if it gives something and changes nothing."""
+        if not changed and numbers:
+            self.calls_without_grad += 1
+            self.tensors.record(where, call, numbers, ())
+            self.without_grad.update(zip(numbers, map(self.tensors.version, outputs), strict=True))
 
     def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:
         """Keep the value of a tensor; returns the number of the copy."""
@@ -169,6 +218,7 @@ class HeldValues:
         """What calls have made of constants is kept anew where it is used; what is gone is forgotten. Of a ring that
         drops its oldest passes nothing is kept once for all."""
         self.segment = self.recorder.passes_begun
+        self.without_grad.clear()
         is_ring = self.recorder.writer.ring is not None
         self.here = {
             number: entry

@@ -20,7 +20,7 @@ import numpy as np
 
 from gradviz.events.values import SMALL
 from gradviz.query.query import Query
-from gradviz.replay.function_names import functions_of, is_dropout
+from gradviz.replay.function_names import WITHOUT_GRAD, functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.loss_parts import without_one
@@ -158,11 +158,19 @@ class Replay:
                     continue
                 if monotonic() > self.until:
                     raise ReplayError(f"the replay takes more than {_SECONDS:.0f} seconds: it was given up")
-                if step.context != context:
+                asked = self._context(step)
+                if asked != context:
                     contexts.close()
-                    self._begin_context(contexts, step.context)
-                    context = step.context
+                    self._begin_context(contexts, asked)
+                    context = asked
                 self.call(step)
+
+    def _context(self, call: Call) -> str:
+        """What a call is to depend on besides its arguments."""
+        parts = call.context.split()
+        return " ".join(
+            part for part in parts if part != WITHOUT_GRAD or call.event not in self.edits.with_grad
+        )
 
     # --- inputs
 
@@ -336,7 +344,8 @@ class Replay:
         """What a part of the arguments stands for. Raises ReplayError for what is none of the forms."""
         kind, of = argument_of(tree, call)
         if kind == "plain":
-            return of
+            number, tensor = self.edits.numbers.get(call.event, (None, 0))
+            return self.tensor(tensor) if type(of) is float and of == number else of
         if kind == "tensor":
             return self.tensor(of)
         if kind in self.runner.named:
@@ -360,6 +369,9 @@ class Replay:
         """Set what calls depend on besides their arguments: autocast, default dtype."""
         self.torch.set_default_dtype(self.torch.float32)
         for part in context.split():
+            if part == WITHOUT_GRAD:
+                contexts.enter_context(self.torch.no_grad())
+                continue
             key, _, name = part.partition("=")
             dtype = self.runner.dtype(name)
             if key == "default":

@@ -10,7 +10,7 @@ from typing import Any
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.handles import Reader
 from gradviz.events.kinds import Kind
-from gradviz.events.listener import State
+from gradviz.events.listener import State, Where
 from gradviz.events.values import INPUTS, LARGEST, SMALL
 from gradviz.tracefile.recorder import Recorder
 
@@ -19,10 +19,12 @@ GRADIENT = "gradient"  # how the gradient of a leaf is kept
 
 class InputsRecorder(Recorder):
     """A Recorder that keeps of a large tensor its elements if it is told to by a KEPT, and else nothing. `written` are
-    the tensors that have been written to other than by an op on them, since somebody last took them out."""
+    the tensors that have been written to other than by an op on them, since somebody last took them out; `functions`
+    the scopes of custom Functions that are open, whose forwards run without grad mode."""
 
     def __init__(self, path: Path | str, *settings: Any) -> None:
         self.written: list[int] = []
+        self.functions: set[int] = set()
         self._keeping = ""  # how the value that comes next is kept, if by a KEPT
         super().__init__(path, INPUTS, *settings)
         self._preparations[Kind.MUTATED] = self._prepare_write
@@ -32,6 +34,17 @@ class InputsRecorder(Recorder):
         """The tensors that have been written to since the last call."""
         found, self.written = self.written, []
         return found
+
+    def scope_entered(
+        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
+    ) -> None:
+        super().scope_entered(where, scope, kind, name, type, training)
+        if kind == "function":
+            self.functions.add(scope)
+
+    def scope_left(self, scope: int) -> None:
+        super().scope_left(scope)
+        self.functions.discard(scope)
 
     def leaf_ran(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
         super().leaf_ran(tensor, node, in_pass, gradient, state)

@@ -1,4 +1,4 @@
-"""What gradients there would have been without a cut, in one line."""
+"""What gradients there would have been with a cure, in one line."""
 
 from __future__ import annotations
 
@@ -12,20 +12,32 @@ from gradviz.words.numbers import listed, number
 _MOST = 3  # gradients that are named
 
 
+def without(typed: str, line: int) -> str:
+    """`without .detach() on line 6`"""
+    return f"without {typed} on line {line}"
+
+
+def in_place_of(tensor: str, typed: str, line: int) -> str:
+    """`with kl in place of kl.item() on line 9`"""
+    return f"with {tensor} in place of {typed} on line {line}"
+
+
 def cured_gradients(
-    op: str, line: int, in_pass: str, gained: Sequence[tuple[str, np.ndarray | None, np.ndarray]]
+    cure: str, in_pass: str, gained: Sequence[tuple[str, np.ndarray | None, np.ndarray]]
 ) -> str:
-    """`without .detach() on line 6: w1.grad rms 0.031 instead of none`; `gained` has the name of each leaf and its
-    gradient before and after, and `in_pass` words for the pass, or none."""
-    call = ".data" if op == "data" else f".{op}()"
+    """`without .detach() on line 6: w1.grad rms 0.031 instead of none`; `cure` is one of the phrases above, `gained`
+    has the name of each leaf and its gradient before and after, and `in_pass` words for the pass, or none."""
     names = [
-        f"{name}.grad {_size(after)} instead of {'none' if before is None else '0'}"
-        for name, before, after in gained[:_MOST]
+        f"{name}.grad {_size(after)} instead of {_size(before)}" for name, before, after in gained[:_MOST]
     ]
     more = [f"{len(gained) - _MOST} more"] if len(gained) > _MOST else []
-    return f"without {call} on line {line}{in_pass}: {listed([*names, *more])}"
+    return f"{cure}{in_pass}: {listed([*names, *more])}"
 
 
-def _size(array: np.ndarray) -> str:
+def _size(array: np.ndarray | None) -> str:
     """The size of a gradient: its number, or the root mean square of its elements."""
+    if array is None:
+        return "none"
+    if not array.any():
+        return "0"
     return number(array.item(), 4) if array.size == 1 else f"rms {number(stats_of(array).rms, 3)}"

@@ -3,8 +3,8 @@
 A pass can run again from the elements of its leaves, its data and its random numbers: all else follows from the calls.
 So a call that is in the closed table, with arguments that are data, is told with its function and arguments. What it is
 given and what no such call has made is kept as it is then: a parameter once, and again where something has written to
-it; the results of other calls whenever they are used. Calls without grad mode are not told: their results are constants
-of the pass, and are kept where they enter it (held_values.py)."""
+it; the results of other calls whenever they are used. The results of calls without grad mode are constants of the pass,
+and are kept where they enter it (held_values.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from torch import is_grad_enabled
 
 from gradviz.events.listener import State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
+from gradviz.replay.function_names import DIFFERENTIATES, WITHOUT_GRAD, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.torch_recorder import calls
@@ -149,7 +149,8 @@ class Replayable:
             return None
         function = self.names.get(func)
         told = None
-        if function is not None and is_grad_enabled() and not source.in_pass and kwargs.get("out") is None:
+        is_followed = is_grad_enabled() or not (calls.writes(name) or torch.is_inference_mode_enabled())
+        if function is not None and is_followed and not source.in_pass and kwargs.get("out") is None:
             with suppress(NotExpressed):
                 told = typed_call(TORCH, args, kwargs)
         if function is None or told is None:
@@ -163,9 +164,16 @@ class Replayable:
             identity.tell_pending()
         self.held.look_around()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
-        versions = self.held.have_all(tensors, numbers, frame)
+        context = _context()
+        if is_grad_enabled():
+            versions = self.held.have_all(tensors, numbers, frame)
+        elif self.held.follows_without_grad(tensors, numbers):
+            versions = self.held.have_all_without_grad(tensors, numbers, frame)
+            context = f"{context} {WITHOUT_GRAD}".lstrip()
+        else:
+            return None
         generator = self._keep_generator(tensors, frame) if is_random(function) and tensors else 0
-        return CallBegun(function, arguments, _context(), generator, tensors, numbers, versions)
+        return CallBegun(function, arguments, context, generator, tensors, numbers, versions)
 
     def _note_silent_write(self, name: str, args: Any, kwargs: Any) -> None:
         """Note what a call that is not told writes to under other names, as `w.data.normal_()` does."""

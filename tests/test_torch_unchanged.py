@@ -173,6 +173,34 @@ def test_no_tensor_is_kept_alive_and_none_has_something_put_on_it(record: Record
     assert len(alive) == 3
 
 
+class Heard(torch.overrides.TorchFunctionMode):
+    """Keeps what functions PyTorch hands it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_program_hears_of_nothing_that_the_recorder_reads(tmp_path: Path) -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    def run() -> None:
+        for _ in range(3):  # the first at each place, and those that are like it
+            h = torch.nn.functional.relu(w * 2)
+            assert h.shape == (3,)
+            h[0].exp().backward()
+
+    with Heard() as alone:
+        run()
+    with Heard() as heard, gradviz.record(tmp_path / "run.gradviz", values="stats"):
+        run()
+    assert alone.names == heard.names != []
+
+
 def test_nothing_stays_behind(record: Record) -> None:
     before = [
         torch.autograd.graph._engine_run_backward, torch.autograd.Function.apply, torch.overrides.has_torch_function,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,6 +27,9 @@ from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER, local_part
+
+_Plain = torch._C.DisableTorchFunction
+_modes_below = torch._C._len_torch_function_stack
 
 
 class Forward(TorchFunctionMode):
@@ -53,6 +56,16 @@ class Forward(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiling():  # a function that was compiled before the recording
             return func(*args, **(kwargs or {}))
+        if not _modes_below():
+            return self._tell_of(func, func, types, args, kwargs or {}, sys._getframe(1))
+        unheard = _Plain()
+        with unheard:  # the program's modes hear of the call alone, not of what is read to tell of it
+            return self._tell_of(func, _Heard(func, unheard), types, args, kwargs or {}, sys._getframe(1))
+
+    def _tell_of(
+        self, func: Any, made: Callable[..., Any], types: Any, args: Any, kwargs: Any, frame: FrameType
+    ) -> Any:
+        """The result of a call of `func`, which is told of; `made` is what makes it."""
         steps = call = None
         try:
             try:
@@ -60,28 +73,29 @@ class Forward(TorchFunctionMode):
             except TypeError:  # a wrapper that cannot be hashed
                 known = None
             if known is None:
-                func = original_of(func, sys._getframe(1))
+                original = original_of(func, frame)
+                made = made.of(original) if isinstance(made, _Heard) else original
+                func = original
                 known = self.sorts.get(func) or self._sort(func)
             sort, name = known
             if sort is not calls.PASS:
                 plain = not types or PLAIN.issuperset(types)
                 if plain and self.ways[sort] is self.cached_ways.get(sort):
-                    call = self.cache.begin(func, args, kwargs or {}, sys._getframe(1))
+                    call = self.cache.begin(func, args, kwargs, frame)
                 if call is None and not self.source.is_silent:
                     way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
-                    steps = way(func, name, args, kwargs or {}, sys._getframe(1))
+                    steps = way(func, name, args, kwargs, frame)
                     next(steps)
         except Exception as error:
             self.source.gave_up(error)
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        result = made(*args, **kwargs)
         if call is not None:
             try:
-                if not self.cache.end(call, result, sys._getframe(1)):
+                if not self.cache.end(call, result, frame):
                     _, inputs, _, before = call
-                    self._ran(func, name, args, kwargs or {}, inputs, before, result, sys._getframe(1))
+                    self._ran(func, name, args, kwargs, inputs, before, result, frame)
                 elif name == "batch_norm" and func in calls.RUNNING:
-                    statistics = calls.running_statistics(func, args, kwargs or {})
-                    self._tell_running(name, statistics, sys._getframe(1))
+                    self._tell_running(name, calls.running_statistics(func, args, kwargs), frame)
             except Exception as error:
                 self.source.gave_up(error)
         elif steps is not None:
@@ -402,6 +416,25 @@ class Forward(TorchFunctionMode):
                 known = self.identity.fresh(tangent)
                 state = self.identity.state(tangent, known)
                 listener.tangent(frame, name, self.identity.number_of(tensor), state)
+
+
+class _Heard:
+    """A function of PyTorch's, of which the program's modes hear, called inside of `unheard`, where they hear of
+    nothing."""
+
+    def __init__(self, func: Any, unheard: Any) -> None:
+        self.func, self.unheard = func, unheard
+
+    def of(self, func: Any) -> _Heard:
+        """The same of another function."""
+        return _Heard(func, self.unheard)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.unheard.__exit__(None, None, None)
+        try:
+            return self.func(*args, **kwargs)
+        finally:
+            self.unheard.__enter__()
 
 
 def _as_written(listed: Any, inputs: Sequence[torch.Tensor], versions: list[int]) -> list[int]:

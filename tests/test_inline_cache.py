@@ -23,8 +23,8 @@ import gradviz  # noqa: E402
 pytestmark = pytest.mark.torch
 
 PROGRAM = """
-import sys, torch
-from torch import nn
+import contextlib, sys, torch
+from torch import nn, overrides
 from torch.nn import functional as F
 import gradviz
 from gradviz.sources.torch_recorder.inline_cache import InlineCache
@@ -154,7 +154,55 @@ def trained(at):
     layers(x).square().mean().backward()
     deep(x.reshape(1, 3, 3)[..., [0, 1, 2, 0]]).sum().backward()
 
+def saving(pair):
+    a, b = pair
+    y = a * b
+    z = y.sigmoid().addcmul(a, b).pow(2.0)
+    if z.requires_grad:
+        z.sum().backward()
+
+def first_squared(b):
+    return w.mul(b)
+
+def product(b):
+    return w.mul(b)
+
+def packing(at):
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: (t, at), lambda pair: pair[0])
+    with hooks if at % 2 else contextlib.nullcontext():
+        y = product(x)
+    y.sum().backward()
+
+class Copying(overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.mul:
+            args = [arg if arg.requires_grad else arg.clone() for arg in args]
+        return func(*args, **(kwargs or {}))
+
+def changed_below(at):
+    ours = overrides._pop_mode()
+    if at % 2:
+        overrides._push_mode(Copying())
+    overrides._push_mode(ours)
+    y = product(x)
+    ours = overrides._pop_mode()
+    if at % 2:
+        overrides._pop_mode()
+    overrides._push_mode(ours)
+    y.sum().backward()
+
+def cast(at):
+    low, other = w.bfloat16(), x if at % 2 else x.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(at % 2)):
+        y = torch.mm(low, other)
+    y.sum().backward()
+
 with gradviz.record(sys.argv[1], values="full"):
+    v = torch.randn(3, 3, requires_grad=True)
+    each([(w, v), (w, x), (x, w), (w, w), (v, w), (x, x), (w, v), (x, v), (w, x), (w, w)] * 2, saving)
+    each([w, v, x, w], first_squared)
+    for call in (packing, changed_below, cast):
+        each(range(6), call)
     each([2, 2, -0.0, 0.0, 0.0, 2.0, True, 1], numbers)
     each([w, x, x[0], x, x.clone().requires_grad_()], products)
     each([(3, 3), (9, 1), (3, 3), torch.Size([9, 1])], views)

@@ -8,79 +8,32 @@ the entry. Where one answer is no, the call goes the long way, and nothing has b
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import is_grad_enabled
 from torch.autograd import forward_ad
 
 from gradviz.events.counters import next_node_number
-from gradviz.events.field_types import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder import calls
-from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
-from gradviz.sources.torch_recorder.described import described
+from gradviz.sources.torch_recorder.cache_entries import TENSOR, Entries, Entry, is_shape, plain_outputs
 from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, grad_fn_of
-from gradviz.sources.torch_recorder.node_formulas import rule_of_node
-from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
+from gradviz.sources.torch_recorder.saved_again import Plan, is_changed_below
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
 _MOST = 10_000  # places of which entries are kept
 _MOST_AT_A_PLACE = 4
 _PATIENCE = 16  # calls of a place that differ from one another, until nothing more is learned there
-_MOST_NODES = 8  # of one call
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
 _Place = tuple[int, int, Any]  # the address of a code, the instruction in it, and the function that it calls
 _is_traced = torch._C._is_tracing
-_INNER = re.compile(f"{RAW}result[1-9][0-9]*")
-_TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
 # Ops of which the long way asks more than an entry knows: a target's dtype, memory that is shared unseen.
 _LEFT_OUT = {"setitem", "cross_entropy", *calls.ALIASES, *calls.UNCOUNTED}
 
-
-class Made(NamedTuple):
-    """A node that a call made: its type, its name, how many edges it has, its rule, and the attributes that hold what
-    it saved."""
-
-    type: type
-    name: str
-    edges: int
-    rule: Rule
-    saved: tuple[str, ...]
-
-
-class Entry(NamedTuple):
-    """What followed the call at a place. `given` are its arguments, with `_TENSOR` in the place of tensors, `labels`
-    the names of the last of them. `absent` is where an operand that is no tensor stands among the inputs; `node` is
-    the type of the node that the call made, `edges` how many edges that has. A call that returned `returned`, and not
-    one tensor, or that made several nodes, has in `nodes` all of them, the oldest first. One that `is_in_place` wrote
-    over its first input and made no node. `code` is kept alive: places
-    are known by its address."""
-
-    code: CodeType
-    given: tuple[Any, ...]
-    labels: tuple[str, ...]
-    op: str
-    text: str
-    rule: Rule
-    absent: int | None
-    dtypes: tuple[torch.dtype, torch.dtype]  # of the first input and of the result
-    dimensions: tuple[int, ...] | None  # of the inputs of a product, which is computed according to them
-    node: type
-    node_name: str
-    edges: int
-    saved: tuple[str, ...]  # the attributes of the node that hold what it saved
-    returned: type
-    nodes: tuple[Made, ...] | None
-    is_in_place: bool
-
-
-_NO_NODE = Made(type(None), "", 0, NO_RULE, ())
 
 # A call that is like the last one so far: its entry, its inputs, their numbers, and their versions before it.
 Call = tuple[Entry, list[torch.Tensor], list[int], list[int]]
@@ -95,6 +48,7 @@ class InlineCache:
     ) -> None:
         self.source, self.identity = source, source.identity
         self.note_view = note_view
+        self.makes = Entries(self.identity)
         self.entries: dict[_Place, list[Entry]] = {}
         self.learned: dict[_Place, int] = {}  # how often an entry was made for a place
 
@@ -132,7 +86,7 @@ class InlineCache:
         versions: list[int] = []
         try:
             for value, before in zip(values, entry.given):  # noqa: B905
-                if before is not _TENSOR:
+                if before is not TENSOR:
                     if value is before or _is_equal(value, before):
                         continue
                     return None
@@ -169,12 +123,12 @@ class InlineCache:
         fn = grad_fn_of(result)
         if type(fn) is not entry.node:
             return False
+        if fn is not None:
+            return self._tell_op_and_node(call, result, fn, frame)
         if entry.absent is not None:
             numbers = numbers.copy()
             numbers.insert(entry.absent, 0)
-        if fn is None:
-            return self._tell_op(entry, inputs, numbers, result, frame)
-        return self._tell_op_and_node(entry, inputs, numbers, result, fn, frame)
+        return self._tell_op(entry, inputs, numbers, result, frame)
 
     def _tell_op(
         self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], result: torch.Tensor,
@@ -193,25 +147,29 @@ class InlineCache:
         )  # fmt: skip
         return True
 
-    def _tell_op_and_node(
-        self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], result: torch.Tensor, fn: Any,
-        frame: FrameType,
-    ) -> bool:  # fmt: skip
+    def _tell_op_and_node(self, call: Call, result: torch.Tensor, fn: Any, frame: FrameType) -> bool:
         """An op made one node, and all that it leads to has been told of, but for leaves."""
+        entry, inputs, given, versions = call
+        numbers: Sequence[int] = given
+        if entry.absent is not None:
+            numbers = (0, *given) if entry.absent == 0 else (*given, 0)
         identity, key = self.identity, self.identity.key
         metadata, nexts = fn.metadata, fn.next_functions
         if key in metadata or len(nexts) != entry.edges or result.output_nr or not is_grad_enabled():
             return False
         leaves: list[Any] = []
         edges: list[int] = []  # as `identity.edges_of`, as long as there is no leaf without a number
+        nowhere: tuple[int, ...] = ()
         aligned = numbers if len(numbers) == len(nexts) else (0,) * len(nexts)
         for (target, nr), number in zip(nexts, aligned):  # noqa: B905
             if target is None:
+                nowhere += (len(edges) // 3,)
                 edges += (0, 0, number)
             elif (known_node := target.metadata.get(key)) is not None:
                 edges += (known_node.number, nr, known_node.tensor(nr) if nr else known_node.first)
             elif hasattr(target, "variable"):
                 leaves.append(target)
+                edges += (0, 0, 0)
             else:
                 return False
         known = identity.fresh(result)
@@ -223,14 +181,21 @@ class InlineCache:
         node = next_node_number()
         record = metadata[key] = NodeRecord(node, entry.node_name, False, False, fn._sequence_nr())
         record.first = known.number
+        saved: Sequence[int] = ()
+        if entry.saved:
+            plan = entry.plan
+            if plan is None or nowhere != plan.nowhere or not _goes_for(plan, inputs):
+                saved = identity.saved.flat(fn, entry.saved, (*inputs, result))
+            else:
+                pairs = [*zip(given, versions), (known.number, known.version)]  # noqa: B905
+                saved = [part for place in plan.places for part in pairs[place]]
         source = self.source
         listener: Any = source.listener
         passes = source.thread.passes
         listener.differentiated(
             frame, entry.op, entry.text, entry.rule, passes[-1].number if passes else 0, numbers, known.number, result,
             REQUIRES_GRAD | known.alias, known.version, known.base, node, entry.node_name,
-            identity.edges_of(nexts, numbers) if leaves else edges,
-            identity.saved.flat(fn, entry.saved, (*inputs, result)) if entry.saved else (),
+            identity.edges_of(nexts, numbers) if leaves else edges, saved,
         )  # fmt: skip
         return True
 
@@ -238,7 +203,7 @@ class InlineCache:
         """`end` of a call that has several results, or has made several nodes."""
         entry, inputs, numbers, versions = call
         identity = self.identity
-        outputs = _outputs(result)
+        outputs = plain_outputs(result)
         if type(result) is not entry.returned or not outputs:
             return False
         if (inputs[0].dtype, outputs[0].dtype) != entry.dtypes or forward_ad._current_level >= 0:
@@ -337,7 +302,9 @@ class InlineCache:
             frame = frame.f_back
         place = id(frame.f_code), frame.f_lasti, func
         times = self.learned.get(place, 0)
-        entry = self._entry(name, args, kwargs, inputs, result, frame.f_code) if times < _PATIENCE else None
+        entry = None
+        if times < _PATIENCE:
+            entry = self.makes.of(func, name, args, kwargs, inputs, result, frame.f_code)
         if entry is None:
             return
         if len(self.entries) >= _MOST:
@@ -347,101 +314,13 @@ class InlineCache:
         self.entries[place] = [entry, *others[: _MOST_AT_A_PLACE - 1]]
         self.learned[place] = times + 1
 
-    def _entry(
-        self, op: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any, code: CodeType
-    ) -> Entry | None:
-        """What followed a call; None where the next one of its place has to go the long way in any case."""
-        given, outputs = _given(args, kwargs), _outputs(result)
-        if given is None or not inputs or not outputs or len(inputs) != given.count(_TENSOR):
-            return None
-        is_in_place = result is inputs[0] and calls.writes(op) and grad_fn_of(result) is None
-        if not is_in_place and len({*map(id, inputs), *map(id, outputs)}) < len(set(map(id, inputs))) + len(
-            outputs
-        ):
-            return None  # it returns a tensor that it was given, or one twice
-        dimensions = None
-        if op in ("matmul", "linear"):
-            dimensions = tuple([tensor.ndim for tensor in inputs])
-        if op == "matmul" and len(inputs) == 2:
-            op = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), op)
-        absent = None
-        if op in OPERANDS and len(inputs) == 1 and len(args) == 2:
-            absent = 0 if args[0] is not inputs[0] else 1
-        floating = outputs[0].is_floating_point() or inputs[0].is_floating_point()
-        text, rule = described(op, args, kwargs, floating, len(inputs) + (absent is not None))
-        nodes = () if is_in_place else self._made(outputs, inputs, rule)
-        if nodes is None:
-            return None
-        is_one = type(result) is torch.Tensor and len(nodes) < 2
-        node, name, edges, rule_of_it, saved = nodes[0] if is_one and nodes else _NO_NODE
-        return Entry(
-            code, given, tuple(kwargs), op, text, rule_of_it if is_one and nodes else rule, absent,
-            (inputs[0].dtype, outputs[0].dtype), dimensions, node, name, edges, saved, type(result),
-            None if is_one else nodes, is_in_place,
-        )  # fmt: skip
 
-    def _made(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], rule: Rule
-    ) -> tuple[Made, ...] | None:
-        """The nodes that an op of this rule has made, the oldest first; None where they cannot be known again."""
-        before = {fn for tensor in inputs if (fn := grad_fn_of(tensor)) is not None}
-        stack = [fn for output in outputs if (fn := grad_fn_of(output)) is not None]
-        found: set[Any] = set()
-        while stack and len(found) <= _MOST_NODES:
-            fn = stack.pop()
-            if fn in before or fn in found or hasattr(fn, "variable"):
-                continue
-            found.add(fn)
-            stack += [target for target, _ in fn.next_functions if target is not None]
-        records = {fn: fn.metadata.get(self.identity.key) for fn in found}
-        if len(found) > _MOST_NODES or not all(
-            record is not None and record.name == type(fn).__name__ for fn, record in records.items()
-        ):  # a type that nodes of several names have
-            return None
-        made = []
-        for fn in sorted(found, key=lambda fn: records[fn].number):
-            edges = len(fn.next_functions)
-            own = rule if len(found) == 1 and rule.inputs else rule_of_node(records[fn].name, edges)
-            saved = self._names_of_saved(fn, (*inputs, *outputs))
-            made.append(Made(type(fn), records[fn].name, edges, own, saved))
-        return tuple(made)
-
-    def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
-        """The names under which a node of an op with one result saves tensors that somebody may know: not its inner
-        results, such as the mean of a `layer_norm`, which nobody is given."""
-        saved = self.identity.saved
-        names = []
-        for name in saved.names(fn):
-            if _INNER.fullmatch(name):
-                try:
-                    if not saved.of(saved_as_is(fn, name, True), candidates):
-                        continue
-                except (RuntimeError, AttributeError):  # none was saved
-                    continue
-            names.append(name)
-        return tuple(names)
-
-
-def _outputs(result: Any) -> list[torch.Tensor]:
-    """The tensors that a call returned, one or several in a tuple; none where it returned something else as well."""
-    if type(result) is torch.Tensor:
-        return [result]
-    if not isinstance(result, (tuple, list)) or any(type(part) is not torch.Tensor for part in result):
-        return []
-    return list(result)
-
-
-def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The arguments of a call with `_TENSOR` for each tensor; None where one cannot be compared by its identity."""
-    given = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            given.append(_TENSOR)
-        elif type(value) in CONSTANTS or _is_shape(value):
-            given.append(value)
-        else:
-            return None
-    return tuple(given)
+def _goes_for(plan: Plan, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a call with these inputs saves what the plan says."""
+    for tensor, dtype in zip(inputs, plan.dtypes):  # noqa: B905
+        if tensor.dtype is not dtype:
+            return False
+    return not is_changed_below()
 
 
 def _is_equal(value: Any, before: Any) -> bool:
@@ -452,9 +331,4 @@ def _is_equal(value: Any, before: Any) -> bool:
         return bool(value)  # a zero has a sign
     if type(value) is complex:
         return repr(value) == repr(before)
-    return type(value) in (int, str, bool) or _is_shape(value)
-
-
-def _is_shape(value: Any) -> bool:
-    """Whether it is a tuple of ints, which nobody can change."""
-    return type(value) in (tuple, torch.Size) and all(type(part) is int for part in value)
+    return type(value) in (int, str, bool) or is_shape(value)

@@ -1,0 +1,184 @@
+"""What is kept of a call for the next one at its place: an entry of the inline cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+
+from gradviz.events.field_types import Rule
+from gradviz.events.listener import NO_RULE
+from gradviz.sources.torch_recorder import calls
+from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
+from gradviz.sources.torch_recorder.described import described
+from gradviz.sources.torch_recorder.identity import Identity
+from gradviz.sources.torch_recorder.known_things import grad_fn_of
+from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
+from gradviz.sources.torch_recorder.saved_again import Plan, plan_of
+
+_MOST_NODES = 8  # of one call
+_INNER = re.compile(f"{RAW}result[1-9][0-9]*")
+TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
+
+
+class Made(NamedTuple):
+    """A node that a call made: its type, its name, how many edges it has, its rule, and the attributes that hold what
+    it saved."""
+
+    type: type
+    name: str
+    edges: int
+    rule: Rule
+    saved: tuple[str, ...]
+
+
+class Entry(NamedTuple):
+    """What followed the call at a place. `given` are its arguments, with `TENSOR` in the place of tensors, `labels`
+    the names of the last of them. `absent` is where an operand that is no tensor stands among the inputs; `node` is
+    the type of the node that the call made, `edges` how many edges that has. A call that returned `returned`, and not
+    one tensor, or that made several nodes, has in `nodes` all of them, the oldest first. One that `is_in_place` wrote
+    over its first input and made no node. `plan` says which tensors its node saved, where that is sure. `code` is kept
+    alive: places are known by its address."""
+
+    code: CodeType
+    given: tuple[Any, ...]
+    labels: tuple[str, ...]
+    op: str
+    text: str
+    rule: Rule
+    absent: int | None
+    dtypes: tuple[torch.dtype, torch.dtype]  # of the first input and of the result
+    dimensions: tuple[int, ...] | None  # of the inputs of a product, which is computed according to them
+    node: type
+    node_name: str
+    edges: int
+    saved: tuple[str, ...]  # the attributes of the node that hold what it saved
+    returned: type
+    nodes: tuple[Made, ...] | None
+    is_in_place: bool
+    plan: Plan | None
+
+
+_NO_NODE = Made(type(None), "", 0, NO_RULE, ())
+
+
+class Entries:
+    """Makes entries of calls that have been told of."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def of(
+        self, func: Any, name: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any,
+        code: CodeType,
+    ) -> Entry | None:  # fmt: skip
+        """What followed a call; None where the next one of its place has to go the long way in any case."""
+        given, outputs, op = _given(args, kwargs), plain_outputs(result), name
+        if given is None or not inputs or not outputs or len(inputs) != given.count(TENSOR):
+            return None
+        is_in_place = result is inputs[0] and calls.writes(op) and grad_fn_of(result) is None
+        if not is_in_place and len({*map(id, inputs), *map(id, outputs)}) < len(set(map(id, inputs))) + len(
+            outputs
+        ):
+            return None  # it returns a tensor that it was given, or one twice
+        dimensions = None
+        if op in ("matmul", "linear"):
+            dimensions = tuple([tensor.ndim for tensor in inputs])
+        if op == "matmul" and len(inputs) == 2:
+            op = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), op)
+        absent = None
+        if op in OPERANDS and len(inputs) == 1 and len(args) == 2:
+            absent = 0 if args[0] is not inputs[0] else 1
+        floating = outputs[0].is_floating_point() or inputs[0].is_floating_point()
+        text, rule = described(op, args, kwargs, floating, len(inputs) + (absent is not None))
+        nodes = () if is_in_place else self._made(outputs, inputs, rule)
+        if nodes is None:
+            return None
+        is_one = type(result) is torch.Tensor and len(nodes) < 2
+        node, node_name, edges, rule_of_it, saved = nodes[0] if is_one and nodes else _NO_NODE
+        plan = self._plan(func, name, inputs, result, saved) if saved else None
+        return Entry(
+            code, given, tuple(kwargs), op, text, rule_of_it if is_one and nodes else rule, absent,
+            (inputs[0].dtype, outputs[0].dtype), dimensions, node, node_name, edges, saved, type(result),
+            None if is_one else nodes, is_in_place, plan,
+        )  # fmt: skip
+
+    def _plan(
+        self, func: Any, name: str, inputs: Sequence[torch.Tensor], result: Any, names: Sequence[str]
+    ) -> Plan | None:
+        """Which tensors the one node of a call saved, if the next one saves the same."""
+        fn, tensors = grad_fn_of(result), (*inputs, result)
+        numbers = [self.identity.number_of(tensor) for tensor in tensors]
+        return plan_of(func, name, inputs, numbers, fn, self.identity.saved.flat(fn, names, tensors))
+
+    def _made(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], rule: Rule
+    ) -> tuple[Made, ...] | None:
+        """The nodes that an op of this rule has made, the oldest first; None where they cannot be known again."""
+        before = {fn for tensor in inputs if (fn := grad_fn_of(tensor)) is not None}
+        stack = [fn for output in outputs if (fn := grad_fn_of(output)) is not None]
+        found: set[Any] = set()
+        while stack and len(found) <= _MOST_NODES:
+            fn = stack.pop()
+            if fn in before or fn in found or hasattr(fn, "variable"):
+                continue
+            found.add(fn)
+            stack += [target for target, _ in fn.next_functions if target is not None]
+        records = {fn: fn.metadata.get(self.identity.key) for fn in found}
+        if len(found) > _MOST_NODES or not all(
+            record is not None and record.name == type(fn).__name__ for fn, record in records.items()
+        ):  # a type that nodes of several names have
+            return None
+        made = []
+        for fn in sorted(found, key=lambda fn: records[fn].number):
+            edges = len(fn.next_functions)
+            own = rule if len(found) == 1 and rule.inputs else rule_of_node(records[fn].name, edges)
+            saved = self._names_of_saved(fn, (*inputs, *outputs))
+            made.append(Made(type(fn), records[fn].name, edges, own, saved))
+        return tuple(made)
+
+    def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
+        """The names under which a node of an op with one result saves tensors that somebody may know: not its inner
+        results, such as the mean of a `layer_norm`, which nobody is given."""
+        saved = self.identity.saved
+        names = []
+        for name in saved.names(fn):
+            if _INNER.fullmatch(name):
+                try:
+                    if not saved.of(saved_as_is(fn, name, True), candidates):
+                        continue
+                except (RuntimeError, AttributeError):  # none was saved
+                    continue
+            names.append(name)
+        return tuple(names)
+
+
+def plain_outputs(result: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, one or several in a tuple; none where it returned something else as well."""
+    if type(result) is torch.Tensor:
+        return [result]
+    if not isinstance(result, (tuple, list)) or any(type(part) is not torch.Tensor for part in result):
+        return []
+    return list(result)
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The arguments of a call with `TENSOR` for each tensor; None where one cannot be compared by its identity."""
+    given = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            given.append(TENSOR)
+        elif type(value) in CONSTANTS or is_shape(value):
+            given.append(value)
+        else:
+            return None
+    return tuple(given)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether it is a tuple of ints, which nobody can change."""
+    return type(value) in (tuple, torch.Size) and all(type(part) is int for part in value)

@@ -1,0 +1,73 @@
+"""What a node saved, known without a look at the node.
+
+The nodes of PyTorch's own ops save what the op was given, or what it returned, as it was. What of it depends on the op,
+and on which of its inputs have a history. That is so where PyTorch computes the op as it stands: one that is made of
+other ops, as `layer_norm` is, may hand on a copy of what it was given. Autocast hands on copies where dtypes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from gradviz.sources.torch_needs import optional
+from gradviz.sources.torch_recorder.saved import HAVE_DATA
+
+_registered = optional(torch, "_C._dispatch_get_registrations_for_dispatch_key")
+_packing_hooks = optional(torch, "_C._autograd._top_saved_tensors_default_hooks")  # not in 2.5
+_modes_below = torch._C._len_torch_function_stack
+_IN_C = type(torch.add), type(torch.Tensor.add)  # none of these is Python code
+
+
+class Plan(NamedTuple):
+    """What the node of a call saved: `places` are those of the tensors among the inputs and, behind these, the result.
+    It is the same at the next call if the inputs have these dtypes, and if the same edges of the node lead nowhere."""
+
+    dtypes: tuple[torch.dtype, ...]
+    nowhere: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+def plan_of(
+    func: Any, op: str, inputs: Sequence[torch.Tensor], numbers: Sequence[int], fn: Any, saved: Sequence[int]
+) -> Plan | None:
+    """The plan of a call of `func`, the op of this name, whose node saved this; `numbers` are those of the inputs and
+    of the result. None where the next node of the place has to be looked at."""
+    if type(func) not in _IN_C or op not in _as_they_stand() or is_changed_below():
+        return None
+    if len(set(numbers)) < len(numbers) or not numbers:
+        return None
+    dtypes = {tensor.dtype for tensor in inputs}
+    places = [numbers.index(number) for number in saved[::2] if number in numbers]
+    if len(dtypes) > 1 or 2 * len(places) != len(saved) or places != sorted(places):
+        return None
+    # Of an input that is given twice the last place counts: what was saved has to be the last of the inputs then.
+    among = [place for place in places if place < len(inputs)]
+    if len(among) > 1 and among != list(range(among[0], len(inputs))):
+        return None
+    nowhere = [at for at, (target, _) in enumerate(fn.next_functions) if target is None]
+    return Plan(tuple([tensor.dtype for tensor in inputs]), tuple(nowhere), tuple(places))
+
+
+def is_changed_below() -> bool:
+    """Whether somebody may change what an op is given on its way to autograd, or what its node saves."""
+    return bool(_modes_below()) or _packing_hooks(True) is not None
+
+
+@cache
+def _as_they_stand() -> frozenset[str]:
+    """The names of the ops that have a derivative of their own in each form, and are never computed by other ops."""
+    if _registered is None or _packing_hooks is None or not HAVE_DATA:
+        return frozenset()
+    derived, composed = (
+        {
+            name.removeprefix("aten::").partition(".")[0]
+            for name in _registered(key)
+            if name.startswith("aten::")
+        }
+        for key in ("Autograd", "CompositeImplicitAutograd")
+    )
+    return frozenset(derived - composed)

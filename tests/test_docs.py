@@ -248,7 +248,7 @@ def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -
         assert words in explained.replace("**", "").lower() or words in explained.replace("**", "")
     keys = re.findall(r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/page/main.js").read_text(), re.MULTILINE)
     page = (ROOT / "docs/page.md").read_text()
-    assert len(keys) == 24
+    assert len(keys) == 25
     for _, what in keys:
         assert what.removeprefix("chart of ") in page, what
 

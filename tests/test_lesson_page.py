@@ -21,7 +21,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.learn.lesson import lessons
 from gradviz.learn.lesson_file import Lesson
 from gradviz.learn.lesson_page import lesson_page
-from gradviz.page import SCRIPTS
+from gradviz.page import SCRIPTS, TRYING
 from gradviz.page.page_texts import static_texts
 from gradviz.words.languages import LANGUAGES, texts
 
@@ -56,7 +56,7 @@ NAMES = {
 
 
 def test_each_text_of_the_page_itself_is_there_in_korean() -> None:
-    scripts = [PAGE.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    scripts = [PAGE.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in (*SCRIPTS, TRYING)]
     asked_for = {
         text for script in scripts for text in re.findall(r"""\bsaid\("((?:[^"\\]|\\.)+)\"""", script)
     }

@@ -1005,7 +1005,8 @@ def test_the_notes_of_a_page_lie_over_no_box(traced: Callable, opened: Callable)
 def test_the_parts_of_a_page_are_in_the_package() -> None:
     here = Path(page_of.__file__).parent
     around_a_page = {"widget.js"}  # of a notebook
-    assert {f"{name}.js" for name in page_of.SCRIPTS} | around_a_page == {
+    computing = {f"{name}.js" for name in (*page_of.COMPUTING, page_of.TRYING)}
+    assert {f"{name}.js" for name in page_of.SCRIPTS} | computing | around_a_page == {
         path.name for path in here.glob("*.js")
     }
     vendored = {path.name for path in (here / "vendor").glob("*.js")}

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -24,6 +25,7 @@ from gradviz.page.books import MOST_BOOKS, book, is_small
 from gradviz.page.firsts import firsts, places
 from gradviz.page.leaf_norms import norms
 from gradviz.page.lesson_data import PageLesson, lesson_data
+from gradviz.page.other_values import only_rows
 from gradviz.page.page_texts import in_language, texts_of_scripts, with_line
 from gradviz.page.pass_summary import PassSummaries
 from gradviz.page.views import Shared, view
@@ -68,6 +70,10 @@ SCRIPTS = (
     "frame",
     "main",
 )
+
+# Scripts of pages that can compute a pass again: these in a scope of their own, and what shows the result.
+COMPUTING = ("op_kinds", "op_rows", "computed_pass")
+TRYING = "other_values"
 
 _LEVEL = (
     5  # of compression: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
@@ -167,6 +173,18 @@ def html(
     return _written(data, views, language)
 
 
+def _trying(here: Traversable, views: Sequence[dict[str, Any]]) -> list[str]:
+    """The scripts that compute a pass again with other values, and show it: with the rows of the ops that are there.
+    Empty where no pass can be computed."""
+    used = {call["op"] for one in views for call in one["again"].get("calls", ())}
+    if all("reason" in one["again"] for one in views):
+        return []
+    texts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in (*COMPUTING, TRYING)]
+    computing = "\n".join(only_rows(text, used) for text in texts[:-1])
+    functions = "{ computedPass, recordedLeaves, isReproduced }"
+    return [f"const passAgain = (() => {{\n{computing}\nreturn {functions};\n}})();", texts[-1]]
+
+
 def _listed(finding: ListedFinding) -> dict[str, Any]:
     texts = {"severity": finding.severity, "rule": finding.rule, "place": finding.place}
     return {
@@ -226,7 +244,8 @@ def _pass(backward_pass: PassInfo, words: Words) -> list[Any]:
 def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -> str:
     here = files(__name__)
     style = here.joinpath("page.css").read_text(encoding="utf-8")
-    parts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    scripts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    parts = [*scripts[:-1], *_trying(here, views), scripts[-1]]
     script = libraries() + "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();\n"
     allowed = {
         "default-src": "'none'",

@@ -19,6 +19,7 @@ const KEYS = [
   ["u U", "unfold, fold everything"],
   ["r", "loops: each step, or one box for each place"],
   ["c", "chart of gradient norms"],
+  ["v", "other values: what becomes of the gradients"],
   ["k", "gates and wires, as in a textbook, or the graph"],
   ["m", "what the boxes and lines mean"],
   ["t", "light or dark"],
@@ -34,6 +35,13 @@ function say(text) {
   note.hidden = false;
   clearTimeout(say.timer);
   say.timer = setTimeout(() => (note.hidden = true), 6000);
+}
+
+// Whether what is shown was recorded; says so if it is not.
+function isRecorded() {
+  const isSo = app.view.lastKnown === Infinity;
+  if (!isSo) say(said("this is known of the recorded values only: set them back first"));
+  return isSo;
 }
 
 // --- clicks
@@ -139,13 +147,14 @@ const ACTS = {
   u: () => foldAll(false),
   "Shift U": () => foldAll(true),
   r: () => rollAndFit(),
-  n: () => goToFirst("nan"),
-  e: () => goToFirst("error"),
+  n: () => isRecorded() && goToFirst("nan"),
+  e: () => isRecorded() && goToFirst("error"),
   t: () => paint(app.theme === "dark" ? "light" : "dark"),
   l: () => copyLink(),
-  c: () => data.norms.passes.length > 1 && toggleChart(),
-  k: () => toggleBook(),
-  f: () => showFindings(),
+  c: () => data.norms.passes.length > 1 && isRecorded() && toggleChart(),
+  v: () => (whyFixed() ? say(whyFixed()) : openTried()),
+  k: () => isRecorded() && toggleBook(),
+  f: () => isRecorded() && showFindings(),
   m: () => showSigns(),
   "?": () => showHelp(),
   Escape: () => ($("findings-list").hidden ? select(null) : showFindings(false)),
@@ -154,6 +163,7 @@ const ACTS = {
 // Keys that a focused element handles itself.
 function isTaken(event) {
   const tag = event.target.tagName;
+  if (event.target.closest("#tried")) return event.key !== "Escape";
   if (tag === "SELECT" || event.target.id === "search") return true;
   if (event.target.id === "slider") return !["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key) && event.key.startsWith("Page");
   return tag === "BUTTON" && (event.key === " " || event.key === "Enter");
@@ -167,7 +177,7 @@ function startKeys() {
     const act = ACTS[name];
     if (act) {
       event.preventDefault();
-      if (!["w", "a", "s", "d", "+", "-", "=", "0", "?", "/", "k", "m"].includes(name)) play(false);
+      if (!["w", "a", "s", "d", "+", "-", "=", "0", "?", "/", "k", "m", "v"].includes(name)) play(false);
       act();
     } else if (event.key === " ") {
       event.preventDefault();

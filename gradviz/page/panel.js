@@ -21,6 +21,14 @@ function showPanel() {
 
 const FEW_LEAVES = 6;
 
+// Why what enters the pass cannot be given other values; empty where it can.
+function whyFixed() {
+  const { again } = app.view;
+  if (!again.reason && passAgain.isReproduced(again)) return "";
+  const reason = again.reason || said("this page computes other numbers than were recorded");
+  return said("No other values can be tried here: {reason}.", { reason });
+}
+
 function stepFacts() {
   const step = now();
   if (!step) return [element("p", { class: "hint" }, said("Nothing was recorded."))];
@@ -31,6 +39,8 @@ function stepFacts() {
   // Few leaves come first; of many the layers tell more.
   const few = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined).length <= FEW_LEAVES;
   found.push(...(few ? [leafTable(), passPanel()] : [passPanel(), leafTable()]).filter(Boolean));
+  const reason = whyFixed();
+  if (reason) found.push(element("p", { class: "hint" }, reason));
   found.push(element("p", { class: "hint" }, said("Click a node to see its details. Press ? for the keys.")));
   return found;
 }

@@ -51,6 +51,7 @@ async function viewAt(position) {
 
 function index(view, position) {
   view.position = position;
+  view.lastKnown = Infinity; // with other values nothing is known behind the pass
   view.nodeOf = new Map(view.nodes.map((node) => [node.id, node]));
   for (const tree of Object.values(view.trees)) indexTree(tree);
   useTree(view, view.rolled);
@@ -130,7 +131,7 @@ const held = { until: () => Infinity };
 // The step up to which one may go that wants to go to a step.
 function allowed(step) {
   let at = step;
-  while (at > 0 && app.view.steps[at].k > held.until()) at -= 1;
+  while (at > 0 && app.view.steps[at].k > Math.min(held.until(), app.view.lastKnown)) at -= 1;
   return at;
 }
 

@@ -17,6 +17,7 @@ from gradviz.graph import model as m
 from gradviz.graph.fold import is_clearer_rolled
 from gradviz.graph.model import Graph, Node
 from gradviz.page.firsts import reasons
+from gradviz.page.other_values import other_values
 from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
 from gradviz.page.waits import waits
@@ -132,6 +133,7 @@ def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[s
         "waits": {number: shared.waits(number) for number in _passes(words.query, steps)},
         "why": reasons(graph, words, last) if trace.count else {},
         "ran": _ran(graph, events, trace),
+        "again": other_values(words, graph, backward_pass),
     }
 
 

@@ -1,0 +1,401 @@
+"""What a page needs to compute a pass again with other values: what enters it, its calls, and what was recorded of
+them.
+
+The rows of `op_rows.js` compute. Each begins with what an op takes: its inputs, `#` behind one that may be a number
+among the arguments, `?` behind one that may be missing, `*` before any number of them; then, behind a semicolon, its
+other arguments with their defaults. A call that fits no row is a reason why values cannot be changed on the page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
+from gradviz.graph.model import GRAD, OP, Graph
+from gradviz.query.changes import writes_by_any_name
+from gradviz.query.query import Query
+from gradviz.tracefile import PassInfo, Snapshot
+from gradviz.words import Words
+from gradviz.words.escape import clean, plain
+
+MOST_CALLS = 40  # of a pass: more are no graph that a learner reads
+_MOST_ELEMENTS = 4096  # of a tensor that is computed
+_MOST_ENTERED = 64  # of a tensor that enters
+_LONGEST = 200  # characters of arguments
+_ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
+_SINGLE, _DOUBLE, _TRUTH = "float32", "float64", "bool"
+
+
+class _Refused(Exception):
+    """Values of a pass cannot be changed on a page; the arguments are a text to be said and its parts."""
+
+    def __init__(self, text: str, **parts: str) -> None:
+        super().__init__(text)
+        self.text, self.parts = text, parts
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What an op takes: the names of its inputs, those of the others with their defaults."""
+
+    inputs: tuple[str, ...]
+    others: dict[str, Any]
+
+
+@cache
+def rows() -> dict[str, _Row]:
+    """What each op takes that a page can compute, by the name of the op."""
+    text = files("gradviz.page").joinpath("op_rows.js").read_text(encoding="utf-8")
+    return {name: _row(signature) for name, signature in _ROW.findall(text)}
+
+
+def only_rows(script: str, ops: Collection[str]) -> str:
+    """A script without the rows of other ops than these."""
+    lines = script.splitlines(keepends=True)
+    return "".join(line for line in lines if not (found := _ROW.match(line)) or found[1] in ops)
+
+
+def _row(signature: str) -> _Row:
+    inputs, _, others = signature.partition(";")
+    pairs = (part.partition("=") for part in others.split())
+    return _Row(
+        tuple(inputs.split()),
+        {name: ast.literal_eval(default) if default else ... for name, _, default in pairs},
+    )
+
+
+def other_values(words: Words, graph: Graph, run: PassInfo | None) -> dict[str, Any]:
+    """A pass as data that the page computes with; with a `reason` alone where it cannot."""
+    try:
+        return _Pass(words, graph, run).data()
+    except _Refused as refused:
+        return {"reason": words.say(refused.text, **refused.parts)}
+
+
+class _Pass:
+    """A pass, as far as a page can compute it."""
+
+    def __init__(self, words: Words, graph: Graph, run: PassInfo | None) -> None:
+        self.words, self.query, self.graph = words, words.query, graph
+        if run is None or run.last is None or not run.is_in_detail:
+            raise _Refused("no backward pass was recorded here to its end")
+        if sum(node.kind == OP for node in graph.nodes.values()) > MOST_CALLS:
+            raise _Refused("the graph has more than {count} operations", count=str(MOST_CALLS))
+        self.end = run.last
+        self.began = self.query.passes.began(run.number)
+        _check(self.query, graph, self.began)
+        self.edges = _places_of_edges(graph)
+        self.gradients = _produced(self.query, run.number)
+
+    def data(self) -> dict[str, Any]:
+        """The pass as plain data."""
+        calls, first = self._walk()
+        entered = [tensor for tensor in first if not any(tensor in call.outputs for call in calls)]
+        for call in calls:
+            self._check_unchanged(call.outputs[0], call.index)
+        return {
+            "began": self.began.index,
+            "end": self.end,
+            "leaves": [self._leaf(tensor, first[tensor]) for tensor in entered],
+            "calls": [self._call(call) for call in calls],
+            "roots": [
+                [root.tensor, _numbers(self._elements(root.gradient, self.began.index))]
+                for root in self.began.roots
+            ],
+            "grads": list(self._grads()),
+        }
+
+    def _walk(self) -> tuple[list[OpRan], dict[int, int]]:
+        """The calls behind the roots in the order of the run, and the event at which each tensor was first used."""
+        calls: dict[int, OpRan] = {}
+        first = {root.tensor: self.began.index for root in self.began.roots}
+        waiting = list(first)
+        while waiting:
+            made = self.query.tensors.made(waiting.pop())
+            if not isinstance(made, OpRan) or not any(made.inputs) or made.index in calls:
+                continue
+            if len(calls) == MOST_CALLS:
+                raise _Refused("the pass has more than {count} operations", count=str(MOST_CALLS))
+            if made.in_pass or set(made.inputs) & set(made.outputs):
+                raise _Refused(
+                    "{name} was made by an operation in place, or in a backward pass",
+                    name=self._called(made.outputs[0]),
+                )
+            calls[made.index] = made
+            waiting += [tensor for tensor in made.inputs if tensor]
+            for tensor in made.inputs:
+                if tensor:
+                    first[tensor] = min(made.index, first.get(tensor, made.index))
+        return [calls[event] for event in sorted(calls)], first
+
+    def _check_unchanged(self, tensor: int, since: int) -> None:
+        if any(since < event <= self.end for event in writes_by_any_name(self.query, tensor)):
+            raise _Refused("{name} was changed in place", name=self._called(tensor))
+
+    def _called(self, tensor: int) -> str:
+        return self.words.called(tensor)
+
+    def _elements(self, tensor: int, event: int) -> np.ndarray:
+        value, name = self.query.memory.value(tensor, event), self._called(tensor)
+        if value is None or value.array is None:
+            raise _Refused("the elements of {name} are not in the trace", name=name)
+        if value.array.size > _MOST_ENTERED:
+            raise _Refused("{name} has more than {count} elements", name=name, count=str(_MOST_ENTERED))
+        if value.dtype not in (_SINGLE, _DOUBLE, _TRUTH):
+            raise _Refused("{name} is of dtype {dtype}", name=name, dtype=clean(value.dtype))
+        return value.array
+
+    def _leaf(self, tensor: int, first: int) -> dict[str, Any]:
+        """A tensor that enters the pass. Its value is that at its first use."""
+        self._check_unchanged(tensor, first - 1)
+        elements = self._elements(tensor, first)
+        return {
+            "t": tensor,
+            "first": first,
+            "shape": list(elements.shape),
+            "x": _numbers(elements),
+            "dtype": _TRUTH if elements.dtype == bool else elements.dtype.name,
+        }
+
+    def _call(self, call: OpRan) -> dict[str, Any]:
+        row = rows().get(call.op)
+        if row is None:
+            raise _Refused("{op} is no operation that the page can compute", op=clean(call.op))
+        inputs, others = self._bound(call, row)
+        output = call.outputs[0]
+        value, name = self.query.memory.value(output, self.began.index), self._called(output)
+        if value is None or value.dtype not in (_SINGLE, _DOUBLE, _TRUTH):
+            raise _Refused(
+                "{name} is of dtype {dtype}", name=name, dtype="?" if value is None else clean(value.dtype)
+            )
+        if int(np.prod(value.shape)) > _MOST_ELEMENTS:
+            raise _Refused("{name} has more than {count} elements", name=name, count=str(_MOST_ELEMENTS))
+        return {
+            "op": call.op,
+            "in": inputs,
+            "o": others,
+            "out": output,
+            "shape": list(value.shape),
+            "dtype": value.dtype,
+            "is": _expected(value),
+            "flows": self._flows(call, inputs),
+        }
+
+    def _bound(self, call: OpRan, row: _Row) -> tuple[list[Any], dict[str, Any]]:
+        """The inputs of a call, tensors by number and numbers as `[number]`, and its other arguments."""
+        refused = _Refused(
+            "{op}({args}) is no call that the page can compute",
+            op=plain(call.op, 40),
+            args=plain(call.args, 60),
+        )
+        try:
+            places, named = _arguments(call.args)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
+            raise refused from None
+        inputs = _inputs(call, row, places, named)
+        others = _others(row, places, named)
+        if inputs is None or others is None:
+            raise refused
+        if call.op in ("getitem", "index"):
+            shape = self.query.trace.shape(call.inputs[0])
+            others["index"] = _steps(others["index"], () if shape is None else shape[0])
+        if others.get("index", ()) is None or not all(map(_is_plain, others.values())):
+            raise refused
+        return inputs, others
+
+    def _flows(self, call: OpRan, inputs: Sequence[Any]) -> list[Any]:
+        """For each input of a call the edges of the page along which its gradient flows, with what was recorded of it;
+        None where none does."""
+        outside: dict[int, list[Any]] = {}
+        for node in self.query.nodes.of_op(call.index):
+            edges = [edge for edge in self.query.nodes.edges(node) if edge.node]
+            places = self.edges.get(node, [])
+            known = places if len(places) == len(edges) else [None] * len(edges)
+            gradients = self.gradients.get(node, [None] * len(edges))
+            for edge, place, gradient in zip(edges, known, gradients, strict=False):
+                if edge.tensor:
+                    outside.setdefault(edge.tensor, []).append([place, gradient])
+        found = [outside[one].pop(0) if isinstance(one, int) and outside.get(one) else None for one in inputs]
+        if any(outside.values()):
+            raise _Refused("the gradients of {op} cannot be told apart", op=clean(call.op))
+        return found
+
+    def _grads(self) -> Iterator[dict[str, Any]]:
+        """The tensors that keep a gradient, with their `.grad` before, and what was recorded of the gradient."""
+        trace = self.query.trace
+        before = self.query.at(self.began.index)
+        for kind in (Kind.ACCUMULATED, Kind.RETAINED):
+            table = trace.table(kind)
+            for event in table.events[table["in_pass"] == self.began.number].tolist():
+                told = trace.event(event)
+                assert isinstance(told, (Accumulated, Retained))
+                earlier = before.grad(told.tensor)
+                if earlier and isinstance(told, Retained):
+                    raise _Refused("{name} kept a gradient before", name=self._called(told.tensor))
+                gradient = told.gradient if isinstance(told, Accumulated) else told.grad
+                yield {
+                    "t": told.tensor,
+                    "before": _numbers(self._elements(earlier, self.began.index)) if earlier else None,
+                    "is": _expected(trace.snapshot(gradient, event)),
+                }
+
+
+def _check(query: Query, graph: Graph, began: PassBegan) -> None:
+    """Raise _Refused for a pass in which more happens than that gradients flow to leaves."""
+    if began.how != "backward" or began.inputs or began.create_graph:
+        raise _Refused("the pass does more than to fill the .grad of leaves")
+    if not began.roots or not all(root.tensor and root.gradient for root in began.roots):
+        raise _Refused("the pass begins at a node, not at a tensor")
+    if graph.error or any(node.tangent is not None or node.error for node in graph.nodes.values()):
+        raise _Refused("the run has an error, or tangents")
+    if np.any(query.trace.table(Kind.HOOKED)["in_pass"] == began.number):
+        raise _Refused("hooks change its gradients")
+    if len(query.trace.indices(Kind.COLLECTIVE)):
+        raise _Refused("several ranks took part in it")
+
+
+def _places_of_edges(graph: Graph) -> dict[int, list[int | None]]:
+    """The places of the edges of each node among those of a graph, in their order."""
+    found: dict[int, list[int | None]] = {}
+    for place, edge in enumerate(graph.edges):
+        if edge.kind == GRAD and edge.source.startswith("n"):
+            found.setdefault(int(edge.source[1:]), []).append(place)
+    return found
+
+
+def _produced(query: Query, number: int) -> dict[int, list[Any]]:
+    """What was recorded of the gradients that each node of a pass gave, one for each of its edges that leads on."""
+    table = query.trace.table(Kind.PRODUCED)
+    found: dict[int, list[Any]] = {}
+    for event in table.events[table["in_pass"] == number].tolist():
+        told = query.trace.event(event)
+        assert isinstance(told, Produced)
+        found[told.node] = [
+            _expected(query.trace.snapshot(flow.gradient, event)) if flow.gradient else None
+            for flow in told.flows
+            if flow.node
+        ]
+    return found
+
+
+def _expected(value: Snapshot | None) -> Any:
+    """What was recorded of a value: the list of its elements, or their root mean square; None if nothing was."""
+    if value is None or value.stats is None:
+        return None
+    return _numbers(np.asarray(value.stats.rms))[0] if value.array is None else _numbers(value.array)
+
+
+def _numbers(array: np.ndarray) -> list[Any]:
+    """The elements of an array; what JSON has no number for, by the name that JavaScript knows."""
+    names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+    return [names.get(str(one), one) for one in np.asarray(array, np.float64).ravel().tolist()]
+
+
+# --- arguments, from their text
+
+
+def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that a text has, by place and by name. Raises ValueError or SyntaxError for what is no literal."""
+    if len(text) > _LONGEST:
+        raise ValueError("too long")
+    if text.startswith("index="):
+        inside = text.removeprefix("index=")
+        if inside.startswith("("):
+            inside = inside[1:-1]
+        taken = ast.parse(f"x[{inside}]", mode="eval").body
+        if not isinstance(taken, ast.Subscript):
+            raise ValueError("no index")
+        return [], {"index": _index(taken.slice)}
+    call = ast.parse(f"f({text})", mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError("no arguments")
+    named = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    if len(named) < len(call.keywords):
+        raise ValueError("no names")
+    return [ast.literal_eval(one) for one in call.args], named
+
+
+def _index(tree: ast.expr) -> list[Any]:
+    """The parts of an index: integers, slices, an ellipsis."""
+    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+    return [_part(part) for part in parts]
+
+
+def _part(tree: ast.expr) -> Any:
+    if isinstance(tree, ast.Slice):
+        ends = (tree.lower, tree.upper, tree.step)
+        return _slice([None if end is None else ast.literal_eval(end) for end in ends])
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "slice":
+        return _slice([ast.literal_eval(one) for one in tree.args])
+    return ast.literal_eval(tree)
+
+
+def _slice(ends: list[Any]) -> slice:
+    if not 1 <= len(ends) <= 3 or not all(end is None or type(end) is int for end in ends) or ends[2:] == [0]:
+        raise ValueError("no slice")
+    return slice(*ends)
+
+
+def _inputs(
+    call: OpRan, row: _Row, places: list[Any], named: dict[str, Any]
+) -> list[int | list[float]] | None:
+    """The inputs of a call, with the numbers among its arguments, which are taken out of them; None if they do not fit
+    a row."""
+    inputs: list[Any] = [tensor or [places.pop(0) if places else None] for tensor in call.inputs]
+    is_any = row.inputs[0].startswith("*")
+    for name in () if is_any else row.inputs[len(inputs) :]:
+        if name.endswith("#"):
+            inputs.append([places.pop(0) if places else named.pop(name[:-1], None)])
+    least = 1 if is_any else sum(not name.endswith("?") for name in row.inputs)
+    most = len(inputs) if is_any else len(row.inputs)
+    numbers = [one[0] for one in inputs if isinstance(one, list)]
+    are_numbers = all(type(one) in (int, float) and _is_plain(one) for one in numbers)
+    return inputs if least <= len(inputs) <= most and are_numbers else None
+
+
+def _others(row: _Row, places: list[Any], named: dict[str, Any]) -> dict[str, Any] | None:
+    """The other arguments of a call by name; None if they do not fit a row."""
+    rest = [name for name in row.others if name not in named]
+    if len(rest) == 1 and len(places) > 1:
+        places = [tuple(places)]  # as in reshape(2, 3)
+    if len(places) > len(rest) or named.keys() - row.others.keys():
+        return None
+    return {**row.others, **named, **dict(zip(rest, places, strict=False))}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON has a value as it is, and no text of it is long."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return bool(np.isfinite(value))
+    return value is None or isinstance(value, (bool, str)) or (type(value) is int and abs(value) < 2**53)
+
+
+def _steps(parts: Any, shape: Sequence[int]) -> list[list[int]] | None:
+    """For each dimension that an index is taken of where it begins, its step and how many it takes: 0 for one alone.
+    None for an index that is more than integers and slices."""
+    if not isinstance(parts, list) or not all(part is ... or type(part) in (int, slice) for part in parts):
+        return None
+    if ... in parts:
+        place = parts.index(...)
+        missing = len(shape) - len(parts) + 1
+        parts = [*parts[:place], *[slice(None)] * missing, *parts[place + 1 :]]
+    parts = [*parts, *[slice(None)] * (len(shape) - len(parts))]
+    if len(parts) != len(shape) or ... in parts:
+        return None
+    return [_step(part, size) for part, size in zip(parts, shape, strict=True)]
+
+
+def _step(part: int | slice, size: int) -> list[int]:
+    if isinstance(part, int):
+        return [part % max(size, 1), 1, 0]
+    start, stop, step = part.indices(size)
+    return [start, step, len(range(start, stop, step))]

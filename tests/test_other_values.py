@@ -1,0 +1,402 @@
+"""Other values on the page of a small graph: what it computes is what the engine computes with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_views import views_of
+
+from gradviz.cli.page import write_page
+from gradviz.graph.build import build
+from gradviz.page import COMPUTING
+from gradviz.page.other_values import rows
+from gradviz.sources.record import record
+from gradviz.tracefile import open_trace
+
+pytestmark = pytest.mark.slow  # a browser computes
+
+X = [[0.5, -1.5, 2.0], [3.0, 0.25, -0.75]]
+OTHER_X = [[-2.0, 1.25, 0.5], [0.125, -3.5, 1.75]]
+Y = [[1.5, 2.5, 0.5], [0.75, 1.25, 3.0]]
+OTHER_Y = [[2.0, 0.5, 1.75], [3.0, 0.25, 1.5]]
+
+# For each row a program in x and y, of 2 × 3 elements each: y has positive ones. Of rows that only PyTorch's recording
+# has the name begins with "torch".
+PROGRAMS = {
+    "add": "torch.add(x, y, alpha=3) + x[0] + 1.5",
+    "sub": "torch.sub(x, y[1:], alpha=2) - 0.5",
+    "rsub": "2 - x",
+    "mul": "x * y[0] * 0.3",
+    "div": "x / y / 3",
+    "torch rdiv": "2 / y",
+    "pow": "x**3 + x**0 + y**x",
+    "maximum": "torch.maximum(x, y)",
+    "minimum": "torch.minimum(x, y)",
+    "neg": "-x",
+    "exp": "x.exp()",
+    "expm1": "x.expm1()",
+    "log": "y.log()",
+    "log1p": "y.log1p()",
+    "log2": "y.log2()",
+    "log10": "y.log10()",
+    "sqrt": "y.sqrt()",
+    "rsqrt": "y.rsqrt()",
+    "torch square": "x.square()",
+    "reciprocal": "x.reciprocal()",
+    "abs": "x.abs()",
+    "sin": "x.sin()",
+    "cos": "x.cos()",
+    "tan": "x.tan()",
+    "atan": "x.atan()",
+    "sinh": "x.sinh()",
+    "cosh": "x.cosh()",
+    "tanh": "x.tanh()",
+    "sigmoid": "x.sigmoid()",
+    "relu": "x.relu()",
+    "leaky_relu": "F.leaky_relu(x, 0.2)",
+    "silu": "F.silu(x)",
+    "softplus": "F.softplus(x, 2, 1)",
+    "clamp": "x.clamp(min=-1) + x.clamp(0, 2)",
+    "torch gt": "torch.where(x > y, x, y)",
+    "torch ge": "torch.where(x >= 0.5, x, y)",
+    "torch lt": "torch.where(x < y, x, 2 * y)",
+    "torch le": "torch.where(x <= y, y, x)",
+    "torch where": "torch.where(x > 0, x * 2, y)",
+    "detach": "x * x.detach()",
+    "clone": "x.clone()",
+    "mse_loss": "F.mse_loss(x, y) + F.mse_loss(x, y, reduction='sum') + F.mse_loss(x, y, reduction='none')",
+    "torch l1_loss": "F.l1_loss(x, y)",
+    "sum": "x.sum() + x.sum(1, keepdim=True) + x.sum((0, 1))",
+    "mean": "x.mean() + x.mean(0)",
+    "prod": "x.prod() + x.prod(1, keepdim=True)",
+    "var": "x.var() + x.var(1, keepdim=True)",
+    "std": "x.std() + x.std(0)",
+    "amax": "x.amax(1, keepdim=True)",
+    "amin": "x.amin(0)",
+    "max": "x.max() + x.max(1, keepdim=True).values",
+    "min": "x.min() + x.min(0).values",
+    "logsumexp": "x.logsumexp(1, keepdim=True)",
+    "softmax": "x.softmax(1) * y",
+    "log_softmax": "x.log_softmax(0) * y",
+    "cumsum": "x.cumsum(1) * y",
+    "reshape": "x.reshape(3, 2) @ y",
+    "torch view": "x.view(3, 2) @ y",
+    "torch flatten": "x.flatten() * y.flatten()",
+    "squeeze": "x[:1].squeeze() * y",
+    "unsqueeze": "x.unsqueeze(1) * y",
+    "t": "x.t() @ y",
+    "torch T": "x.T @ y",
+    "torch mT": "x.mT @ y",
+    "transpose": "x.transpose(0, -1) @ y",
+    "permute": "x.permute(1, 0) @ y",
+    "expand": "x[0].expand(2, 3) * y",
+    "select": "x.select(1, -1)[:, None] * y",
+    "torch narrow": "x.narrow(1, 1, 1) * y",
+    "torch getitem": "x[1, 2] * y + x[..., -1:] * x[:, ::2].sum() + x[1]",
+    "index": "x[:, ::2].sum() * y + x[1:]",
+    "cat": "torch.cat([x, y, x], 1).reshape(3, 6).softmax(0)",
+    "stack": "torch.stack([x, y], -1).softmax(0)",
+    "dot": "torch.dot(x[0], y[1]) * x",
+    "mv": "x @ y[0]",
+    "mm": "x @ y.t()",
+    "addmm": "torch.addmm(x[0, :2], x, y.t())",
+    "torch linear": "F.linear(x, y, x[0, :2]) + F.linear(x, y) + F.linear(x[1], y, y[1, :2])",
+}
+ROWS = {name.removeprefix("torch ") for name in PROGRAMS}
+WRITTEN = """\
+import {torch} as torch
+import {torch}.nn.functional as F
+
+x = torch.tensor({x}, requires_grad=True)
+y = torch.tensor({y}, requires_grad=True)
+z = {program}
+loss = (z * z).sum() + z.sum()
+loss.backward()
+"""
+COMPUTED = """([again, others]) => {
+  const entered = passAgain.recordedLeaves(again);
+  for (const [name, list] of Object.entries(others)) entered.set(Number(name), list);
+  const { values, sums, flows } = passAgain.computedPass(again, entered);
+  return {
+    reproduced: passAgain.isReproduced(again),
+    values: again.calls.map((call) => [...values.get(call.out).x]),
+    grads: again.grads.map(({ t }) => [...sums.get(t)]),
+    flows: again.calls.map((call) => call.flows.map((flow) => flow && [...flows.get(flow).x])),
+  };
+}"""
+
+
+def again_of(tmp_path: Path, name: str, text: str) -> dict[str, Any]:
+    """What the page of a program has to compute its pass again."""
+    script = tmp_path / f"{name}.py"
+    script.write_text(text)
+    trace = tmp_path / f"{name}.gradviz"
+    with record(trace):
+        exec(compile(text, str(script), "exec"), {"__name__": "__main__"})
+    with open_trace(trace) as recorded:
+        page = tmp_path / f"{name}.html"
+        write_page(recorded, lambda number: build(recorded, number), None, page)
+    return json.loads(views_of(page.read_text(encoding="utf-8"))[0])["again"]
+
+
+@pytest.fixture(scope="module")
+def computing(browser: Any) -> Any:
+    """A tab with the scripts that compute a pass."""
+    scripts = [files("gradviz.page").joinpath(f"{name}.js").read_text(encoding="utf-8") for name in COMPUTING]
+    tab = browser.new_page()
+    tab.evaluate(
+        "window.passAgain = (() => {"
+        + "\n".join(scripts)
+        + "; return { computedPass, isReproduced, recordedLeaves }; })()"
+    )
+    yield tab
+    tab.close()
+
+
+def assert_near(computed: Any, told: Any) -> None:
+    """Compare elements, or their root mean square, with those that were recorded."""
+    if told is None:
+        return
+    if not isinstance(told, list):
+        computed, told = [math.sqrt(sum(one * one for one in computed) / len(computed))], [told]
+    told = [float(one) for one in told]
+    scale = max((abs(one) for one in told if math.isfinite(one)), default=0.0)
+    assert computed == pytest.approx(told, rel=1e-5, abs=1e-6 * scale, nan_ok=True)
+
+
+def test_each_row_has_a_program() -> None:
+    assert rows().keys() - ROWS == {
+        "matmul",
+        "contiguous",
+    }  # recordings name them mm and clone, or not at all
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_row_computes_what_the_engine_does_with_other_values(
+    name: str, computing: Any, tmp_path: Path
+) -> None:
+    engine = "torch" if name.startswith("torch ") else "gradviz.engine"
+    pytest.importorskip(engine)
+    program = PROGRAMS[name]
+    was, now = (
+        again_of(tmp_path, run, WRITTEN.format(torch=engine, x=x, y=y, program=program))
+        for run, x, y in (("was", X, Y), ("now", OTHER_X, OTHER_Y))
+    )
+    assert "reason" not in was, was
+    assert name.removeprefix("torch ") in {call["op"] for call in was["calls"]}
+    others = {leaf["t"]: other["x"] for leaf, other in zip(was["leaves"], now["leaves"], strict=True)}
+    found = computing.evaluate(COMPUTED, [was, others])
+    assert found["reproduced"]
+    for call, values, flows in zip(now["calls"], found["values"], found["flows"], strict=True):
+        assert_near(values, call["is"])
+        for flow, told in zip(flows, call["flows"], strict=True):
+            assert (flow is None) == (told is None)
+            if told is not None:
+                assert_near(flow, told[1])
+    assert len(now["grads"]) >= 1
+    for gradient, told in zip(found["grads"], now["grads"], strict=True):
+        assert_near(gradient, told["is"])
+
+
+# --- the page in a browser
+
+
+SMALL = """\
+import gradviz.engine as torch
+
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+w = torch.tensor(3.0, requires_grad=True)
+y = x * w
+y.retain_grad()
+loss = (y**2).sum()
+loss.backward()
+with torch.no_grad():
+    w -= 0.1 * w.grad
+"""
+
+
+class Tab:
+    """A page of a program in a browser, and what went wrong in it."""
+
+    def __init__(self, browser: Any, tmp_path: Path, text: str) -> None:
+        again_of(tmp_path, "small", text)
+        self.tab = browser.new_page(viewport={"width": 1280, "height": 720})
+        self.wrong: list[str] = []
+        self.tab.on("console", lambda told: self.wrong.append(told.text) if told.type == "error" else 0)
+        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.tab.goto((tmp_path / "small.html").as_uri())
+        self.tab.wait_for_selector("body[data-ready]")
+
+    def set(self, name: str, value: str) -> None:
+        """Type a value into the field of an element."""
+        self.tab.locator(f'#tried input[type="number"][aria-label="{name}"]').fill(value)
+
+    def shown(self) -> str:
+        """All that the picture and the panels say."""
+        return "\n".join(self.tab.locator("#graph text, #facts, #sentence, #notes").all_text_contents())
+
+    def box(self, name: str) -> str:
+        """What stands in the box of a tensor."""
+        return self.tab.locator(f'#nodes > g:has(text:text-is("{name}"))').first.text_content()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Any:
+    """Opens the page of a program; when the test is over, nothing may have gone wrong in it."""
+    tabs: list[Tab] = []
+
+    def open_page(text: str) -> Tab:
+        tabs.append(Tab(browser, tmp_path, text))
+        return tabs[-1]
+
+    yield open_page
+    for one in tabs:
+        assert one.wrong == []
+        one.tab.close()
+
+
+def test_values_and_gradients_follow_a_value_that_is_typed(opened: Any) -> None:
+    page = opened(SMALL)
+    page.tab.keyboard.press("v")
+    page.set("w", "5")
+    assert "scalar = 5" in page.box("w")
+    assert ".grad = 50" in page.box("w")  # Σ 2 x² w
+    assert "[2] = [5, 10]" in page.box("y")
+    assert ".grad = [10, 20]" in page.box("y")  # retained
+    assert ".grad = [50, 100]" in page.box("x")
+    assert "scalar = 125" in page.box("loss")
+
+
+def test_a_value_is_dragged_by_the_keyboard(opened: Any) -> None:
+    page = opened(SMALL)
+    page.tab.keyboard.press("v")
+    page.tab.locator('#tried input[aria-label="w"]').first.focus()
+    page.tab.locator("#tried-drag").focus()
+    page.tab.keyboard.press("ArrowRight")
+    assert "scalar = 3.06" in page.box("w")
+    assert ".grad = 30.6" in page.box("w")
+
+
+def test_no_number_of_the_recording_stays_beside_other_values(opened: Any) -> None:
+    page = opened(SMALL)
+    recorded = page.tab.locator("#graph").text_content()
+    assert "[3, 6]" in recorded
+    page.set("x[0]", "0.125")
+    page.set("x[1]", "0.25")
+    count = int(page.tab.get_attribute("#slider", "max")) + 1
+    seen = ""
+    page.tab.keyboard.press("Escape")
+    page.tab.locator("#stage").focus()
+    page.tab.keyboard.press("Home")
+    for _ in range(count):
+        seen += page.shown()
+        page.tab.keyboard.press("ArrowRight")
+    assert ".grad = [2.25, 4.5]" in seen
+    for stale in ("[3, 6]", "[18, 36]", "[6, 12]", "= 45", "= 30", "[9, 36]", "= 0 "):
+        assert stale not in seen
+
+
+def test_nothing_is_shown_behind_the_end_of_the_pass_until_values_are_set_back(opened: Any) -> None:
+    page = opened(SMALL)
+    page.set("w", "5")
+    page.tab.keyboard.press("Escape")
+    page.tab.locator("#stage").focus()
+    page.tab.keyboard.press("End")
+    assert "ends" in page.tab.inner_text("#sentence")
+    before = page.tab.inner_text("#position")
+    page.tab.keyboard.press("k")
+    assert "set them back first" in page.tab.inner_text("#note")
+    page.tab.click("#tried-back")
+    assert "scalar = 3" in page.box("w")
+    page.tab.locator("#stage").focus()
+    page.tab.keyboard.press("End")
+    assert page.tab.inner_text("#position") != before
+
+
+def test_values_set_back_give_the_page_as_it_was(opened: Any) -> None:
+    page = opened(SMALL)
+    page.tab.keyboard.press("Home")
+    as_recorded = page.shown()
+    page.set("w", "5")
+    assert page.shown() != as_recorded
+    page.set("w", "3")
+    assert page.shown() == as_recorded
+
+
+def test_a_gradient_is_added_to_that_of_an_earlier_pass(opened: Any) -> None:
+    page = opened(
+        "import gradviz.engine as torch\n"
+        "x = torch.tensor(2.0, requires_grad=True)\n"
+        "(x * 3).backward()\n"
+        "y = x * x\n"
+        "y.backward()\n"
+    )
+    page.tab.keyboard.press("]")
+    page.tab.wait_for_selector("body:not([data-busy])")
+    page.set("x", "10")
+    assert ".grad = 23" in page.box("x")  # 3 of the recording, and 2 x
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("y = F.gelu(x)", "gelu is no operation that the page can compute"),
+        ("y = torch.div(x, 0.3, rounding_mode='floor') + x", "is no call that the page can compute"),
+        ("y = x * 2; y.mul_(3)", "in place"),
+        ("y = x * torch.ones(2, 100).sum(1); y.register_hook(lambda g: 2 * g)", "hooks change its gradients"),
+        ("y = x * torch.arange(2)", "dtype int64"),
+        ("y = x * torch.ones(65, 2)", "the elements of torch.ones(65, 2) are not in the trace"),
+    ],
+)
+def test_a_pass_that_cannot_be_computed_says_why(opened: Any, program: str, reason: str) -> None:
+    page = opened(
+        "import gradviz.engine as torch\nimport gradviz.engine.nn.functional as F\n"
+        f"x = torch.tensor([1.0, 2.0], requires_grad=True)\n{program}\ny.sum().backward()\n"
+    )
+    told = page.tab.inner_text("#facts")
+    assert "No other values can be tried here:" in told
+    assert reason in told
+    assert page.tab.locator("#tried input").count() == 0
+    assert "passAgain = " not in page.tab.content()  # the scripts are not even there
+
+
+def test_a_page_that_computes_other_numbers_than_were_recorded_offers_nothing(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gradviz.page import other_values
+
+    numbers = other_values._numbers
+    monkeypatch.setattr(other_values, "_expected", lambda value: [2 * one for one in numbers(value.array)])
+    page = opened(SMALL)
+    assert "this page computes other numbers than were recorded" in page.tab.inner_text("#facts")
+    assert page.tab.locator("#tried input").count() == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "1e999",
+        "alpha=1e999",
+        "alpha={1}",
+        "alpha=1j",
+        "alpha=b'x'",
+        "(" * 150,
+        "1,2,3,4",
+        "...",
+        "alpha=10**9",
+    ],
+)
+def test_arguments_that_are_no_plain_numbers_are_refused(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gradviz.page import other_values
+
+    read = other_values._arguments
+    monkeypatch.setattr(other_values, "_arguments", lambda text: read(arguments))
+    text = SMALL.replace("y = x * w", "y = torch.add(x, w)")
+    assert "is no call that the page can compute" in again_of(tmp_path, "odd", text)["reason"]

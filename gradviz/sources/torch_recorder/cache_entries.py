@@ -136,7 +136,7 @@ class Entries:
         made = []
         for fn in sorted(found, key=lambda fn: records[fn].number):
             edges = len(fn.next_functions)
-            own = rule if len(found) == 1 and rule.inputs else rule_of_node(records[fn].name, edges)
+            own = rule if len(found) == 1 and rule.inputs else rule_of_node(fn, records[fn].name, edges)
             saved = self._names_of_saved(fn, (*inputs, *outputs))
             made.append(Made(type(fn), records[fn].name, edges, own, saved))
         return tuple(made)

@@ -252,7 +252,7 @@ class Forward(TorchFunctionMode):
     ) -> None:
         """An op made one tensor and one node."""
         fn, record, nexts = node
-        rule = rule if rule.inputs else rule_of_node(record.name, len(nexts))
+        rule = rule if rule.inputs else rule_of_node(fn, record.name, len(nexts))
         record.put(out.output_nr, state.tensor)
         identity = self.identity
         edges = identity.edges_of(nexts, numbers)

@@ -352,7 +352,7 @@ class Identity:
         for fn, record, edges in nodes:
             self.listener.node(
                 where, record.number, record.name, op,
-                rule if len(nodes) == 1 and rule.inputs else rule_of_node(record.name, len(edges), rule),
+                rule if len(nodes) == 1 and rule.inputs else rule_of_node(fn, record.name, len(edges), rule),
                 record.outputs(),
                 edges_of(self.edges_of(edges)), self.saved.by(fn, candidates),
             )  # fmt: skip

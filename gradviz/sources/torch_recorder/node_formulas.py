@@ -12,6 +12,7 @@ from typing import Any
 from gradviz.events.field_types import Rule
 from gradviz.events.filled_formula import with_values
 from gradviz.events.listener import NO_RULE
+from gradviz.sources.torch_recorder.node_words import in_words
 
 _FILE = Path(__file__).parent.parent / "formulas.json"
 _PLAIN = (int, float, str, bool, type(None))
@@ -24,6 +25,8 @@ _TENSORS = {"condition", "indices", _TARGET}  # arguments that are never numbers
 _OF_CROSS_ENTROPY = Rule((("x", "(softmax(x) − one-hot) / N"), ("target", "")))
 _PLAIN_LOSS = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
 _UNKNOWN: Any = object()
+_ALSO_CALLED = {"ord": ("p",)}  # what nodes call an argument
+_WORDS_OF = {"reduction": ("none", "mean", "sum"), "mode": ("sum", "mean", "max")}  # nodes keep their numbers
 
 
 @cache
@@ -51,6 +54,8 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
         named.update((argument, value) for argument, value in _DEFAULTS.items() if argument in row["args"])
     defaults = _DEFAULTS_OF.get(name.rstrip("_"), {})
     found = NO_RULE if row is None else _filled(row, given, named, defaults)
+    if not any(text for _, text in found.inputs):
+        return NO_RULE  # it depends on what the call does not say, but perhaps the node
     return _of_mean(found) if name == "nll_loss" and _is_plain_loss(args, kwargs) else found
 
 
@@ -71,12 +76,42 @@ def _by_node() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@cache
-def rule_of_node(name: str, edges: int, of: Rule = NO_RULE) -> Rule:
+def rule_of_node(fn: Any, name: str, edges: int, of: Rule = NO_RULE) -> Rule:
     """The rule of a node by its name, where the op that made it does not tell: it made several, or goes by another name
-    (`x[0]` makes SelectBackward0). `of` is the rule of that op. Formulas that depend on arguments are left empty."""
+    (`x[0]` makes SelectBackward0). `of` is the rule of that op. What a formula depends on is asked of the node."""
+    name = name.removesuffix("_copy")  # of what torch.func makes of a view
+    asked = _asked_of(name, edges)
+    kept = tuple((argument, _kept(fn, argument)) for argument in asked) if asked else ()
+    return _rule_of_kind(name, edges, of, kept)
+
+
+@cache
+def _asked_of(name: str, edges: int) -> tuple[str, ...]:
+    """The arguments that the formulas of a kind of node depend on."""
     row = _row(_by_node().get(name, []), edges, False, {})
-    found = NO_RULE if row is None else _filled(row, (), {})
+    texts = () if row is None else row["texts"]
+    return tuple(row["args"]) if row is not None and not all(isinstance(text, str) for text in texts) else ()
+
+
+def _kept(fn: Any, argument: str) -> Any:
+    """An argument of the op of a node, as the node has it; _UNKNOWN if it has none that is plain."""
+    for name in (argument, *_ALSO_CALLED.get(argument, ())):
+        if hasattr(fn, f"_raw_saved_{name}"):  # a tensor: to read it would call the program's hooks
+            continue
+        value = getattr(fn, f"_saved_{name}", _UNKNOWN)
+        if value is not _UNKNOWN and isinstance(value, _PLAIN):
+            words = _WORDS_OF.get(argument, ())
+            return words[value] if isinstance(value, int) and 0 <= value < len(words) else value
+    return _UNKNOWN
+
+
+@cache
+def _rule_of_kind(name: str, edges: int, of: Rule, kept: tuple[tuple[str, Any], ...]) -> Rule:
+    row = _row(_by_node().get(name, []), edges, False, {})
+    known = {argument: value for argument, value in kept if value is not _UNKNOWN}
+    found = NO_RULE if row is None else _filled(row, (), known)
+    if not all(text for argument, text in found.inputs if argument != _TARGET) or not found.inputs:
+        found = in_words(name, edges)
     return _of_mean(found) if of == _OF_CROSS_ENTROPY else found
 
 
@@ -84,7 +119,7 @@ def rule_in_derivative(name: str, edges: int, numbers: Mapping[str, Any]) -> Rul
     """The rule of a node that a derivative consists of, by its name and by the numbers that it keeps."""
     values = dict(numbers) | ({"number": numbers["other"]} if "other" in numbers else {})
     row = _row(_by_node().get(name, []), edges, False, values)
-    return NO_RULE if row is None else _filled(row, (), values)
+    return in_words(name, edges) if row is None else _filled(row, (), values)
 
 
 def _of_mean(rule: Rule) -> Rule:

@@ -1,4 +1,4 @@
-"""The rules, the most exact and the gravest first: of two findings of one severity, the first rule's comes first."""
+"""The rules, the most exact and the gravest first. Findings of the same severity are sorted in this order."""
 
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rules import (

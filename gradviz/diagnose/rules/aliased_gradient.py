@@ -1,8 +1,8 @@
-"""`aliased-gradient`: one tensor is the gradient under two names, so that what changes one changes the other: two
-leaves that were given the same `.grad`, or a variable that keeps `x.grad` while later passes add to it.
+"""`aliased-gradient`: two names refer to one gradient tensor, so that a change through one name is seen through the
+other: two leaves that were given the same `.grad`, or a variable that keeps `x.grad` while later passes add to it.
 
 Why it is bad: `b.grad = a.grad` and `first = x.grad` copy no numbers. backward() adds to `.grad` in place and
-`zero_()` clears it in place, so the other name has the new numbers too.
+`zero_()` clears it in place, so both names have the new numbers.
 
 Example:
 
@@ -14,8 +14,8 @@ Example:
 
 Cure: keep a copy: `first = w.grad.clone()`.
 
-Not reported: leaves that share a `.grad` of which only one gets gradients; a variable that is not read after the
-change, or whose name says that it is a sum (`total`, `accumulated`).
+Not reported: leaves that share a `.grad`, if only one of them gets gradients; a variable that is not read after the
+change, or that is named as a sum (`total`, `accumulated`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
 
 
 def _kept(case: Case) -> Iterator[Found]:
-    """Variables that keep `.grad` of a leaf, and are read after it has changed in place."""
+    """Variables that keep the `.grad` of a leaf and are read after the gradient has changed in place."""
     for kept in kept_gradients(case.query):
         if _SUM.search(kept.name):
             continue

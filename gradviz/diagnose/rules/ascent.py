@@ -14,9 +14,9 @@ Example:
 
 Cure: subtract: `w -= 0.1 * w.grad`.
 
-Not reported: an optimizer with `maximize=True`; a step by the sign of the gradient, as attacks take it; what is
-maximised under a name that says no loss, cost or error, or the negative of one; an input or a multiplier that moves
-uphill while other parameters behind the same loss do not: attacks, dreams, and the player of a game who maximises.
+Not reported: an optimizer with `maximize=True`; a step by the sign of the gradient, as in an attack; a root that is
+not named loss, cost or error, or is named the negative of a loss; an input or a multiplier that moves uphill while
+other parameters behind the same loss do not: attacks, dreams, and the player of a game who maximises.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _climbs(case: Case, leaf: int, event: int) -> bool:
 
 
 def _is_meant(case: Case, leaf: int, climbing: set[int]) -> bool:
-    """Whether a leaf moves uphill on purpose: its name says so, or the root of its first pass was computed from other
-    parameters too that do not climb, whether they are frozen or learn."""
+    """Whether a leaf moves uphill on purpose: it is named so, or the root of its first pass was also computed from
+    parameters that do not climb, frozen or trained."""
     if _PERTURBED.search(case.query.names.of(leaf) or ""):
         return True
     came = case.trace.table(Kind.ACCUMULATED)
@@ -108,7 +108,7 @@ def _is_meant(case: Case, leaf: int, climbing: set[int]) -> bool:
 
 
 def _reads_a_frozen_parameter(case: Case, pass_number: int, climbing: set[int]) -> bool:
-    """Whether an op of a pass reads a parameter of a module that does not climb."""
+    """Whether an op behind the root of a pass reads a parameter of a module, and the parameter does not climb."""
     received = case.trace.table(Kind.RECEIVED)
     for node in distinct(received["node"][received["in_pass"] == pass_number]).tolist():
         event = case.query.nodes.op(node)
@@ -122,7 +122,8 @@ def _reads_a_frozen_parameter(case: Case, pass_number: int, climbing: set[int]) 
 
 
 def _losses(case: Case, leaf: int) -> list[float]:
-    """The roots of the passes that gave a leaf a gradient, in order; empty if one of them is no loss, or not known."""
+    """The values of the roots of all passes that gave a leaf a gradient, in order. Empty if a root is no loss, or if
+    its value is not known."""
     came = case.trace.table(Kind.ACCUMULATED)
     values: list[float] = []
     for pass_number in distinct(came["in_pass"][came["tensor"] == leaf]).tolist():

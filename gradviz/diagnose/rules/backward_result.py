@@ -1,8 +1,8 @@
-"""`backward-result`: the program uses what backward() returned, which is None, or takes the tuple that
-torch.autograd.grad() returned for a gradient.
+"""`backward-result`: the program uses the result of backward(), which is None, or treats the tuple that
+torch.autograd.grad() returned as a gradient.
 
-Why it is bad: backward() returns nothing. It adds the gradients to `.grad` of the leaves, and the variable that it
-is assigned to holds None. grad() returns a tuple, with one gradient for each input.
+Why it is bad: backward() returns nothing. It adds the gradients to `.grad` of the leaves, and a variable that its
+result is assigned to holds None. grad() returns a tuple, with one gradient for each input.
 
 Example:
 
@@ -14,8 +14,8 @@ Example:
 Cure: read `.grad` of the leaves after backward(), or call `torch.autograd.grad`, and take its tuple apart:
 `(g,) = torch.autograd.grad(y, x)`.
 
-Not reported: a call whose result is dropped, or assigned to a name that begins with `_`; a method called `backward`
-of something that is no tensor.
+Not reported: a call whose result is dropped, or assigned to a name that begins with `_`; a method `backward` of an
+object that is not a tensor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _of_tuples(case: Case) -> Iterator[Found]:
-    """Calls of grad() whose tuple ended the program."""
+    """Calls of grad() whose tuple was used as a gradient in the statement that ended the program."""
     for value in case.query.of(wrong_values):
         call = value.origin
         if value.type != "tuple" or not isinstance(call, ast.Call) or value.failure.site is None:
@@ -92,7 +92,7 @@ def _of_nothing(case: Case) -> Iterator[Found]:
 
 
 def _used_in_the_last_line(case: Case) -> set[int]:
-    """The lines of calls of backward() whose None ended the program."""
+    """The lines of the calls of backward() whose None was used in the statement that ended the program."""
     return {
         value.origin_line
         for value in case.query.of(wrong_values)
@@ -116,7 +116,8 @@ def _is_of_root(case: Case, call: ast.expr, number: int) -> bool:
 
 
 def _first_leaf(case: Case, number: int) -> str:
-    """The name of the first leaf that a pass gave a gradient to; empty if it has none."""
+    """The name of the first leaf with a name among the leaves that a pass gave a gradient to; empty if there is
+    none."""
     came = case.trace.table(Kind.ACCUMULATED)
     leaves = sorted(came["tensor"][came["in_pass"] == number].tolist())
     return next((clean(name) for leaf in leaves if (name := case.query.names.of(leaf))), "")

@@ -73,7 +73,7 @@ def _keeping(case: Case, earlier: int) -> str:
 
 
 def _cure(case: Case, error: Failure, earlier: int) -> str:
-    """What to detach: the tensors with a name that this pass has from before the end of the earlier one."""
+    """The cure that detaches a named tensor through which this pass reaches the graph of the earlier pass."""
     run = case.query.passes.by_number.get(earlier)
     if run is None or not error.number:
         return _UNNAMED
@@ -94,8 +94,8 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
 
 
 def _start_of_round(case: Case, error: Failure, name: str) -> str:
-    """Where a state is detached in each iteration: before the first line of the innermost loop around the pass; empty
-    where the source has no such loop, or the loop does not call the state by this name."""
+    """The place to detach a state in each iteration: before the first line of the innermost loop around the pass. Empty
+    if the source has no loop there, or if the loop does not use this name for the state."""
     if error.site is None:
         return ""
     place = error.site.place

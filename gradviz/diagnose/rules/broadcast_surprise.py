@@ -1,9 +1,9 @@
 """`broadcast-surprise`: a prediction of shape (N, 1) meets a target of shape (N,), or the other way round, and
-broadcasting makes (N, N) of them on the way to a scalar root. A function that compares each element of a
-prediction with one of a target is accused of any two shapes that broadcasting makes larger than both.
+broadcasting makes (N, N) of them on the way to a scalar root. For a function that compares each element of the
+prediction with one element of the target, any two shapes are reported whose broadcast is larger than both.
 
-Why it is bad: each prediction is compared with each target, so that the model learns to predict the mean of
-all, and nothing raises.
+Why it is bad: each prediction is compared with each target, so that the model learns to predict the mean of all
+targets, and nothing raises.
 
 Example:
 
@@ -15,8 +15,8 @@ Example:
 
 Cure: give both the same shape: `prediction.squeeze(1)` or `target.unsqueeze(1)`.
 
-Not reported: two sides that both require grad, or neither, and a 1 that an op has put there on purpose
-(`unsqueeze`, `keepdim=True`), as for all pairs.
+Not reported: two sides that both require grad, or that both do not; a dimension of size 1 that an op has made on
+purpose (`unsqueeze`, `keepdim=True`), as for a comparison of all pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gradviz.words.escape import clean
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
 _ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
-_OPS = 64  # of a line that are looked at
+_OPS = 64  # the most ops of one line that are looked at
 _EXPANDING = "expand"
 
 
@@ -67,7 +67,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _cure(case: Case, op: OpRan, sides: list[int]) -> str:
-    """The side that has a dimension less, with one more, as it stands in the line; else what to do in general."""
+    """The operand with fewer dimensions, as the line has it, with `.unsqueeze(-1)`. General advice if the line does not
+    show the operands."""
     expression = expression_at(case.query, op.site)
     if isinstance(expression, ast.BinOp):
         operands = [expression.left, expression.right]
@@ -83,7 +84,7 @@ def _cure(case: Case, op: OpRan, sides: list[int]) -> str:
 
 
 def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarray:
-    """For each op, whether its operands give at least a matrix of N rows and N columns, or a scalar (a loss)."""
+    """For each op, whether its result is a matrix of N rows and N columns, N > 1, or a scalar (a loss)."""
     rows = case.trace.states.rows_of(results, events)
     table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
     for number, form in case.trace.forms.items():
@@ -93,7 +94,8 @@ def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarra
 
 
 def _unexpanded(case: Case, tensor: int, site: int) -> int:
-    """A tensor before it was expanded at the same site, as a loss does itself."""
+    """The tensor that a tensor was expanded from at the same site, as a loss function expands its inputs; else the
+    tensor itself."""
     made = op_of(case.query, tensor) if tensor else None
     return made.inputs[0] if made is not None and made.op == _EXPANDING and made.site == site else tensor
 
@@ -117,7 +119,7 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
 
 
 def _grows(shapes: list[tuple[int, ...]]) -> bool:
-    """Whether broadcasting makes more elements of two shapes than either has."""
+    """Whether the broadcast of two shapes has more elements than each of them."""
     try:
         together = np.broadcast_shapes(*shapes)
     except ValueError:
@@ -126,7 +128,7 @@ def _grows(shapes: list[tuple[int, ...]]) -> bool:
 
 
 def _is_index(case: Case, tensor: int) -> bool:
-    """Whether a tensor has integers: classes, to which nothing is compared."""
+    """Whether a tensor has integers: they number classes and are no targets of a regression."""
     form = case.trace.states.form(case.trace.states.first(tensor))
     return form is not None and "int" in form.dtype
 

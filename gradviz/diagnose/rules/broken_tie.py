@@ -1,9 +1,9 @@
 """`broken-tie`: a parameter was made as a copy of another parameter of the same network
-(`nn.Parameter(w.clone())`, `out.weight = copy.deepcopy(embed.weight)`), and both are trained: they part with
-the first step.
+(`nn.Parameter(w.clone())`, `out.weight = copy.deepcopy(embed.weight)`), and both are trained: they differ from the
+first step on.
 
-Why it is bad: the tie that was meant holds for no step: there are twice as many parameters, and they learn
-apart.
+Why it is bad: the two weights were meant to be one. Instead there are twice as many parameters, and each learns by
+itself.
 
 Example:
 
@@ -24,8 +24,8 @@ Example:
 
 Cure: use the same Parameter in both places: `self.out.weight = self.embed.weight`.
 
-Not reported: copies of whole layers, as in a stack of equal ones, and values to begin with, which the program
-changes before it trains: with noise, a factor. An initialiser that goes over all layers is no such change.
+Not reported: copies of whole layers, as in a stack of equal layers; copies that the program changes before it trains,
+with noise or a factor. An initialiser that runs over all layers does not count as a change.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _source(case: Case, leaf: int) -> int:
-    """The other trained parameter that a trained one was copied from; 0 if there is none."""
+    """The other trained parameter that this parameter was copied from; 0 if there is none."""
     source = original(case.query, leaf)
     return source if source in case.training.trained and source != leaf else 0
 
 
 def _alone(case: Case, leaf: int) -> bool:
-    """Whether a parameter was copied on its own: a layer that is copied brings all its parameters."""
+    """Whether a parameter was copied on its own. A copy of a layer copies all its parameters at one line."""
     made = case.query.tensors.maker(leaf)
     site = case.trace.events["site"][made] if made is not None else 0
     others = [
@@ -86,8 +86,8 @@ def _alone(case: Case, leaf: int) -> bool:
 
 
 def _changed_before_training(case: Case, leaf: int) -> bool:
-    """Whether the program changes a parameter before the first pass that gives it a gradient, otherwise than by
-    initialising it anew, as what goes over all layers of a network does."""
+    """Whether the program changes a parameter before the first pass that gives it a gradient. A random initialisation
+    does not count: a loop over all layers initialises the copy too."""
     writers = map(case.query.tensors.writer, _writes_before_training(case, leaf))
     return any(writer not in RANDOM_STARTS for writer in writers)
 
@@ -99,7 +99,8 @@ def _writes_before_training(case: Case, leaf: int) -> list[int]:
 
 
 def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
-    """Whether two parameters look like one: both in one network, read by different lines in the same pass."""
+    """Whether two parameters look as if they were meant to be one: they are in one network, ops read both, and a pass
+    gives both a gradient."""
     names = [case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in (leaf, source)]
     together = len(common(_passes(case, leaf), _passes(case, source))) >= 1
     return together and names[0] == names[1] and bool(below.readers(leaf)) and bool(below.readers(source))

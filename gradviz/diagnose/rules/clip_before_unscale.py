@@ -1,5 +1,5 @@
-"""`clip-before-unscale`: gradients are clipped while they still carry the scale of the loss: only afterwards a
-gradient scaler, or a division by the same number, takes it away, before the step.
+"""`clip-before-unscale`: gradients are clipped while they still carry the scale of the loss. A gradient scaler, or a
+division by the scale, takes the scale away only afterwards, before the step.
 
 Why it is bad: the limit is compared with gradients that are thousands of times too large: nearly each step is
 clipped to nearly nothing.
@@ -21,7 +21,7 @@ Example:
 
 Cure: call `scaler.unscale_(optimizer)` before `clip_grad_norm_`, or divide the gradients by the scale first.
 
-Not reported: clipping without a scale, or after it was taken away.
+Not reported: clipping without a scale, or after the scale was taken away.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gradviz.sets import contained, distinct
 
 _UNSCALING = "_amp_foreach_non_finite_check_and_unscale_"
 _CLIPPING = {"clip_grad_norm_", "clip_grad_value_", "clamp_", "clip_", "clamp_min_", "clamp_max_"}
-_LEAST = 2.0  # a scale
+_LEAST = 2.0  # the smallest factor that counts as a scale
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -72,7 +72,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _clips(case: Case, event: int) -> bool:
-    """Whether an event clips gradients: by its own name, or inside of a function that does."""
+    """Whether an event clips gradients: its op clips, or its line called a function that clips gradients."""
     if _writer(case, event) in _CLIPPING:
         return True
     clipped = case.trace.table(Kind.CLIPPED)
@@ -80,13 +80,13 @@ def _clips(case: Case, event: int) -> bool:
 
 
 def _writer(case: Case, event: int) -> str:
-    """What changed a gradient in place at an event; empty for an assignment."""
+    """The name of the op that changed a gradient in place at an event; empty for an assignment."""
     return "" if case.trace.kinds[event] == Kind.GRAD_ASSIGNED else case.query.tensors.writer(event)
 
 
 def _unscales(case: Case, event: int) -> bool:
-    """Whether an event takes the scale of the loss out of gradients: a scaler's own op, or a division by what the root
-    of the pass before it was multiplied with."""
+    """Whether an event takes the scale of the loss out of gradients: the op of a gradient scaler, or a division by the
+    factor that the root of the pass before it was multiplied with."""
     name = _writer(case, event)
     if name == _UNSCALING:
         return True

@@ -1,8 +1,8 @@
 """`constant-output`: an op gives the same numbers for every input, so that no gradient passes: softmax over one
-entry, normalisation of one element, cross_entropy of one class. All calls of its line do so, though their
+entry, normalisation of one element, cross_entropy of one class. This holds for all calls of its line, though their
 inputs differ.
 
-Why it is bad: the derivative is 0 everywhere: what comes before the op learns nothing.
+Why it is bad: the derivative is 0 everywhere: the layers before the op learn nothing.
 
 Example:
 
@@ -17,9 +17,9 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: use the op for that many classes (`sigmoid` for one), or give it the axis that was meant.
+Cure: use the op for this number of classes (`sigmoid` for one class), or normalise over the axis that was meant.
 
-Not reported: an op whose inputs were equal too.
+Not reported: an op whose inputs were constant too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _LEAST = 2  # calls
-_FLAT = 1e-5  # the spread that rounding makes
+_FLAT = 1e-5  # a spread that may be rounding
 _TINY = 1e-5  # the share of the gradient that rounding lets through
 
 
@@ -78,8 +78,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _blocks(case: Case, op: int, is_one_entry: bool) -> bool:
-    """Whether the nodes of an op gave (almost) nothing for what they received in all passes. That of one entry may have
-    received nothing: what reads a constant may block, too."""
+    """Whether the nodes of an op produced (almost) nothing from the gradients that they received in all passes. With
+    one entry the gradient received may be 0, too: the op that reads the constant may block as well."""
     nodes = case.query.nodes.of_op(op)
     received, produced = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.PRODUCED)
     flows, given = produced.lists("flows"), received.lists("gradients")

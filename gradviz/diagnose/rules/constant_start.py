@@ -1,8 +1,8 @@
-"""`constant-start`: two layers that follow each other begin with one number everywhere, so that all units between them
-compute the same and learn the same.
+"""`constant-start`: in each of two layers that follow each other all weights begin as one number, so that all units
+between the layers compute the same and learn the same.
 
-Why it is bad: each unit gets the gradient of the others, too. As long as nothing else reads these weights, the layer
-is as wide as a single unit, however long it trains.
+Why it is bad: all units get the same gradient. As long as nothing else reads these weights, the layer is worth a
+single unit, however long it trains.
 
 Example:
 
@@ -21,8 +21,8 @@ Example:
 
 Cure: begin with random values, as the layers themselves do: `torch.nn.init.xavier_uniform_(first.weight)`.
 
-Not reported: one such layer beside one with random values, as adapters begin; layers with a dropout, another summand or
-another factor between them, which tell the units apart.
+Not reported: a constant layer beside a random layer, as adapters begin; two layers with a dropout, a summand or a
+factor between them that makes the units differ.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _is_of_one_number(case: Case, product: FirstProduct) -> bool:
-    """Whether all elements of the matrix of a product are equal, and all of each of its other trained leaves, too."""
+    """Whether in each trained leaf of a product (a matrix, a bias) all elements are equal."""
     event, trained = product.op.index, case.training.trained
     leaves = {transposed_of(case.query, tensor) for tensor in product.op.inputs if tensor} & trained
     return all(_is_constant(case, leaf, event) for leaf in leaves)
@@ -81,8 +81,8 @@ def _extreme(case: Case, tensor: int, at: int, which: Stat) -> float:
 
 
 def _next(case: Case, first: FirstProduct, alike: dict[int, FirstProduct]) -> FirstProduct | None:
-    """The product of such a matrix that reads what the first gave, with nothing between them but functions of each
-    element and constant summands."""
+    """The product in `alike` that reads the result of the first product. Between the two are only elementwise
+    functions, and summands or factors with one value. None if there is no such product."""
     tensor = first.op.outputs[0] if len(first.op.outputs) == 1 else 0
     for _ in range(_FAR):
         readers = case.downstream.readers(tensor) if tensor else []
@@ -98,8 +98,7 @@ def _next(case: Case, first: FirstProduct, alike: dict[int, FirstProduct]) -> Fi
 
 
 def _keeps_units_alike(case: Case, op: OpRan, tensor: int) -> bool:
-    """Whether an op does the same to all units: a function of each element, perhaps with a summand or factor that has
-    one value."""
+    """Whether an op does the same to all units: it is elementwise, and its other inputs, if any, have one value."""
     others = [other for other in op.inputs if other not in (0, tensor)]
     is_alike = op.rule.elementwise and op.op not in DROPOUTS and len(op.outputs) == 1
     return is_alike and all(_is_constant(case, other, op.index) for other in others)

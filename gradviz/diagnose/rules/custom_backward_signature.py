@@ -1,8 +1,8 @@
 """`custom-backward-signature`: the backward of a custom Function returned the wrong number or shape of
-gradients. The line is the one where it returned them, or that of the call where its source was not kept.
+gradients. The finding names the line of the `return`, or the line of the call if the source was not kept.
 
-Why it is bad: PyTorch takes what backward returns as the gradients of the inputs, in order. With another
-number or shape it raises.
+Why it is bad: PyTorch takes the values that backward returns as the gradients of the inputs, in order. It raises if
+their number or a shape does not fit.
 
 Example:
 
@@ -19,10 +19,10 @@ Example:
     y = Scale.apply(x, 2.0)
     y.sum().backward()
 
-Cure: return one value for each argument of forward, `None` for those that need none, each with the shape of
-its input.
+Cure: return one gradient for each argument of forward, with the shape of the argument, or `None` for an argument
+that needs no gradient.
 
-Not reported: values behind those of the inputs, if they are `None`, which PyTorch permits.
+Not reported: further values after the gradients of the inputs, if they are `None`, which PyTorch permits.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ Example:
 
 Cure: a smaller learning rate, biases that begin at 0 or above, normalised inputs, or `leaky_relu`.
 
-Not reported: half of the units being zero, and a term of the loss that is 0, as a hinge is whose margins are
-kept. In a program of a single pass that trains nothing it is a note.
+Not reported: a rectifier half of whose units are zero; a term of the loss that is 0, as a hinge loss is when all
+margins are kept. In a program of a single pass that trains nothing, the finding is a note.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
-# What makes a loss of its terms.
+# The ops that combine terms into a loss.
 _IN_LOSS = REDUCTIONS | ADDING | MULTIPLYING | DIVIDING | NEGATING | RESHAPING | SELECTING | JOINING | {
     "pow", "square", "sqrt",
 }  # fmt: skip
-_STEPS = 32  # results on the way to the loss that are looked at
+_STEPS = 32  # the most results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
 
 
@@ -98,7 +98,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _concerned(case: Case, results: list[int]) -> tuple[int, ...]:
-    """Results, and the leaves that get no gradient with them: those behind, and those that they are multiplied with."""
+    """The results, and the leaves that get no gradient because the results are 0: the leaves behind them, and the
+    leaves that they are multiplied with."""
     readers = (event for tensor in results for event in case.downstream.readers(tensor))
     nodes = [node for event in readers for node in case.query.nodes.of_op(event)]
     return *results, *leaves_behind(case.query, nodes)
@@ -122,8 +123,8 @@ def _passed(case: Case, tensor: int) -> bool:
 
 
 def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:
-    """Whether a result is a term of the loss that may be 0: it rectifies a difference, is only summed, weighted and put
-    in form on the way to the root, and was above 0 before or is one of several terms."""
+    """Whether a result is a term of the loss that may be 0. It rectifies a difference. On the way to the root it is
+    only summed, weighted and reshaped. It was above 0 in an earlier call, or it is one of several terms."""
     made = case.query.tensors.made(tensor)
     op = op_of(case.query, made.inputs[0]) if isinstance(made, OpRan) and made.inputs else None
     if op is None or op.op not in SUMS or (op.op in ADDING and sum(map(bool, op.inputs)) > 1):

@@ -1,10 +1,10 @@
 """`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the
-root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in
-between. So does one of several ways: a term of a loss, a use of a layer, a part of a result that is joined again with
-the rest, or all that a part gets (`decoder(q.sample())`); and a root that was made of numbers.
+root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between. Also
+reported: one path of several that is cut (a term of a loss, a use of a layer, a part of a result that is joined with
+the rest again, the only input of a part, as in `decoder(q.sample())`), and a root that was made from numbers.
 
-Why it is bad: no gradient comes back through the cut. The leaf keeps the value that it began with, while the
-loss may still fall by what others learn.
+Why it is bad: no gradient comes back through the cut. The leaf keeps its first value, while the loss may still fall
+because other leaves learn.
 
 Example:
 
@@ -13,8 +13,8 @@ Example:
     z = y * 3
     z.backward()
 
-Cure: take the gradient-blocking call out of the way from the leaf to the loss: no `.detach()`, `.data`,
-`.item()`, `torch.no_grad()` there; an op without a derivative is replaced by one that has one.
+Cure: remove the call that blocks the gradient between the leaf and the loss: `.detach()`, `.data`, `.item()`,
+`torch.no_grad()`. Replace an op that has no derivative by a differentiable op.
 
 Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
 discriminator), a target network, an evaluation, a frozen copy, a number that is only logged, a probe on
@@ -89,7 +89,7 @@ def _search(case: Case) -> Iterator[Found]:
 def _at_cut(
     case: Case, event: int, leaves: tuple[int, ...], told: str, more: str = "", *events: int
 ) -> Found:
-    """The finding of a cut at an event: what is cut is `told` before the reason, `more` after it."""
+    """The finding of a cut at an event. Its message is `told` (what is cut), the reason of the cut, and `more`."""
     why, cure = how_cut(case, event)
     return Found(
         f"{told}, {why}{more}",
@@ -114,7 +114,7 @@ def _holdings(case: Case) -> Iterator[Found]:
 
 
 def _parts(case: Case) -> Iterator[Found]:
-    """Parts of a result that are joined again with the rest of it, which has its graph."""
+    """Parts of a result that are cut off, and then joined with the rest, which still has its graph."""
     for part in _of_what_learns(case, cut_parts):
         told = f"a part of {case.words.called(part.whole)} is cut off here"
         joined = f", and joined with the rest, which is not: {_lose_it(case, part.leaves)}"
@@ -129,13 +129,13 @@ def _rows(case: Case) -> Iterator[Found]:
 
 
 def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:
-    """Those of the cuts behind which no leaf is without a gradient: that would be said of the leaf."""
+    """The cuts behind which every leaf gets a gradient. A leaf without a gradient has a finding of its own."""
     without = {lack.leaf for lack in case.of(lacking)}
     return (cut for cut in case.of(question) if without.isdisjoint(cut.leaves))
 
 
 def _inputs(case: Case) -> Iterator[Found]:
-    """Parts that only get what was cut off, though other terms bring the leaves behind it a gradient."""
+    """Parts whose only input is cut off, though other terms bring the leaves behind the cut a gradient."""
     for one in _of_what_learns(case, cut_inputs):
         told = f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here"
         yield _at_cut(case, one.event, one.leaves, told, f": {_lose_it(case, one.leaves)}")
@@ -158,7 +158,7 @@ def _numbers(case: Case) -> Iterator[Found]:
 
 
 def _uses(case: Case) -> Iterator[Found]:
-    """Uses that are cut off, though the same part is called with others that are not."""
+    """Calls of a part with a cut-off input, though other calls of the same part have an input with a graph."""
     for use in _of_what_learns(case, cut_uses):
         told = f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here"
         also = f": {case.at(use.reader)} is called with what has a graph, too"
@@ -182,7 +182,7 @@ def _terms(case: Case) -> Iterator[Found]:
 
 
 def _as_numbers(case: Case) -> Iterator[Found]:
-    """What the loss reads as plain numbers."""
+    """Tensors that the loss reads as plain numbers."""
     by_event: dict[tuple[int, str], list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.AS_NUMBER:
@@ -201,7 +201,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
 
 
 def _as_tensor(reading: str) -> str:
-    """The function of `math` that was given a tensor as one of `torch`; empty for another reading."""
+    """The function of `torch` for a function of `math` that was called with a tensor; empty for any other reading."""
     of_math = reading.removeprefix("math.")
     return f"torch.{of_math}  # not {reading}" if of_math != reading else ""
 

@@ -1,6 +1,6 @@
 """`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them.
 
-Why it is bad: the pass costs its time and changes nothing, and the step that follows has nothing to go on.
+Why it is bad: the pass takes time and changes nothing, and the step that follows has no gradients.
 
 Example:
 
@@ -14,11 +14,11 @@ Example:
 
 Cure: the order is `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()`.
 
-Not reported: passes that also compute the gradient of a leaf that nobody trains (an input, say) and that
-`autograd.grad` was not asked about, if another pass comes before the next step, those that are not finite, which
-a gradient scaler skips, those that the step of an optimizer runs or clears itself, those from a line that runs
-only where no steps are (before training, say), and those of whose gradients the program computes something as
-large (their squares, as Fisher information) and reads it afterwards.
+Not reported: a pass that also computes the gradient of a leaf that nothing trains (an input, say) and that no pass
+names as an input, as `autograd.grad` does, if another pass comes before the next step; a pass whose gradients are not
+finite, which a gradient scaler skips; a pass that the step of an optimizer runs or clears itself; a pass from a line
+that runs only where no steps are (before training, say); a pass from whose gradients the program computes tensors of
+the same shape (their squares, as Fisher information) and reads them afterwards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct, without
 from gradviz.tracefile import PassInfo
 
-_COPIES = 16  # results of a gradient that are looked at
+_COPIES = 16  # the most results of a gradient that are looked at
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
@@ -63,7 +63,7 @@ def _search(case: Case) -> Iterator[Found]:
         if len(numbers) == len(all_of_site) and not _between_steps(case, numbers, lives.leaves[lost]):
             continue
         if _is_of_frozen_leaves(case, by_number[numbers[0]]):
-            continue  # which is another fault: these passes are to train what the optimizer holds
+            continue  # another fault: these passes are meant to train the frozen leaves of the optimizer
         if any(_are_kept(case, np.flatnonzero(lost & (lives.numbers == number))) for number in numbers):
             continue
         rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
@@ -97,7 +97,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _lost_for_good(leaves: np.ndarray, used: np.ndarray, rows: np.ndarray) -> int:
-    """Of the rows of lost gradients the first whose leaf never gets one that is used, else the first."""
+    """The first row of a lost gradient whose leaf never gets a gradient that is used; if there is none, the first
+    row."""
     never = rows[~contained(leaves[rows], distinct(leaves[used]))]
     return int([*never, *rows][0])
 
@@ -111,8 +112,8 @@ def _is_of_frozen_leaves(case: Case, backward_pass: PassInfo) -> bool:
 
 
 def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -> int | None:
-    """The step of a leaf's optimizer that came just before a pass, where the program has the three in the order
-    zero_grad, step, backward; None where it has not."""
+    """The step of a leaf's optimizer that came just before a pass, if the source has the calls in the order zero_grad,
+    step, backward; else None."""
     stepped = case.training.stepped
     own = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
     earlier = own[own < backward_pass.first]
@@ -126,13 +127,13 @@ def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -
 
 
 def _asked_for(case: Case) -> np.ndarray:
-    """The leaves that some pass was asked about, as for a gradient penalty: what another pass adds to their `.grad` by
-    the way is not looked at."""
+    """The leaves that some pass had as its inputs, as for a gradient penalty: the gradients that other passes add to
+    them are a side effect."""
     return distinct(case.trace.table(Kind.PASS_BEGAN).lists("inputs").values)
 
 
 def _steps_next(case: Case, number: int) -> bool:
-    """Whether a step follows a pass before another pass begins: its gradients are meant for the step."""
+    """Whether a step follows a pass before another pass begins: the gradients are meant for this step."""
     backward_pass = case.query.passes.by_number[number]
     steps = np.concatenate([case.training.stepped.events, case.training.by_hand[0]])
     begun = case.trace.table(Kind.PASS_BEGAN).events
@@ -142,8 +143,8 @@ def _steps_next(case: Case, number: int) -> bool:
 
 
 def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:
-    """Whether a step for these leaves, with or without gradients, comes after the first of these passes, and before
-    the last of them or the first other pass after it. If not, they are no part of training: they look at gradients."""
+    """Whether a step for these leaves, with or without gradients, comes after the first of these passes and before the
+    first pass that follows the last of them. If not, the passes do not train: the program looks at their gradients."""
     begun = case.trace.table(Kind.PASS_BEGAN)
     training = case.training
     holders = {optimizer for leaf in leaves.tolist() for optimizer in training.holders.get(leaf, ())}
@@ -157,7 +158,8 @@ def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:
 
 
 def _are_kept(case: Case, rows: np.ndarray) -> bool:
-    """Whether of each gradient of a pass something of its shape was computed before it was cleared, and read after."""
+    """Whether from each gradient of a pass a tensor of its shape was computed before the gradient was cleared, and read
+    afterwards."""
     lives = case.training.lives
     return all(
         _is_kept(case, leaf, event, _clearing(case, leaf, event))
@@ -166,8 +168,8 @@ def _are_kept(case: Case, rows: np.ndarray) -> bool:
 
 
 def _is_kept(case: Case, leaf: int, came: int, cleared: int) -> bool:
-    """Whether an op reads after an event what was computed, in its shape, from the gradient of a leaf before it, or
-    what that was added to."""
+    """Whether a result of the gradient of a leaf, of the gradient's shape, was computed or written before the gradient
+    was cleared, and an op reads it afterwards."""
     gradient = case.query.tensors.grad(leaf, cleared - 1)
     states = case.trace.states
     form = states.form(states.first(gradient)) if gradient else None
@@ -182,8 +184,8 @@ def _is_kept(case: Case, leaf: int, came: int, cleared: int) -> bool:
 
 
 def _reassigned(case: Case) -> set[int]:
-    """The leaves whose `.grad` is assigned what was computed from gradients: these were saved before they were
-    cleared."""
+    """The leaves whose `.grad` is assigned a tensor that was computed from gradients: the program saved the gradients
+    before it cleared them."""
     assigned = case.trace.table(Kind.GRAD_ASSIGNED)
     given = assigned["grad"] > 0
     first: dict[int, int] = {}
@@ -197,7 +199,8 @@ def _reassigned(case: Case) -> set[int]:
 
 
 def _cut_sites(case: Case) -> set[int]:
-    """The lines whose roots are cut off from what they are to train: that says why their gradients are not used."""
+    """The lines of passes whose roots are cut off from the leaves that they should train: the cut explains why their
+    gradients are not used."""
     own = (lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
     roots = {lack.root for lack in own if lack.severity != NOTE}
     began = case.trace.table(Kind.PASS_BEGAN)

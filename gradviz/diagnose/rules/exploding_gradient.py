@@ -1,7 +1,7 @@
-"""`exploding-gradient`: the norm of the gradients of a pass is above 10,000 in half of the passes or more, or
-the gradients overflow, and a line whose nodes ran several times made them at least 1000 times larger.
+"""`exploding-gradient`: in half of the passes or more the norm of the gradients is above 10,000, or the gradients
+overflow, and a line whose nodes ran several times made them at least 1000 times larger.
 
-Why it is bad: one step throws the weights far away, and the loss becomes NaN or jumps.
+Why it is bad: one step moves the weights far away, and the loss jumps or becomes NaN.
 
 Example:
 
@@ -36,8 +36,8 @@ from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE = 0.5
-_LARGEST = 300  # powers of ten that a float can have
-_ROUNDS, _GAIN = 3, 3.0  # a line is blamed if it ran so often and its nodes gain three powers of ten together
+_LARGEST = 300  # powers of ten: a float holds no larger number
+_ROUNDS, _GAIN = 3, 3.0  # a line is blamed from so many rounds and so many powers of ten
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -73,7 +73,8 @@ def _power_of_ten(exponent: float) -> str:
 
 
 def _of_overflow(case: Case) -> dict[str, Any]:
-    """If the forward values overflow too, what shows that: this is the cause then, and the infinity follows from it."""
+    """The tensors and the severity of the finding. If a forward value overflows too, the finding is an error and names
+    that tensor: the explosion caused the infinity. Otherwise it names the leaves that got gradients."""
     origin = case.of(first_bad)
     if origin is None or origin.is_nan or origin.source is not Source.OP:
         return {"tensors": tuple(distinct(case.trace.table(Kind.ACCUMULATED)["tensor"]).tolist())}

@@ -1,8 +1,8 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a
-whole parameter group of an optimizer, for good; or at a single layer with its random values, between layers that learn.
+whole parameter group of an optimizer, for good; or at a single layer with random values, between layers that learn.
 
-Why it is bad: what is frozen never learns. If nothing is left that requires grad, backward() raises; if it is
-a group, its learning rate is without effect.
+Why it is bad: a frozen parameter never learns. If no leaf requires grad, backward() raises. If a group is frozen, its
+learning rate has no effect.
 
 Example:
 
@@ -13,11 +13,11 @@ Example:
     loss = model(torch.randn(5, 3)).pow(2).mean()
     loss.backward()
 
-Cure: leave out the line, freeze only the part that is meant, or switch it on again with
+Cure: leave out the line, freeze only the part that is meant, or switch requires_grad on again with
 `requires_grad_(True)` before the forward.
 
-Not reported: freezing a part of several layers, one with values that were loaded, one before which nothing learns, or
-one beside an adapter: that is fine-tuning. A layer whose name or whose line says that it stays as it is (`fixed`,
+Not reported: fine-tuning, which is a frozen part of several layers, or a frozen layer with loaded values, with no
+trained layer before it or with an adapter beside it. A layer whose name or line has a word for frozen (`fixed`,
 `frozen`, `random`, `static`, `reservoir`). A group whose `.grad` the program assigns itself.
 """
 
@@ -80,7 +80,7 @@ def _by_line(case: Case) -> dict[int, list[FrozenLayer]]:
 
 
 def _groups(case: Case) -> Iterator[Found]:
-    """Groups of parameters of which none requires grad at the last steps of their optimizer."""
+    """Parameter groups in which no parameter requires grad at the last steps of the optimizer."""
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
     for optimizer in distinct(held["optimizer"]).tolist():
         event = held.object(int(held.events[held["optimizer"] == optimizer][-1]))

@@ -1,8 +1,8 @@
-"""`gradient-leak`: a pass that was made for one optimizer leaves gradients in the parameters of another one,
-which adds those of its own pass and steps with the sum.
+"""`gradient-leak`: a pass that was made for one optimizer leaves gradients in the parameters of another optimizer.
+The pass of the other optimizer adds its own gradients, and the step uses the sum.
 
-Why it is bad: each optimizer steps with a sum of two losses, of which one is the opposite of what it is to
-learn.
+Why it is bad: the step follows the sum of two losses. The foreign loss may be the opposite of what these parameters
+should learn.
 
 Example:
 

@@ -1,7 +1,7 @@
 """`gradient-overwritten`: a gradient that no step has used is replaced, by an assignment to `.grad` or by
-`copy_`, with something that was not computed from gradients.
+`copy_`, with a tensor that was not computed from gradients.
 
-Why it is bad: the step follows the replacement, and what backward computed is lost.
+Why it is bad: the step uses the replacement, and the gradient from backward is lost.
 
 Example:
 
@@ -19,8 +19,8 @@ Example:
 
 Cure: add to the gradient (`p.grad = p.grad + noise`), or leave out the backward whose result is not used.
 
-Not reported: gradients that are scaled, clipped or averaged, and those of the terms of one loss that are put
-together in another way.
+Not reported: gradients that are scaled, clipped or averaged, and gradients of the terms of one loss that the program
+combines in its own way.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.query.upstream import Upstream
 from gradviz.sets import contained, distinct
 
-_EVENTS = 64  # of a line that are looked at
-_LOOKED_AT = 512  # tensors behind what is put into `.grad`
+_EVENTS = 64  # the most events of one line that are looked at
+_LOOKED_AT = 512  # the most tensors behind a new `.grad` that are looked at
 _REPLACING = ("copy_", "data", "set_", "fill_")
 
 
@@ -69,7 +69,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _replaces(case: Case, event: int) -> bool:
-    """Whether an event puts something into `.grad` that was not computed from a gradient."""
+    """Whether an event replaces `.grad` by a tensor that was not computed from a gradient."""
     is_assigned = case.trace.kinds[event] == Kind.GRAD_ASSIGNED
     if not is_assigned and case.query.tensors.writer(event) not in _REPLACING:
         return False
@@ -77,7 +77,7 @@ def _replaces(case: Case, event: int) -> bool:
 
 
 def _put_there(case: Case, event: int) -> list[int]:
-    """The tensors that an event takes what it puts into `.grad` from."""
+    """The tensors from which an event takes the new value of `.grad`."""
     if case.trace.kinds[event] == Kind.GRAD_ASSIGNED:
         return [case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad]
     if case.query.tensors.is_op(event):
@@ -86,8 +86,8 @@ def _put_there(case: Case, event: int) -> list[int]:
 
 
 def _is_of_the_same_loss(case: Case, event: int) -> bool:
-    """Whether what an event puts there was computed from gradients of terms of the loss whose gradients it replaces, as
-    where the conflicts of several tasks are taken out."""
+    """Whether the new `.grad` was computed from the gradients of terms of the same loss whose gradient it replaces, as
+    when a program removes the conflicts between the gradients of several tasks."""
     accumulating = set(case.trace.table(Kind.ACCUMULATED)["in_pass"].tolist())
     before = (backward_pass for backward_pass in reversed(case.trace.passes) if backward_pass.first < event)
     replaced = next((backward_pass for backward_pass in before if backward_pass.number in accumulating), None)
@@ -100,7 +100,7 @@ def _is_of_the_same_loss(case: Case, event: int) -> bool:
 
 
 def _passes_behind(case: Case, tensors: list[int]) -> set[int]:
-    """The passes whose gradients tensors were computed from."""
+    """The passes from whose gradients these tensors were computed."""
     known = case.of(_gradients)
     found: set[int] = set()
     waiting, seen = list(tensors), set(tensors)
@@ -123,7 +123,7 @@ def _gradients(case: Case) -> dict[int, int]:
 
 
 def _is_zero(case: Case, event: int) -> bool:
-    """Whether what an event puts there is 0: so a leaf is kept from learning on purpose."""
+    """Whether an event assigns a `.grad` of zeros: this keeps a leaf from learning on purpose."""
     if case.trace.kinds[event] != Kind.GRAD_ASSIGNED:
         return False
     states = case.trace.states

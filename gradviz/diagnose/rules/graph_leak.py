@@ -1,7 +1,7 @@
-"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all of them alive: each time that
-its line runs, it leads to the nodes of one more pass, and no pass ever goes through it.
+"""`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all passes alive. Each time that its
+line runs, the tensor leads to the nodes of one more pass, and no pass ever goes through it.
 
-Why it is bad: memory grows with each pass until the program is out of it, and nothing else shows.
+Why it is bad: memory grows with each pass until none is left, and there is no other sign.
 
 Example:
 
@@ -38,8 +38,8 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
 _LEAST = 3  # additions at one line
-_OF_A_LINE = 2  # graphs of passes from one line: else the program has many lines, not a loop
-_NODES = 256  # of a graph whose tensors are looked at
+_OF_A_LINE = 2  # the fewest graphs from one line: with fewer, the program has many lines and no loop
+_NODES = 256  # the most nodes of a graph whose tensors are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -50,7 +50,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _longest_chain(case: Case) -> Found | None:
-    """Nodes that no pass went through, and that hold the graphs of more passes each time that their line runs."""
+    """The finding for nodes that no pass went through and that hold more graphs each time that their line runs. None if
+    there are no such nodes."""
     table = case.trace.table(Kind.NODE)
     held = _held(case)
     rows = np.flatnonzero(held > 0)
@@ -73,7 +74,7 @@ def _longest_chain(case: Case) -> Found | None:
 
 
 def _held(case: Case) -> np.ndarray:
-    """For each node that no pass went through, how many ways lead from it to nodes of passes; 0 for other nodes."""
+    """For each node that no pass went through, the number of paths from it to nodes of passes; 0 for other nodes."""
     table = case.trace.table(Kind.NODE)
     edges = table.lists("edges")
     ran = contained(table["node"], case.trace.table(Kind.RECEIVED)["node"])
@@ -88,8 +89,8 @@ def _held(case: Case) -> np.ndarray:
 
 
 def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
-    """What the source itself tells of nodes that outlive their passes. A chain explains it, unless another line than
-    that of the chain keeps them."""
+    """The finding from ALIVE events, which count the nodes that outlive their passes. The finding of a chain explains
+    them too, unless a line other than that of the chain keeps them."""
     table = case.trace.table(Kind.ALIVE)
     own = ~contained(table["in_pass"], sorted(case.training.inside_steps))
     rows, least = _last_of_steps(case, np.flatnonzero(own))
@@ -119,9 +120,9 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
 
 
 def _last_of_steps(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of these rows, the last one between each two steps, and the first pass since the step before it: graphs that are
-    younger may be meant for a pass that is still to come, as the inner ones of MAML are. In a run of too few steps,
-    all rows, with all passes."""
+    """The last of these rows between each two steps, and for each row the first pass since the step before it. Graphs
+    of that pass or later may be meant for a pass that is still to come, as the inner graphs of MAML are. If the run has
+    too few steps: all rows, and a pass number above all others."""
     steps = distinct(case.training.lives.events[case.training.lives.whats == STEPPED])
     table = case.trace.table(Kind.ALIVE)
     before = np.searchsorted(steps, table.events[rows])
@@ -135,8 +136,8 @@ def _last_of_steps(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _graphs(case: Case, numbers: list[int]) -> int:
-    """How many graphs passes went through: several passes from one root go through the same graph. Of a pass that is
-    not in the trace (`--last`) nothing is known but that it ran."""
+    """The number of graphs that these passes went through. Passes from the same roots share a graph. A pass that is not
+    in the trace (`--last`) counts as one graph."""
     passes = case.query.passes
     return len(
         {
@@ -147,7 +148,8 @@ def _graphs(case: Case, numbers: list[int]) -> int:
 
 
 def _keeping(case: Case, backward_pass: PassInfo) -> tuple[Site | None, str]:
-    """The line that keeps a tensor from the graph of a pass, and its name: the root first."""
+    """The line that keeps a tensor from the graph of a pass, and the name of the tensor; (None, "") if there is none.
+    Of several tensors, the one that was made last."""
     site = case.query.places.site(backward_pass.site)
     roots = [root.node for root in case.query.passes.began(backward_pass.number).roots]
     nodes = sorted(case.query.nodes.walk(roots), reverse=True)[:_NODES]

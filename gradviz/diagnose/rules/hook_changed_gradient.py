@@ -1,7 +1,7 @@
-"""`hook-changed-gradient`: a hook of the program wipes out the gradient of a tensor in every pass: it is given
-something other than 0 and returns only zeros, or it returns NaN.
+"""`hook-changed-gradient`: a hook of the program wipes out the gradient of a tensor in every pass: it receives a
+gradient other than 0 and returns only zeros. Or it receives numbers and returns NaN.
 
-Why it is bad: all that lies behind the tensor gets a gradient of 0, or NaN, and learns nothing.
+Why it is bad: all leaves behind the tensor get a gradient of 0 or NaN, and learn nothing.
 
 Example:
 
@@ -34,7 +34,7 @@ from gradviz.events.values import Stat
 from gradviz.tracefile.columns import Table
 from gradviz.words.escape import clean
 
-_NAMELESS = "hook"  # told of hooks on nodes, whose names PyTorch does not give
+_NAMELESS = "hook"  # the recorded name of hooks on nodes: PyTorch does not give their own names
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -75,7 +75,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _of_modules(case: Case) -> Iterator[Found]:
-    """Hooks on modules: they change what the node around the call of the module gives."""
+    """Hooks on modules: they change the gradients that the node around the module's call produces."""
     produced = case.trace.table(Kind.PRODUCED)
     for block in case.of(blocks):
         op = case.query.nodes.op(block.node)

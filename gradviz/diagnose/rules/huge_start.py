@@ -1,8 +1,8 @@
-"""`huge-start`: a weight matrix begins so large that its layer makes a thousand times as much of what it is given,
-before any step.
+"""`huge-start`: a weight matrix begins so large that the output of its layer is a thousand times its input, before
+any step.
 
-Why it is bad: what comes behind is at the ends of its range or overflows, gradients explode or vanish, and a step
-that suits the other layers does nothing here.
+Why it is bad: the layers after it saturate or overflow, gradients explode or vanish, and a step that suits the other
+layers does nothing here.
 
 Example:
 
@@ -17,11 +17,11 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: the start that layers have by themselves, or one of `torch.nn.init`: the root mean square of a matrix is
-about one divided by the root of its number of inputs.
+Cure: keep the default initialisation of the layer, or use a function of `torch.nn.init`. The root mean square of a
+matrix should be about one divided by the root of its number of inputs.
 
-Not reported: weights that grow later, which is `lr-too-large`, and what is not trained; a matrix whose results are
-predictions of the size of what they are compared with (a price, a pressure).
+Not reported: weights that grow later, which is `lr-too-large`; weights that are not trained; a matrix whose results
+are predictions about as large as the targets that they are compared with (a price, a pressure).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gradviz.events.values import Stat
 from gradviz.query.ops import ADDING, DIFFERENCES, LOSSES, RESHAPING, SHARING
 from gradviz.words.numbers import number
 
-_TIMES = 1000.0  # the least that is reported
+_TIMES = 1000.0  # the smallest factor that is reported
 _CURE = "begin with smaller values: those of the layer itself, or torch.nn.init.xavier_uniform_"
 _FEW, _ALIKE = 4, 100.0  # ops between a product and its comparison; how far apart the two sizes may be
 _OFFSETS = SHARING | RESHAPING | ADDING

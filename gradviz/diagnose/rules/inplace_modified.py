@@ -1,8 +1,8 @@
 """`inplace-modified`: a tensor that a node had saved was changed in place before the node ran, or a leaf that
 requires grad was changed in place with grad mode on.
 
-Why it is bad: backward would compute with values that forward never used. PyTorch notices by the version of
-the tensor, and raises.
+Why it is bad: backward would compute with values that forward never used. PyTorch sees that the version of the tensor
+has changed, and raises.
 
 Example:
 
@@ -65,7 +65,8 @@ def _without_grad(case: Case, error: Failure) -> str:
 
 
 def _out_of_place(statement: ast.stmt | None) -> str:
-    """The first call in place of a statement as one that makes a new tensor: `w.mul(2)` for `w.mul_(2)`."""
+    """The first in-place call of a statement, rewritten to make a new tensor: `w.mul(2)` for `w.mul_(2)`. Empty if
+    there is none."""
     for node in ast.walk(statement) if statement is not None else ():
         method = node.func if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and isinstance(method, ast.Attribute) and method.attr.endswith("_"):
@@ -87,7 +88,7 @@ def _only_changes(statement: ast.stmt) -> bool:
 
 
 def _of_saved(case: Case, error: Failure) -> Found:
-    """The first write to a saved tensor of the node, after the node was made."""
+    """The finding for the first write to a saved tensor of the node, after the node was made."""
     made = case.query.nodes.event(error.node)
     write = None if made is None else _first_write(case, error, made)
     saver = case.words.node_name(error.node)
@@ -123,8 +124,8 @@ def _of_saved(case: Case, error: Failure) -> Found:
 
 
 def _round_of(case: Case, carried: int, number: int) -> Site | None:
-    """The line of the round that makes what is carried into the next one: in the function that begins the pass, or that
-    calls it. None if nothing is carried."""
+    """The line that makes the tensor that is carried into the next round, in the function that begins the pass or in
+    one of its callers. None if nothing is carried."""
     maker = case.query.tensors.maker(carried) if carried else None
     if maker is None:
         return None
@@ -138,8 +139,9 @@ def _round_of(case: Case, carried: int, number: int) -> Site | None:
 
 
 def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, int] | None:
-    """(event, tensor, saved version) of the first write to what a node had saved. Where the source does not know what
-    that is, a leaf behind the node that has as many elements as the message says, with version -1."""
+    """(event, tensor, saved version) of the first write to a tensor that a node had saved. If the source does not know
+    what the node saved: of the first write to a leaf behind the node with as many elements as PyTorch's message says;
+    its version is -1. None if there is no write."""
     for tensor, version in dict.fromkeys(made.saved):
         own = case.query.tensors.value_events(tensor).tolist()
         for event in sorted((*own, *_through_others(case, tensor))):
@@ -155,13 +157,13 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
 
 
 def _size_told(message: str) -> int:
-    """The number of elements of the tensor that PyTorch's message is about; 0 if it does not say."""
+    """The number of elements of the tensor in PyTorch's message; 0 if the message has no shape."""
     told = re.search(r"Tensor \[([\d, ]+)\]", message)
     return prod(int(length) for length in told[1].split(",")) if told is not None else 0
 
 
 def _through_others(case: Case, tensor: int) -> list[int]:
-    """The writes to the base of a tensor and to other views of it: those that count the same version, which results of
+    """The writes to the base of a tensor and to other views of the base, if they count the same version. Results of
     `.data` do not."""
     states, base = case.trace.states, _base(case, tensor)
     if counts_apart(case.query, tensor):
@@ -172,7 +174,7 @@ def _through_others(case: Case, tensor: int) -> list[int]:
 
 
 def _base(case: Case, tensor: int) -> int:
-    """The tensor whose memory a tensor shares; itself, if it shares none."""
+    """The tensor whose memory a tensor shares, or the tensor itself if it shares none."""
     return case.trace.states.base(tensor) or tensor
 
 

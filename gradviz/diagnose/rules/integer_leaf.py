@@ -1,13 +1,13 @@
-"""`integer-leaf`: a tensor of integers was to require grad.
+"""`integer-leaf`: the program asks a tensor of integers to require grad.
 
-Why it is bad: a derivative is a limit of small changes, and an integer has none, so PyTorch refuses.
+Why it is bad: a derivative is a limit of small changes. An integer has no small change, so PyTorch raises.
 
 Example:
 
     x = torch.tensor([1, 2], requires_grad=True)  # <- integer-leaf
     (x ** 2).sum().backward()
 
-Cure: make the tensor of floating-point numbers: `torch.tensor([1.0, 2.0], requires_grad=True)`.
+Cure: make the tensor from floating-point numbers: `torch.tensor([1.0, 2.0], requires_grad=True)`.
 
 Not reported: integers that are indices, labels or counts and do not require grad.
 """
@@ -44,7 +44,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _cure(statement: ast.stmt | None) -> str:
-    """The only call of `tensor(...)` in a statement with its integers as floating-point numbers."""
+    """The call of `tensor(...)` in a statement, its integers written as floating-point numbers. Empty unless the
+    statement has exactly one such call, all of whose numbers are integers."""
     calls = [call for call, _ in method_calls(statement, "tensor")]
     if len(calls) != 1:
         return ""

@@ -1,7 +1,7 @@
-"""`late-clip`: a gradient is changed in place (clipped, scaled) after the step that used it, and is cleared, or
-the run ends, before another step uses it; or it is clipped before backward() has computed it.
+"""`late-clip`: a gradient is changed in place (clipped, scaled) after the step that used it, and no other step uses
+it before it is cleared or the run ends; or it is clipped before backward() has computed it.
 
-Why it is bad: the limit has no effect: the step has used the whole gradient already, or there is none yet.
+Why it is bad: the limit has no effect. The step has already used the whole gradient, or there is no gradient yet.
 
 Example:
 
@@ -54,7 +54,7 @@ def _search(case: Case) -> Iterator[Found]:
     last = max([*case.training.stepped.events.tolist(), *case.training.by_hand[0].tolist()], default=-1)
     for events in case.by_site(distinct(lives.events[late])).values():
         if events.min() > last or "inf" in case.query.places.line_text(case.site(int(events[0]))):
-            continue  # they are looked at when training is done, or their norm is measured
+            continue  # the program looks at gradients after the training, or measures their norm
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events)]).tolist())
         yield Found(
             f"the gradients of {case.called(leaves)} are changed after the step that used them: it has no effect",
@@ -65,7 +65,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _without_gradients(case: Case) -> Iterator[Found]:
-    """Calls of a function that clips, at a line where it never finds a gradient, or fails for want of one."""
+    """Calls of a function that clips, at a line where it never finds a gradient, or where it raises because there is
+    none."""
     clipped = case.trace.table(Kind.CLIPPED)
     counts = clipped.lists("tensors").counts
     for site, events in case.by_site(clipped.events).items():
@@ -80,7 +81,7 @@ def _without_gradients(case: Case) -> Iterator[Found]:
 
 
 def _came_before(case: Case, event: int) -> bool:
-    """Whether gradients came between the last step before an event and the event: backward() was not too late."""
+    """Whether gradients came between the last step before an event and the event. If so, backward() was in time."""
     came, steps = case.trace.table(Kind.ACCUMULATED).events, case.training.stepped.events
     since = int(steps[steps < event].max(initial=-1))
     return bool(((came > since) & (came < event)).any())
@@ -106,7 +107,7 @@ def _before(case: Case, event: int, leaves: tuple[int, ...]) -> Found:
 
 
 def _in_order(case: Case, event: int) -> str:
-    """The three calls in their order, that at the event between the two others."""
+    """The three calls in their right order: backward(), the call at the event, step()."""
     clips = case.words.expression(case.site(event), 80) or "clip the gradients"
     return f"loss.backward(); {clips}; optimizer.step()  # in this order"
 

@@ -1,8 +1,8 @@
 """`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the
-change is smaller than the spacing of its dtype, and is rounded away. In float32 that has to be so for half of
-the parameters.
+change is smaller than the spacing of its dtype, and is rounded away. In a wider dtype (float32) the rule reports only
+if this happens to half of the parameters.
 
-Why it is bad: the optimizer steps, the loss stays, and nothing raises.
+Why it is bad: the optimizer steps, the loss does not change, and nothing raises.
 
 Example:
 
@@ -17,7 +17,7 @@ Example:
 Cure: keep the weights in float32 (autocast, or a copy of the weights in float32), scale the problem, or raise
 the rate.
 
-Not reported: a rate or a gradient of 0, and float32 parameters of which less than half are so.
+Not reported: a rate or a gradient of 0, and float32 parameters if less than half of them stay unchanged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _is_narrow(case: Case, tensor: int) -> bool:
-    """Whether the dtype of a tensor has few digits. In a wide one a single large parameter may stand still."""
+    """Whether the dtype of a tensor has few digits. In a wide dtype a single large parameter may stand still for a
+    good reason."""
     form = case.trace.states.form(case.trace.states.first(tensor))
     return form is not None and form.dtype in ("float16", "bfloat16")
 

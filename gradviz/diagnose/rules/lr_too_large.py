@@ -1,7 +1,7 @@
-"""`lr-too-large`: the updates overshoot. The root and the norm of the gradients grow from step to step by a
-factor of 1000 or more in all, or until a parameter is no longer finite.
+"""`lr-too-large`: the updates overshoot. The norm of the gradients grows from step to step, by a factor of 1000 or
+more in all, perhaps until it overflows; or a single step makes a parameter NaN or infinite.
 
-Why it is bad: each step lands farther from the minimum than it began, until the numbers overflow.
+Why it is bad: each step ends farther from the minimum than it began, until the numbers overflow.
 
 Example:
 
@@ -13,11 +13,11 @@ Example:
         loss.backward()
         optimizer.step()  # <- lr-too-large
 
-Cure: a tenth of the learning rate, or a hundredth where the norm grows ninefold or more in a step; or clip
-the gradients.
+Cure: use a tenth of the learning rate, or a hundredth if the norm grows ninefold or more in a step; or clip the
+gradients.
 
-Not reported: a range test, which raises the rate on purpose; and a NaN that the program writes into a parameter or its
-gradient by itself, which is `nonfinite-forward`.
+Not reported: a range test, which raises the rate on purpose; a NaN that the program itself writes into a parameter or
+its gradient, which is `nonfinite-forward`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gradviz.sets import contained
 from gradviz.words.numbers import number
 
 _LEAST, _LEAST_FINITE = 3, 5  # passes, with and without an overflow at the end
-_NINEFOLD = 9.0  # the growth in one step from which a tenth of the rate is too much, too
+_NINEFOLD = 9.0  # from this growth in one step on, a tenth of the rate is still too large
 _TENTH, _HUNDREDTH = "a tenth", "a hundredth"
 _RISING = 0.7  # the share of the passes in which the norm has to rise
 
@@ -78,8 +78,9 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _part(norms: np.ndarray) -> str:
-    """How much of the rate to keep. If the root is a parabola of curvature c, a step at the rate r changes the gradient
-    by the factor 1 − rc: a norm that grows less than ninefold in each step falls with a tenth of the rate."""
+    """The part of the rate to keep: a tenth or a hundredth. If the root is a parabola of curvature c, a step at the
+    rate r changes the gradient by the factor 1 − rc: a norm that grows less than ninefold in each step falls with a
+    tenth of the rate."""
     return _TENTH if np.max(norms[1:] / norms[:-1]) < _NINEFOLD else _HUNDREDTH
 
 
@@ -88,7 +89,8 @@ def _smaller(part: str) -> str:
 
 
 def _one_step(case: Case, origin: Origin) -> Found:
-    """A step that makes a parameter bad, and what the trace has of the gradient and the settings that it used."""
+    """The finding for a step that makes a parameter NaN or infinite. The gradient and the settings of the step, where
+    the trace has them, choose the cure."""
     name, bad = case.words.called(origin.tensor), "NaN" if origin.is_nan else "infinite"
     gradient = case.query.tensors.grads.last(origin.tensor, origin.event) or 0
     value = case.query.memory.value(gradient, origin.event) if gradient else None
@@ -110,7 +112,7 @@ def _one_step(case: Case, origin: Origin) -> Found:
 
 
 def _settings(case: Case, origin: Origin) -> Mapping[str, Any]:
-    """The settings that the step at an event uses for a parameter; none where they are not known."""
+    """The settings that the step before an event uses for a parameter; empty if they are not known."""
     steps = case.training.stepped.events
     at = int(np.searchsorted(steps, origin.event)) - 1
     if at < 0:

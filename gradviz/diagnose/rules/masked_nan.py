@@ -1,9 +1,8 @@
-"""`masked-nan`: a gradient of 0 meets an infinite local derivative, and 0 × inf is NaN. That is what a mask does
-(where, masked_fill, a product with 0) when the value that it hides was computed at a singular point. A NaN
-that was hidden in forward is named where it was computed.
+"""`masked-nan`: a gradient of 0 meets an infinite local derivative, and 0 × inf is NaN. This happens behind a mask
+(where, masked_fill, a product with 0) if the value that the mask hides was computed at a singular point. If a mask
+hides a NaN in forward, the finding names the op that computed the NaN.
 
-Why it is bad: the value is hidden in forward, but not in backward: the gradient of each leaf behind it is
-NaN.
+Why it is bad: the mask hides the value in forward, but not in backward: the gradient of each leaf behind it is NaN.
 
 Example:
 
@@ -61,7 +60,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _masked(case: Case, made: NodeMade | None, what: str) -> str:
-    """The input of an op under the mask that its result has in the same statement; advice where that is not known."""
+    """The line that masks the input of an op with the mask of its result, if the statement has exactly one mask; else
+    general advice."""
     op = case.query.nodes.op(made.node) if made is not None else None
     read = case.query.names.of(case.query.tensors.op(op).inputs[0]) if op is not None else None
     statement = statement_at(case.query, case.query.places.site(made.site) if made is not None else None)

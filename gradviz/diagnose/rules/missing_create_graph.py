@@ -1,10 +1,10 @@
 """`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a
-loss, and no gradient flows back through it: reduced to a scalar, as a penalty; or element by element, as a
-derivative in a residual, beside what was computed from the same parameters. Or backward() is called on the `.grad`
-that a pass without create_graph=True made.
+loss, and no gradient flows back through it. The term is a scalar, as a penalty is; or it enters element by element, as
+a derivative in a residual does, beside a result that was computed from the same parameters. Or backward() is called on
+a `.grad` that a pass without create_graph=True made.
 
-Why it is bad: without a graph of its own the gradient is a constant: the penalty is counted in the loss, and
-does not change what is learned.
+Why it is bad: without a graph of its own the gradient is a constant: the penalty counts in the loss, but no parameter
+learns from it.
 
 Example:
 
@@ -14,7 +14,7 @@ Example:
     second = first * 2
     second.backward()
 
-Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that computes it.
+Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that computes the gradient.
 
 Not reported: a gradient that is only printed, logged or used to scale a step.
 """
@@ -36,7 +36,7 @@ from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import clean
 
-_MOST = 64  # results of a gradient that are looked at
+_MOST = 64  # the most results of a gradient that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -45,7 +45,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _of_leaves(case: Case) -> Iterator[Found]:
-    """Calls of backward() on the `.grad` of a leaf, which a pass without create_graph=True made."""
+    """Calls of backward() on the `.grad` of a leaf, if a pass without create_graph=True made this `.grad`."""
     came = case.trace.table(Kind.ACCUMULATED)
     for call in case.of(rootless):
         own = came.events[(came["grad"] == call.root) & (came.events < call.failure.event)]
@@ -74,7 +74,7 @@ def _backward_with_graph(case: Case, site: Site | None) -> str:
 
 
 def _returned_without_graph(case: Case) -> Iterator[Found]:
-    """Gradients that autograd.grad returned."""
+    """Gradients that autograd.grad returned without a graph and that become terms of a loss."""
     table = case.trace.table(Kind.PASS_BEGAN)
     numbers = set(
         table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist()
@@ -132,8 +132,8 @@ def _returned(case: Case, first: int, last: int) -> list[int]:
 
 
 def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int:
-    """The op that adds a scalar computed from a gradient to what requires grad, or that makes a root that backward()
-    failed on; −1 if there is none."""
+    """The op that adds a scalar, computed from a gradient, to a tensor that requires grad, or the op that makes a root
+    that backward() failed on; −1 if there is none."""
     for tensor, readers in below.results(gradient, _MOST).items():
         if (
             not gradient
@@ -151,12 +151,12 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
 
 
 def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: int) -> int:
-    """The op that adds what was computed from a gradient to a result that was computed from the same parameters, on the
-    way to a root; −1 if there is none. A gradient that is added to the tensor that it is the gradient of is a step of
-    descent, and one that the program detaches is a constant."""
+    """The op on the way to a root that adds a result of the gradient to a result of the same parameters; −1 if there is
+    none. Two cases do not count: a gradient that is added to its own tensor is a step of descent, and a gradient that
+    the program detaches is meant as a constant."""
     began = case.query.passes.began(backward_pass.number)
     asked = {tensor for tensor in began.inputs if tensor}
-    if asked & case.training.trained:  # gradients of weights that are compared: one side is a constant
+    if asked & case.training.trained:  # the program compares gradients of weights: one side is a constant
         return -1
     trained: set[int] | None = None
     for tensor, readers in _without_graph(case, below, gradient).items():
@@ -175,7 +175,7 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
 
 
 def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, list[int]]:
-    """What is computed from a gradient without a graph, and the ops that read each of these tensors."""
+    """The tensors that are computed from a gradient and have no graph, each with the ops that read it."""
     found: dict[int, list[int]] = {}
     waiting = [gradient]
     while waiting and len(found) < _MOST:
@@ -194,12 +194,12 @@ def _nodes_of(case: Case, tensor: int) -> tuple[int, ...]:
 
 
 def _trained_behind(case: Case, nodes: list[int]) -> set[int]:
-    """The trained leaves that the graph leads to from nodes."""
+    """The trained leaves that lie behind these nodes in the graph."""
     return case.training.trained.intersection(leaves_behind(case.query, nodes))
 
 
 def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> bool:
-    """Whether something that was computed from results is the root of a pass."""
+    """Whether the root of a pass was computed from one of these results."""
     roots = set(case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
     return any(roots & set(below.results(result, _MOST)) for result in results)
 

@@ -1,10 +1,10 @@
-"""`missing-detach`: a gradient or a graph flows into what is meant to be a constant. A tensor is carried from
-round to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes
-on into another one, where its gradients are always thrown away; the target of a loss, the weight of a
-log-probability, or what a copy that follows the trained network gives has a graph.
+"""`missing-detach`: a gradient or a graph flows into a tensor that is meant to be a constant. A tensor is carried from
+round to round with its graph, so that each pass goes through all earlier rounds; a pass for one network goes on into
+another network, where its gradients are always thrown away; or a graph is behind the target of a loss, the weight of
+a log-probability, or the output of a copy that follows the trained network.
 
-Why it is bad: each pass becomes longer than the one before, or one network pays for what another one has to
-learn, or a target moves with its prediction.
+Why it is bad: each pass is longer than the pass before it, or a pass computes gradients that nothing uses, or a target
+moves with its prediction.
 
 Example:
 
@@ -17,10 +17,10 @@ Example:
         loss.backward(retain_graph=True)
         w.grad = u.grad = None
 
-Cure: detach what is meant to be constant: `hidden = hidden.detach()` at the round's begin, `target.detach()`,
-`with torch.no_grad():` around the target.
+Cure: detach the tensor that is meant to be constant: `hidden = hidden.detach()` at the start of a round,
+`target.detach()`, `with torch.no_grad():` around the target.
 
-Not reported: gradients of an input that are looked at and cleared, without a step, and a graph over several
+Not reported: gradients of an input that the program looks at and clears, without a step, and a graph over several
 rounds that one pass goes through (truncated backpropagation).
 """
 
@@ -68,8 +68,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _at_the_site(case: Case, site: int, name: str) -> str:
-    """What the tensor is called where it is handed to a function of one argument: `fake` in `net(fake)`, though the
-    function that made it called it `image`."""
+    """The name of the tensor at this site, if the site calls a function of one argument: `fake` in `net(fake)`, though
+    the function that made the tensor calls it `image`. Else the name as it is."""
     expression = case.query.places.expression(site)
     handed = re.fullmatch(r"[\w.]+\(([^\W\d]\w*)\)", expression)
     return handed[1] if handed and not re.search(rf"\b{re.escape(name)}\b", expression) else name

@@ -1,5 +1,5 @@
-"""`no-backward`: no backward pass ever ran: `loss.backward` stands there without its brackets; or an optimizer steps,
-and nothing calls it.
+"""`no-backward`: no backward pass ever ran: the program names `loss.backward` without brackets, or an optimizer steps
+and nothing calls backward().
 
 Why it is bad: there are no gradients. The step changes nothing and raises nothing, and the loss stays as it is.
 
@@ -16,8 +16,8 @@ Example:
 
 Cure: call it: `loss.backward()`.
 
-Not reported: steps on gradients that the program sets itself (`p.grad = ...`); steps of a program that computes no
-loss, to look at the rates of a scheduler; a program that ended with an error.
+Not reported: steps on gradients that the program sets itself (`p.grad = ...`); steps of a program that builds no
+graph, to look at the rates of a scheduler; a program that ended with an error.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _without_steps(case: Case) -> Iterator[Found]:
-    """A program that steps nowhere, in the file of whose last op `backward` is named and not called."""
+    """The finding for a program with too few steps, if the file of its last node names `backward` and does not call
+    it."""
     event = int(case.trace.table(Kind.NODE).events[-1])
     site = case.query.places.site(case.site(event))
     named = _named_only(case, site)
@@ -76,7 +77,7 @@ def _without_steps(case: Case) -> Iterator[Found]:
 
 
 def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
-    """The first statement of a file that names `backward` of something and does not call it."""
+    """The first statement in the file of a site that names `.backward` and does not call it."""
     tree = case.query.of(trees).get(site.place.file) if site is not None else None
     for node in ast.walk(tree) if tree is not None else ():
         if (

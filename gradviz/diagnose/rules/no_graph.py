@@ -1,5 +1,5 @@
-"""`no-graph`: backward() was called on a tensor that does not require grad, because nothing that it was computed
-from does; or on a plain number that was read from a tensor.
+"""`no-graph`: backward() was called on a tensor that does not require grad, because no tensor that it was computed
+from requires grad; or on a plain number that was read from a tensor.
 
 Why it is bad: there is no graph, so there is nothing to differentiate, and backward() raises.
 
@@ -12,8 +12,7 @@ Example:
 Cure: make the leaf with `requires_grad=True`, or compute the loss from the parameters of the model. Call backward() on
 the tensor itself, before `.item()` or `float()`.
 
-Not reported: a root that was cut off from leaves that do require grad: that is `detached-path` or
-`frozen-parameter`.
+Not reported: a root that was cut off from leaves that require grad, which is `detached-path` or `frozen-parameter`.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def _called(case: Case, failed: Rootless) -> str:
 
 
 def _on_numbers(case: Case) -> Iterator[Found]:
-    """Calls of backward() on a plain number, which ended the program."""
+    """The call of backward() on a plain number that ended the program."""
     for value in case.query.of(wrong_values):
         if value.attribute != "backward" or value.type not in _NUMBERS:
             continue
@@ -76,8 +75,8 @@ def _on_numbers(case: Case) -> Iterator[Found]:
 
 
 def _of_torch(case: Case, value: WrongValue, written: str) -> str:
-    """The first function of `math` in what a number was computed by, as that of `torch`; or the line that adds a
-    tensor's number to it, with the tensor."""
+    """The first call of `math` in the expression that computed a number, as a call of `torch`; or the line that adds
+    the number of a tensor to it, rewritten to add the tensor; else general advice."""
     for node in ast.walk(value.origin):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("math."):
             call = ast.unparse(node)
@@ -92,7 +91,8 @@ def _of_torch(case: Case, value: WrongValue, written: str) -> str:
 
 
 def _read_from(origin: ast.expr) -> str:
-    """The tensor that an expression reads as a number, as the source has it; empty if it is no such expression."""
+    """The source of the tensor that an expression reads as a number (`.item()`, `float()`); empty for any other
+    expression."""
     if not isinstance(origin, ast.Call):
         return ""
     function = origin.func

@@ -10,10 +10,10 @@ Example:
     print(x.grad.item())  # <- none-grad
     y.backward()
 
-Cure: call backward() first, and let what is differentiated be computed from a leaf that requires grad.
+Cure: call backward() first, on a root that is computed from a leaf that requires grad.
 
-Not reported: a `.grad` that is None and only printed or compared with None. The gradient of a non-leaf is
-reported as `nonleaf-grad-read`.
+Not reported: a `.grad` that is None and only printed or compared with None. The `.grad` of a non-leaf is reported as
+`nonleaf-grad-read`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _of_tensor(case: Case, value: WrongValue, tensor: int, name: str) -> Found | None:
-    """What is said of a tensor whose `.grad` is None as the program ends."""
+    """The finding for a tensor whose `.grad` is None when the program ends; None if the trace does not show that."""
     stop = Stop(case.words, value.failure.event)
     absence = why_no_grad(case.query, tensor, stop.moment)
     if absence.why in (Why.THERE, Why.NOT_MADE_YET):
@@ -71,8 +71,8 @@ def _of_tensor(case: Case, value: WrongValue, tensor: int, name: str) -> Found |
 
 
 def _of_loop(case: Case, value: WrongValue, name: str) -> int:
-    """The first tensor without a `.grad` of those that a loop around the line goes through: `for p in [w, b]`,
-    `for p in net.parameters()`; 0 if there is no such loop."""
+    """The first tensor without a `.grad` in the loop around the line: `for p in [w, b]`, `for p in net.parameters()`;
+    0 if there is no such loop or tensor."""
     site, event = value.failure.site, value.failure.event
     assert site is not None
     loops = [
@@ -95,7 +95,8 @@ def _of_loop(case: Case, value: WrongValue, name: str) -> int:
 
 
 def _of_unknown(case: Case, value: WrongValue, name: str) -> Found | None:
-    """What is said of a tensor that the source does not name: only that no pass had begun, if none had."""
+    """The finding for a tensor that the trace does not know by its name. If no pass has begun, that is the reason; if
+    one has, there is no finding."""
     if case.trace.passes:
         return None
     reason = "no backward pass has begun yet"
@@ -132,8 +133,8 @@ def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> st
 
 
 def _guard(case: Case, value: WrongValue, is_of_loop: bool = False) -> str:
-    """A line that clears a `.grad`, or that updates each of several tensors, where there is a `.grad`; empty for
-    another line."""
+    """The failing statement under `if ... is not None`, if it clears a `.grad` or updates the tensors of a loop; empty
+    for any other statement."""
     statement = statement_at(case.query, value.failure.site)
     clears = isinstance(statement, ast.Expr) and ast.unparse(statement).endswith(".zero_()")
     updates = isinstance(statement, ast.Expr | ast.AugAssign) and is_of_loop
@@ -143,7 +144,7 @@ def _guard(case: Case, value: WrongValue, is_of_loop: bool = False) -> str:
 
 
 def _backward_first(case: Case, value: WrongValue) -> str:
-    """The first call of backward() behind the line, to be called before it."""
+    """The cure that moves the first later call of backward() before the failing line."""
     if guard := _guard(case, value):
         return guard
     site = value.failure.site

@@ -1,8 +1,8 @@
-"""`nonfinite-forward`: the root of a pass is NaN or infinite, and an op of the forward computation made it so
-from finite inputs, or the data had it, or the program wrote it into a parameter or a gradient; or the program ends with
-an exception because of it, before any pass.
+"""`nonfinite-forward`: the root of a pass is NaN or infinite. An op of the forward computation made the NaN or infinity
+from finite inputs, or the data had it, or the program wrote it into a parameter or a gradient. Also reported: a
+program that ends with an exception because of a NaN or an infinity, before any pass.
 
-Why it is bad: the gradients of this pass are NaN or infinite, and after the next step so are the parameters.
+Why it is bad: the gradients of this pass are NaN or infinite, and so are the parameters after the next step.
 
 Example:
 
@@ -11,10 +11,11 @@ Example:
     loss = -torch.log(p).sum()  # <- nonfinite-forward
     loss.backward()
 
-Cure: keep the input inside of the op's domain: `log(p + eps)`, `clamp`, `log_softmax` in place of
-`log(softmax)`, a check of the data.
+Cure: keep the input inside the domain of the op: `log(p + eps)`, `clamp`, `log_softmax` in place of `log(softmax)`,
+a check of the data.
 
-Not reported: an infinity that was written down, such as a mask of -inf, and a NaN that does not reach a root.
+Not reported: an infinity that the program makes on purpose, such as a mask of -inf, and a NaN that does not reach a
+root.
 """
 
 from __future__ import annotations

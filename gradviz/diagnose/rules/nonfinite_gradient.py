@@ -1,7 +1,7 @@
-"""`nonfinite-gradient`: the backward of a custom Function turned finite gradients into NaN or infinities, and
-they reached a leaf. Or a gradient was finite on this rank until `all_reduce` added those of the other ranks.
+"""`nonfinite-gradient`: the backward of a custom Function turned finite gradients into NaN or infinities, which reached
+a leaf. Or a gradient was finite on this rank until `all_reduce` added the gradients of the other ranks.
 
-Why it is bad: with the next step the parameters are NaN, though the forward computation is sound.
+Why it is bad: after the next step the parameters are NaN, though the forward computation is sound.
 
 Example:
 
@@ -18,10 +18,10 @@ Example:
     y = Norm.apply(x)  # <- nonfinite-gradient
     (y + 1.0).log().sum().backward()
 
-Cure: guard the division or the logarithm in backward, as at 0, or use the formula of a derivative that is
-finite there. Of a gradient that `all_reduce` made so, check the other ranks: one of them has the cause.
+Cure: guard the division or the logarithm in backward, at 0 for example, or use a formula for the derivative that is
+finite there. If `all_reduce` made the gradient NaN or infinite, check the other ranks: the cause is on one of them.
 
-Not reported: what other nodes do: that is `masked-nan` or `singular-derivative`.
+Not reported: NaN or infinities from the nodes of PyTorch itself, which are `masked-nan` or `singular-derivative`.
 """
 
 from __future__ import annotations

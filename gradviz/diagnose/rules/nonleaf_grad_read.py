@@ -1,7 +1,8 @@
-"""`nonleaf-grad-read`: `.grad` of a non-leaf that retains none is read, though passes go through it: it is None.
-Often an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf out of the leaf that is meant.
+"""`nonleaf-grad-read`: the program reads `.grad` of a non-leaf that passes go through. A non-leaf retains no gradient,
+so the `.grad` is None. Often an op (`.to()`, `* scale`, `w = w - ...`) has made the non-leaf from the leaf that is
+meant.
 
-Why it is bad: the program computes with None, or takes it for 'no gradient'.
+Why it is bad: the program computes with None, or takes None for 'no gradient'.
 
 Example:
 
@@ -11,8 +12,8 @@ Example:
     z.backward()
     print(y.grad)  # <- nonleaf-grad-read
 
-Cure: call `y.retain_grad()` before backward(), read `.grad` of the leaf, or make the leaf itself where it is
-to be (`device=`, `dtype=`).
+Cure: call `y.retain_grad()` before backward(), read `.grad` of the leaf, or make the leaf itself with the right
+`device=` or `dtype=`.
 
 Not reported: a read in a short program that trains nothing is a note only: a lesson reads such a `.grad` to
 show that it is None.
@@ -61,7 +62,7 @@ def _severity(case: Case, name: str, made: int | None) -> str:
 
 
 def _is_lesson(case: Case) -> bool:
-    """Whether a program is short and trains nothing: no optimizer, and no loop of passes."""
+    """Whether a program is short and trains nothing: it has no optimizer and no loop of passes."""
     trace = case.trace
     if trace.count > _SHORT or len(trace.table(Kind.HOLDS)) or len(trace.table(Kind.STEPPED)):
         return False
@@ -69,7 +70,8 @@ def _is_lesson(case: Case) -> bool:
 
 
 def _is_update(case: Case, name: str, made: int | None) -> bool:
-    """Whether the line that made a tensor reads its own `.grad`: `w = w - lr * w.grad` is meant as an update."""
+    """Whether the line that made a tensor reads the `.grad` of the same name: `w = w - lr * w.grad` is meant as an
+    update."""
     site = None if made is None else case.query.places.site(int(case.trace.events["site"][made]))
     return f"{name}.grad" in case.line_of(site)
 

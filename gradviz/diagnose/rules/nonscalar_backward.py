@@ -1,8 +1,8 @@
 """`nonscalar-backward`: backward() was called on a tensor of more than one element without a gradient, or with
-one of another shape.
+a gradient of another shape.
 
-Why it is bad: a pass begins with the gradient of its root. For a scalar that is 1; for several elements
-nobody can know it, and it must have one number for each of them.
+Why it is bad: a pass begins with the gradient of its root. For a scalar this gradient is 1. For several elements
+PyTorch cannot know it: the program has to give one number for each element.
 
 Example:
 
@@ -59,7 +59,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _root(case: Case, error: Failure) -> str:
-    """The expression that backward() is called on; empty where the source does not say, or it is long."""
+    """The expression that backward() is called on; empty if the source is not known or the expression is long."""
     call = backward_call(case.query, error.site)
     method = call.func if call is not None else None
     if not isinstance(method, ast.Attribute) or method.attr != "backward":

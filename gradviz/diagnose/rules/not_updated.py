@@ -1,9 +1,9 @@
 """`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if
-the program computes the change and loses it (`p = p - lr * p.grad`), a warning if their optimizer never
-steps, if they were frozen when the optimizer was made, or if they are left out of the optimizer though they
-come after what it trains.
+the program computes the change and loses it (`p = p - lr * p.grad`). It is a warning if the optimizer of the leaves
+never steps, if they were frozen when the optimizer was made, or if they are left out of the optimizer though they
+come after the leaves that it trains.
 
-Why it is bad: backward computes a gradient in each pass, and nobody uses it: the leaf stays as it was made.
+Why it is bad: backward computes a gradient in each pass, and nothing uses it: the leaf stays as it was made.
 
 Example:
 
@@ -20,8 +20,8 @@ Example:
 Cure: hand the parameters to the optimizer, call its `step()`, or change the leaf in place: `p -= lr * p.grad`
 under `torch.no_grad()`.
 
-Not reported: if others are trained it may be meant (only the head is trained, parameters chosen by name), so
-it is a note.
+Not reported: a leaf that stays as it is while other leaves are trained is a note only. It may be meant: only the head
+is trained, or the parameters are chosen by name.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _forgotten(case: Case) -> Iterator[Found]:
 
 
 def _in_place(case: Case, event: int) -> str:
-    """The update at an event, which makes a new tensor, as an update in place."""
+    """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.query.places.site(case.site(event)))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
@@ -123,8 +123,8 @@ def _in_place(case: Case, event: int) -> str:
 
 
 def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> str:
-    """The call that made an optimizer with the leaves too: with those of a module beside its own, or with all of the
-    model."""
+    """The call that made an optimizer, with the forgotten leaves added: the parameters of one more module, or all
+    parameters of the model if the leaves are in several modules."""
     path = case.trace.parameters[leaves[0]]
     (module, _), *more = case.query.modules.whole(leaves)
     own = first_argument(case.query, case.site(made))
@@ -135,7 +135,7 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> str:
 
 
 def _listed(case: Case, leaves: tuple[int, ...]) -> str:
-    """What to give an optimizer for some leaves: `*net.head.parameters()` for those of a whole module."""
+    """The text that lists some leaves for an optimizer: `*net.head.parameters()` for the leaves of a whole module."""
     parts = case.query.modules.whole(leaves)
     return ", ".join(
         f"*{clean(path)}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts

@@ -1,6 +1,6 @@
-"""`numpy-of-graph`: a tensor that requires grad was to become an array of NumPy.
+"""`numpy-of-graph`: the program converts a tensor that requires grad to an array of NumPy.
 
-Why it is bad: NumPy knows no graph, so what it computes could not be differentiated, and PyTorch refuses.
+Why it is bad: an array of NumPy has no graph, so nothing computed from it could be differentiated. PyTorch raises.
 
 Example:
 
@@ -8,10 +8,10 @@ Example:
     y = x * 2
     print(y.numpy())  # <- numpy-of-graph
 
-Cure: `.detach().numpy()` for a value that is only to be looked at; what is to be differentiated has to be computed
-with torch.
+Cure: use `.detach().numpy()` for a value that the program only looks at. Compute with torch what is to be
+differentiated.
 
-Not reported: a tensor that does not require grad, or one that is detached.
+Not reported: a tensor that does not require grad, or that is detached.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`off-loss-path`: a leaf that should learn is used, but nothing that is computed from it reaches a root.
+"""`off-loss-path`: a leaf that should learn is used, but no result that is computed from it reaches a root.
 
-Why it is bad: what is computed from it has no effect on what is learned, and the leaf gets no gradient.
+Why it is bad: these results have no effect on training, and the leaf gets no gradient.
 
 Example:
 
@@ -18,8 +18,8 @@ Example:
 
 Cure: add the term to the loss, or return and use the result of the branch.
 
-Not reported: what the last of several equal blocks makes for a next one, which is a note, and results that
-are only logged.
+Not reported: results that are only logged. The output that the last of several equal blocks makes for a next block is
+a note only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`recreated-parameter`: the same line makes a parameter anew for each pass, inside of a module's forward, so
-that what it learns is thrown away: it gets a gradient in one pass only.
+"""`recreated-parameter`: the same line makes a new parameter for each pass, in a forward for example. Each of these
+parameters gets a gradient in one pass only and is then thrown away.
 
-Why it is bad: each pass begins with the values of the first again, so that nothing is ever learned there.
+Why it is bad: each pass begins with the first values again, so the parameter never learns.
 
 Example:
 
@@ -19,7 +19,7 @@ Example:
 
 Cure: make the parameter once, in `__init__`, and use it in `forward`.
 
-Not reported: several networks that one line makes, each with passes of its own.
+Not reported: several networks that the same line makes, each with passes of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`restarted-optimizer`: the same line makes an optimizer anew for each step, so that what it keeps between steps is
-thrown away; or it makes the parameters anew, too, so that each step is lost.
+"""`restarted-optimizer`: the same line makes a new optimizer for each step, so that the state that an optimizer keeps
+between steps is thrown away; or it makes new parameters, too, so that each step is lost.
 
-Why it is bad: momentum and the averages of Adam begin at 0 again, so that each step is the first one. If the model is
+Why it is bad: momentum and the averages of Adam begin at 0 again, so that each step is a first step. If the model is
 made in the loop, training begins again with every batch.
 
 Example:
@@ -18,8 +18,8 @@ Example:
 
 Cure: make the model and the optimizer once, before the loop.
 
-Not reported: an optimizer that keeps nothing (SGD without momentum), one that takes several steps before the next is
-made (a new one for each epoch, phase or task), and new parameters that are used again after their step.
+Not reported: an optimizer that keeps no state (SGD without momentum), an optimizer that takes several steps before the
+next is made (for each epoch, phase or task), and new parameters that are used again after their step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gradviz.query.optimizer_settings import settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 
-_LEAST = 3  # optimizers of one line
+_LEAST = 3  # the fewest optimizers of one line
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -76,13 +76,13 @@ def _made_at(case: Case, optimizer: OptimizerHolds) -> int:
 
 
 def _take_turns(case: Case, made: list[OptimizerHolds]) -> bool:
-    """Whether a step lies between each two makings: they are no group of optimizers that are made together."""
+    """Whether a step lies between the making of each two optimizers. If not, they are a group that is made together."""
     steps = case.training.stepped.events
     return all(((steps > one.index) & (steps < other.index)).any() for one, other in pairwise(made))
 
 
 def _keeps_something(case: Case, optimizer: int) -> bool:
-    """Whether an optimizer has momentum or averages: every one but plain SGD."""
+    """Whether an optimizer has momentum or averages: every optimizer but plain SGD."""
     stepped = case.training.stepped
     event = stepped.object(int(stepped.events[stepped["optimizer"] == optimizer][0]))
     return event.type != "SGD" or any(settings_of(group).get("momentum") for group in event.groups)

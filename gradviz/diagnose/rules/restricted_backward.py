@@ -1,7 +1,8 @@
-"""`restricted-backward`: `backward(inputs=...)` or `autograd.grad` leaves out parameters behind its root that an
-optimizer holds, and no other pass gives them a gradient.
+"""`restricted-backward`: `backward(inputs=...)` or `autograd.grad` leaves out parameters behind its root. An optimizer
+holds them, and no other pass gives them a gradient.
 
-Why it is bad: what is left out gets no gradient and stays as it is, though an optimizer steps on it.
+Why it is bad: the parameters that are left out get no gradient and never change, though an optimizer is meant to
+train them.
 
 Example:
 
@@ -30,7 +31,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 
-_SITES = 16  # lines that are looked at
+_SITES = 16  # the most lines that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:

@@ -1,8 +1,9 @@
 """`saturated-activation`: tanh or sigmoid is at its ends for (almost) all elements, from the first call of its
-line to the last, so that almost no gradient passes it. Its mean derivative follows from the mean and the root
-mean square of its result. Or half of the activations of a recurrent cell are, by what their nodes let through.
+line to the last, so that almost no gradient passes it. The mean derivative is computed from the mean and the root
+mean square of the result. Or half of the activations of a recurrent cell are at their ends: their nodes let almost no
+gradient through.
 
-Why it is bad: the derivative at the ends is nearly 0: the layers before it get next to nothing.
+Why it is bad: the derivative at the ends is nearly 0: the layers before it get almost no gradient.
 
 Example:
 
@@ -17,10 +18,10 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: normalise the inputs, begin with smaller weights, or put a normalisation before it.
+Cure: normalise the inputs, begin with smaller weights, or put a normalisation before the activation.
 
-Not reported: the last op before a loss: a network that is sure of itself is healthy. In a program of a single
-pass that trains nothing it is a note.
+Not reported: the last op before a loss: a network that is sure of its prediction is healthy. In a program of a single
+pass that trains nothing, the finding is a note.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from gradviz.words.escape import clean
 
 _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
 _PASSING = CLAMPING | RESHAPING | CONVERTING | SUMS
-_NEAR = 16  # tensors behind a result that are looked at
+_NEAR = 16  # the most tensors between a result and the loss that are looked at
 _SHARE = 0.9  # of the calls
 _LEAST, _CALLS = 8, 2  # elements, calls
 
@@ -99,7 +100,7 @@ def _activations(case: Case) -> Iterator[Found]:
 def _found(
     case: Case, site: int, saturated: dict[int, list[int]], events: np.ndarray, flat: np.ndarray
 ) -> Found:
-    """The calls of one line that are at their ends, by the scope before them."""
+    """The finding for the calls of one line that are at their ends, by the scope before them."""
     calls = sorted(call for each in saturated.values() for call in each)
     ops = [case.query.tensors.op(int(events[each[0]])) for each in saturated.values()]
     names = [clean(case.trace.text(scope)) for scope in saturated if scope]

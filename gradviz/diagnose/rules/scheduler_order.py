@@ -1,7 +1,7 @@
 """`scheduler-order`: a learning-rate scheduler is stepped before the optimizer has stepped for the first time,
-so that the first value of its schedule is never used; or more often than its schedule was made for.
+so that the first value of its schedule is never used; or it is stepped more often than its schedule was made for.
 
-Why it is bad: the first rate of the schedule is skipped, or it ends long before the training does.
+Why it is bad: the first rate of the schedule is skipped, or the schedule ends long before the training.
 
 Example:
 
@@ -16,7 +16,8 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: call `scheduler.step()` after `optimizer.step()`, once an epoch or once a batch, as its length says.
+Cure: call `scheduler.step()` after `optimizer.step()`, once an epoch or once a batch: the schedule has to be as long
+as the training.
 
 Not reported: a scheduler that is stepped once more at the end.
 """
@@ -35,7 +36,7 @@ from gradviz.query.optimizer_settings import rates_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 
-_LEAST = 3  # steps of the scheduler
+_LEAST = 3  # steps of the scheduler: only more of them are reported
 _PERIODIC = "CosineAnnealingLR"
 
 
@@ -59,8 +60,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Found]:
-    """A scheduler that is stepped several times for each step of its optimizer, or per batch where its period is that
-    of epochs: the rate goes up and down again."""
+    """The finding for a scheduler that is stepped several times for each step of its optimizer, or for a periodic
+    scheduler that is stepped in an inner loop, past its period, so that the rate rises again."""
     first = case.scheduled.object(int(told[0]))
     places = np.searchsorted(steps, told)
     counts = np.bincount(places)[places.min() :]
@@ -85,7 +86,7 @@ def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Foun
 
 
 def _rises_again(case: Case, told: np.ndarray) -> bool:
-    """Whether a rate falls almost to its lowest, and then rises almost to its highest."""
+    """Whether the rate falls below a fifth of its highest value, and then rises above four fifths of it."""
     told_rates = [rates_of(case.scheduled.object(event).rates) for event in told.tolist()]
     rates = np.array([max(rates) for rates in told_rates if rates])
     if not len(rates) or np.isnan(rates).any():

@@ -1,8 +1,8 @@
 """`silent-write`: a tensor that a node saved is changed between forward and backward in a way that autograd does
 not see, so that the gradient is wrong and nothing raises.
 
-Why it is bad: a write through `.data` counts no version, so PyTorch cannot notice it: backward multiplies
-with other numbers than forward did.
+Why it is bad: a write through `.data` counts no version, so PyTorch cannot notice it: backward multiplies with
+numbers that forward did not use.
 
 Example:
 
@@ -11,12 +11,12 @@ Example:
     y.data.mul_(2)  # <- silent-write
     y.sum().backward()
 
-Cure: make the change before the forward or after the backward; under `torch.no_grad()` PyTorch at least
-notices it.
+Cure: make the change before the forward or after the backward. Under `torch.no_grad()` PyTorch at least notices the
+change.
 
-Not reported: a write under `torch.no_grad()`, which counts a version, so that backward raises
-(`inplace-modified`); a change after backward, by an optimizer or by hand, which is an update; and one that is
-taken back before backward, as where weights are sharded or perturbed for a moment: the values are compared.
+Not reported: a write under `torch.no_grad()`, which counts a version, so that backward raises (`inplace-modified`); a
+change after backward, by an optimizer or by hand, which is an update; a change that is undone before backward, as
+when weights are sharded or perturbed for a moment: the rule compares the values.
 """
 
 from __future__ import annotations

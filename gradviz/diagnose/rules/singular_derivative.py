@@ -1,7 +1,7 @@
 """`singular-derivative`: an op ran at a point where its derivative is infinite or undefined (sqrt and norm at 0,
 a power below 1 at 0), so that a finite gradient becomes NaN or infinite.
 
-Why it is bad: the value is fine and its slope is not: one element at that point makes the gradients of all
+Why it is bad: the value is finite and its slope is not: one element at this point makes the gradients of all
 parameters behind it NaN or infinite.
 
 Example:
@@ -12,7 +12,7 @@ Example:
 
 Cure: keep away from the point: `sqrt(x + eps)`, a norm with `eps`, `clamp` from below.
 
-Not reported: such a point through which no gradient, or a gradient that stays finite, passes.
+Not reported: a singular point that no gradient reaches, or where the gradient stays finite.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`stale-gradient`: a step uses a gradient that an earlier step has used already: it was never cleared in
-between, and a later pass added to it.
+"""`stale-gradient`: a step uses a gradient that an earlier step has used already: it was not cleared between the two
+steps, and a later pass added to it.
 
-Why it is bad: backward() adds to `.grad`. Without clearing, each step follows the sum of all gradients since
-the first, as a wrong kind of momentum.
+Why it is bad: backward() adds to `.grad`. Without clearing, each step follows the sum of all gradients since the first
+pass.
 
 Example:
 
@@ -15,7 +15,7 @@ Example:
 
 Cure: call `optimizer.zero_grad()` before each backward(), or `p.grad = None` after each step by hand.
 
-Not reported: accumulation on purpose: several passes, then one step, then the clearing.
+Not reported: accumulation on purpose: several passes, then one step, then `zero_grad()`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""`stale-graph`: a pass goes through nodes that were made before a step changed the leaves that they lead to: a
-part of the forward computation ran once, and is used again after its parameters have moved. A graph that
-grows from pass to pass because a tensor is carried along is `missing-detach`.
+"""`stale-graph`: a part of the forward computation ran once, and later passes go through its nodes again, after a step
+has changed the parameters that these nodes lead to.
 
-Why it is bad: the graph belongs to the old values of the parameters: its gradients point where these would
-have to go, not where they are now.
+Why it is bad: the graph belongs to the old values of the parameters, so the gradient is that of an old loss.
 
 Example:
 
@@ -18,10 +16,9 @@ Example:
         loss.backward(retain_graph=True)
         optimizer.step()
 
-Cure: compute the part anew in each step, inside of the loop.
+Cure: compute the part again in each step, inside the loop.
 
-Not reported: a graph that grows from pass to pass because a tensor is carried along: that is
-`missing-detach`.
+Not reported: a graph that grows from pass to pass because a tensor is carried along, which is `missing-detach`.
 """
 
 from __future__ import annotations
@@ -39,15 +36,15 @@ from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 
-_LEAST = 2  # passes
+_LEAST = 2  # the fewest passes through a stale part
 _MODIFIED = "modified by an inplace operation"
 _CURE = "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant"
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Nodes of one line that are older than the last change of a leaf that they lead to, at the beginning of a pass.
-    `chained` says that the line makes nodes in each round, and that those of earlier rounds are reached as well."""
+    """Nodes of one line that passes go through after a leaf that they lead to has changed. `chained` if the line makes
+    nodes in each round, and passes also reach the nodes of earlier rounds."""
 
     site: int
     node: int
@@ -108,7 +105,7 @@ def _rounds(case: Case, nodes: list[tuple[int, int]]) -> bool:
 
 
 def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
-    """For each leaf the first event after another at which an optimizer or the program stepped on it; 0 if none."""
+    """For each leaf, the first event after `made` that changed the leaf in place; 0 if there is none."""
     events, tensors = case.query.tensors.all_writes
     known = contained(tensors, leaves)
     events, tensors = events[known].astype(np.int64), tensors[known].astype(np.int64)
@@ -139,8 +136,9 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _of_failures(case: Case) -> Iterator[Found]:
-    """Passes that fail since a step has changed what a node had saved, though a pass from the same line went through
-    that node before, and its line has not run again: PyTorch sees the change only where the values are needed."""
+    """Findings for passes that fail because a step has changed a tensor that a node had saved. An earlier pass from the
+    same line went through this node, and the line of the node has not run since. PyTorch sees the change only where
+    backward needs the values."""
     by_number = case.query.passes.by_number
     for failure in case.failures:
         if _MODIFIED not in failure.message or failure.number not in by_number:
@@ -176,7 +174,7 @@ def _of_failures(case: Case) -> Iterator[Found]:
 
 
 def _passes_of(case: Case, node: int) -> set[int]:
-    """The passes that a node received gradients in."""
+    """The passes in which a node received gradients."""
     received = case.trace.table(Kind.RECEIVED)
     return set(received["in_pass"][received["node"] == node].tolist())
 
@@ -187,8 +185,8 @@ def _computed_once(case: Case, node: int, leaves: tuple[int, ...]) -> str:
 
 
 def _own_line(case: Case, site: int, since: int, until: int) -> Site | None:
-    """The innermost of a site and its callers whose line made no node between two events; None if each did: then it is
-    a graph that goes on from round to round."""
+    """The innermost of a site and its callers whose line made no node between two events. None if all lines did: then
+    the graph goes on from round to round."""
     table = case.trace.table(Kind.NODE)
     later = (table.events > since) & (table.events < until)
     lines = {

@@ -1,10 +1,8 @@
-"""`stale-model`: the model that is evaluated is not the one that is trained. It and the trained one are copies
-of one another, nothing ever changes it, and it is called again and again without gradients, for results that
-reach no root. Or a state_dict that was kept without a copy is loaded after steps: it has changed with the
-model.
+"""`stale-model`: the model that is evaluated is not the model that is trained. One is a copy of the other. Nothing ever
+changes the evaluated model, and it is called again and again without gradients, for results that reach no root. Or
+the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model.
 
-Why it is bad: the numbers of the evaluation say nothing about the training: they do not change, whatever is
-learned.
+Why it is bad: the evaluation does not measure the training: its numbers never change.
 
 Example:
 
@@ -42,7 +40,7 @@ from gradviz.query.copies import original
 from gradviz.query.writes import Writes
 from gradviz.words.escape import clean
 
-_LEAST = 2  # calls after steps
+_LEAST = 2  # the fewest calls after steps
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -72,7 +70,7 @@ def _untouched(case: Case) -> Iterator[Found]:
         first = own[0]
         twin = next(iter(twins & case.training.trained & changed))
         trained = case.trace.parameters.get(twin, "").partition(".")[0]
-        if trained == first.name:  # of an argument, whose name does not say which model it is
+        if trained == first.name:  # the name of an argument: it does not tell the two models apart
             trained = ""
         name, site = _where_it_is_named(case, first, parameters)
         yield Found(
@@ -88,13 +86,13 @@ def _untouched(case: Case) -> Iterator[Found]:
 
 
 def _are_compared(case: Case, trained: set[int]) -> bool:
-    """Whether the trained model is evaluated as well: the copy may be the baseline that it is compared with."""
+    """Whether the trained model is evaluated as well: the copy may be its baseline."""
     return any(visit.is_evaluation and not trained.isdisjoint(visit.parameters) for visit in case.of(visits))
 
 
 def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) -> tuple[str, int]:
-    """The variable that a copied model was assigned to, and the innermost caller of a visit whose line has that name: a
-    function that evaluates any model calls it by the name of its argument."""
+    """The variable that a copied model was assigned to, and the innermost caller of a visit whose line has this
+    variable. A function that evaluates any model has only the name of its argument."""
     places, maker = case.query.places, case.query.tensors.made(parameters[0])
     made = case.trace.sites.get(places.named_at(maker.site)) if maker is not None else None
     if made is not None and len(made.names) == 1 and made.names[0] != visit.name:
@@ -106,7 +104,7 @@ def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) ->
 
 
 def _loaded_from_itself(case: Case) -> Iterator[Found]:
-    """`copy_` of a parameter from a tensor on its own memory, after steps since that tensor was made."""
+    """Findings for a parameter that is loaded from a tensor on its own memory, after steps that changed both."""
     states = case.trace.states
     steps = case.training.stepped.events
     seen: set[int] = set()
@@ -116,7 +114,8 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
         made = int(states.events[states.first(source)])
         site = case.site(made)
         kept = states.events[states.bases == target]
-        kept = kept[case.trace.events["site"][kept] == site]  # at this line; the best may be the last
+        # All tensors that were kept at this line: the best state may be the last.
+        kept = kept[case.trace.events["site"][kept] == site]
         between = int(np.searchsorted(steps, event) - np.searchsorted(steps, kept.min(initial=made)))
         if site in seen or not between or target not in case.training.trained:
             continue
@@ -133,7 +132,7 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
 
 
 def _copies(case: Case) -> list[tuple[int, int, int]]:
-    """(event, target, source) of what load_state_dict copies."""
+    """(event, target, source) of each copy into a tensor, by `copy_` or by load_state_dict."""
     found = []
     ops = case.trace.table(Kind.OP)
     for event in ops.events[case.trace.named(ops["op"], ("copy_",))].tolist():

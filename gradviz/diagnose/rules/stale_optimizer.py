@@ -1,10 +1,10 @@
-"""`stale-optimizer`: an optimizer steps, or clears, without any parameter that gets gradients: those that do get
-them are in no optimizer, from the first or from some step on; or the newest parameters are in none, and as
-many older ones are not used any more. The optimizer was made before the parameters were replaced, or from
-others: two networks have an optimizer each, and both were made of the parameters of one.
+"""`stale-optimizer`: an optimizer holds no parameter that gets gradients, from its first step or from a later step on,
+while the parameters that get gradients are in no optimizer. Or the newest parameters are in no optimizer, and as many
+older parameters are not used. The optimizer was made before the parameters were replaced, or from the wrong
+parameters: two networks have an optimizer each, and both optimizers hold the parameters of one network.
 
-Why it is bad: the optimizer moves tensors that nothing computes with. The loss stays where it is, or only
-another part learns.
+Why it is bad: the optimizer holds tensors that nothing computes with. The loss stays where it is, or only another
+part learns.
 
 Example:
 
@@ -19,9 +19,9 @@ Example:
         model(torch.randn(4, 3)).pow(2).mean().backward()
         optimizer.step()
 
-Cure: make the optimizer after the parameters, from those of the model that is trained.
+Cure: make the optimizer after the parameters, from the parameters of the model that is trained.
 
-Not reported: an optimizer that waits for its turn, and one whose parameters are frozen for a while.
+Not reported: an optimizer that waits for its turn, or whose parameters are frozen for a while.
 """
 
 from __future__ import annotations
@@ -76,27 +76,27 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _made_anew(case: Case, holding: int, name: str, leaves: list[int]) -> str:
-    """The call that made an optimizer, with all parameters of the model of some leaves."""
+    """The call that made an optimizer, with the parameters of the model that these leaves belong to."""
     given = f"{_model(case, leaves)}.parameters()"
     call = call_with_first(case.query, case.site(holding), given) if holding < case.trace.count else ""
     return clean(call) or f"{name} of {given}"
 
 
 def _model(case: Case, leaves: list[int]) -> str:
-    """The variable that holds the model of some parameters."""
+    """The variable that holds the model of these parameters; "model" if it is not known."""
     names = {case.trace.parameters.get(leaf, "").partition(".")[0] for leaf in leaves}
     return clean(names.pop()) if len(names) == 1 and "" not in names else "model"
 
 
 def _got(case: Case, optimizer: int) -> np.ndarray:
-    """The events at which what an optimizer holds got gradients."""
+    """The events at which parameters that an optimizer holds got gradients."""
     came = case.trace.table(Kind.ACCUMULATED)
     held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
     return came.events[contained(came["tensor"], held)]
 
 
 def _of_passes(case: Case, optimizer: int, leaves: list[int]) -> list[int]:
-    """Those of some leaves that get gradients from the passes of an optimizer."""
+    """The leaves among these that get gradients from the passes of an optimizer."""
     came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
     got = came["tensor"][contained(came["in_pass"], own)]
     return [leaf for leaf in leaves if leaf in got]
@@ -120,8 +120,8 @@ def _left_behind(case: Case) -> list[int]:
 
 
 def _replacing(case: Case, made: int) -> int:
-    """The line that made a parameter, and none of those that an optimizer holds: the call, if the same function made
-    both."""
+    """The line that made a parameter and made no parameter that an optimizer holds. If the same function made both,
+    this is the line of its call."""
     site = case.site(made)
     held = {
         (caller.place.file, caller.place.line)
@@ -136,7 +136,8 @@ def _replacing(case: Case, made: int) -> int:
 
 
 def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
-    """The steps of optimizers whose parameters get no gradient, or get none any more since these leaves do."""
+    """The steps of optimizers whose parameters never get a gradient, or get none after these leaves got their first, or
+    get none from the optimizer's own passes."""
     stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
     since = int(came.events[contained(came["tensor"], leaves)].min())
     found = [stepped.events[:0]]
@@ -152,8 +153,8 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
 
 
 def _gives_to_others(case: Case, optimizer: int, leaves: list[int], got: np.ndarray) -> bool:
-    """Whether all passes of an optimizer are its own alone, and give gradients to some of these leaves and to nothing
-    that it holds."""
+    """Whether an optimizer shares no pass with another optimizer, and its passes give gradients to some of these leaves
+    and to no parameter that it holds."""
     owners = case.query.of(PassOwners).optimizers
     came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
     shared = any(
@@ -166,7 +167,7 @@ def _gives_to_others(case: Case, optimizer: int, leaves: list[int], got: np.ndar
 
 
 def _took_the_place(case: Case, leaves: list[int]) -> bool:
-    """Whether the leaves are the newest parameters, and as many older ones are read by no op."""
+    """Whether the leaves are the newest parameters, and at least as many older parameters are read by no op."""
     made = case.trace.table(Kind.TENSOR)
     parameters = made["tensor"][case.trace.named(made["how"], (PARAMETER,))]
     others = without(parameters, leaves)

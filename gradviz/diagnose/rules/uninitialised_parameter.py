@@ -1,8 +1,8 @@
 """`uninitialised-parameter`: a parameter, or a leaf that requires grad, comes from `torch.empty` and is read by
-an op before anything was written to it: it has whatever was in memory.
+an op before anything was written to it.
 
-Why it is bad: `torch.empty` gives whatever was in memory: zeros today, huge numbers or NaN tomorrow. Runs
-differ without a reason.
+Why it is bad: `torch.empty` returns whatever is in memory: zeros today, huge numbers or NaN tomorrow. Runs differ
+without a reason.
 
 Example:
 
@@ -14,10 +14,10 @@ Example:
         (torch.randn(5, 3) @ w.clamp(-1, 1)).pow(2).mean().backward()
         optimizer.step()
 
-Cure: fill it after it was made, as `torch.nn.init.normal_(w, std=0.1)` does, or make it with `torch.randn` or
+Cure: fill the tensor after it was made, as `torch.nn.init.normal_(w, std=0.1)` does, or make it with `torch.randn` or
 `torch.zeros`.
 
-Not reported: what is filled, loaded or copied into before it is read, and tensors without elements.
+Not reported: a tensor that is filled, loaded or copied into before it is read; a tensor without elements.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from gradviz.sets import contained, distinct, distinct_pairs
 _UNFILLED = re.compile(
     r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
 )
-_COPIES = 64  # one of the other, that are looked at
-_RAW = {"Parameter", "Tensor"}  # how PyTorch and the engine tell of Tensor(3, 4)
-_MOST = 10_000  # leaves that are looked at
+_COPIES = 64  # the most tensors in a chain of copies that are looked at
+_RAW = {"Parameter", "Tensor"}  # the recorded makers of Tensor(3, 4), by PyTorch and by the engine
+_MOST = 10_000  # the most leaves that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -70,7 +70,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _unfilled(case: Case, leaf: int) -> list[int]:
-    """The leaf and what it was made from, if that was never filled as it was made; empty if it was."""
+    """The leaf, the tensors that it was made from, and their aliases, if the first of them was made without values;
+    else empty."""
     chain = [leaf]
     for _ in range(_COPIES):
         made = case.query.tensors.made(chain[-1])
@@ -105,7 +106,7 @@ def _first_writes(case: Case) -> dict[int, int]:
 
 
 def _first_reads(case: Case) -> dict[int, int]:
-    """The first op that computed something from each tensor, with a node."""
+    """For each tensor, the first op with a node that read it."""
     ops = case.trace.table(Kind.OP)
     inputs = ops.lists("inputs")
     with_node = contained(ops.events, case.trace.table(Kind.NODE)["op"])[inputs.owners]

@@ -1,6 +1,6 @@
 """`unregistered-parameter`: a leaf that requires grad takes part in the forward of a module whose other
-parameters are trained, gets gradients, and is not among the module's parameters(), so that no step changes
-it: it is in a plain list or dict, or was made by an op on a Parameter.
+parameters are trained. It gets gradients, but is not among the module's parameters(), so that no step changes it: it is
+in a plain list or dict, or it is an attribute that an op made from a Parameter.
 
 Why it is bad: `parameters()` does not list it, so no optimizer holds it, `state_dict()` does not save it and
 `.to()` does not move it.
@@ -22,10 +22,10 @@ Example:
         net(torch.randn(5, 3)).pow(2).mean().backward()
         optimizer.step()
 
-Cure: assign it as `nn.Parameter` to an attribute of the module, and put lists and dicts into
-`nn.ParameterList`, `nn.ModuleList` or `nn.ModuleDict`.
+Cure: assign the leaf as an `nn.Parameter` to an attribute of the module. Use `nn.ParameterList`, `nn.ModuleList` or
+`nn.ModuleDict` in place of a plain list or dict.
 
-Not reported: a tensor that is handed to the module from outside, and one that another optimizer holds.
+Not reported: a tensor that the module gets from outside, or that another optimizer holds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.lack import PARAMETER
 from gradviz.query.upstream import leaves_behind
 
-_NEAR = 64  # results of a leaf, and ops on them, that are looked at
+_NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -75,8 +75,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _is_of_a_module(case: Case, leaf: int, made: TensorMade) -> bool:
-    """Whether a leaf is meant as a part of a module: a Parameter, or made in an `__init__`. Others are what a module is
-    given: the points at which a differential equation is to hold, an image that is optimized."""
+    """Whether a leaf is meant as a part of a module: it is a Parameter, or it was made in an `__init__`. Other leaves
+    are inputs of a module: the points at which a differential equation is to hold, an image that is optimized."""
     if made.how == PARAMETER or leaf in case.trace.parameters:
         return True
     callers = case.query.places.callers(made.site)
@@ -84,8 +84,8 @@ def _is_of_a_module(case: Case, leaf: int, made: TensorMade) -> bool:
 
 
 def _beneath_failures(case: Case) -> list[int]:
-    """The leaves in no optimizer that a node leads to which a second pass failed at: their part of the graph was made
-    once, as that of `self.scale = nn.Parameter(...) * 2` is."""
+    """The leaves behind the node at which a pass failed, if no step changes them. Their part of the graph was made
+    once, as in `self.scale = nn.Parameter(...) * 2`."""
     return [
         leaf
         for failure in case.failures
@@ -96,7 +96,7 @@ def _beneath_failures(case: Case) -> list[int]:
 
 
 def _modules_around(case: Case, leaf: int) -> list[ScopeEntered]:
-    """The modules in whose forward a leaf, or what was computed from it before, is read first, outermost first."""
+    """The modules in whose forward a leaf, or a result of the leaf, is first read; the outermost module comes first."""
     if not case.downstream.readers(leaf):
         return []
     readers = sorted({op for ops in case.downstream.results(leaf, _NEAR).values() for op in ops})
@@ -112,8 +112,8 @@ def _outermost(scopes: list[ScopeEntered]) -> str:
 
 
 def _in_the_making_of(case: Case, site: int, scopes: list[ScopeEntered]) -> int:
-    """The line in `__init__` of the innermost registered module around that made a leaf, itself or by a call: it is
-    there that a plain list got the layer. The site of the leaf, if there is no such line."""
+    """The line that made a leaf, itself or by a call, in the `__init__` of the innermost registered module around it:
+    there a plain list got the layer. The site of the leaf, if there is no such line."""
     root = _outermost(scopes)
     registered = [scope.type for scope in scopes if f"{scope.name}.".startswith(f"{root}.")]
     for type_ in registered[::-1]:

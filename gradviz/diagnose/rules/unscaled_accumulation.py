@@ -1,9 +1,7 @@
-"""`unscaled-accumulation`: the mean losses of several micro-batches are summed in the gradients, by passes from
-one line on graphs of the same structure, and nothing divides them by how many they are: neither the loss nor
-the gradients.
+"""`unscaled-accumulation`: passes from one line, on graphs of the same structure, sum the gradients of the mean losses
+of several micro-batches. Neither the losses nor the gradients are divided by the number of micro-batches.
 
-Why it is bad: the step is as many times as large as there are micro-batches: a learning rate that nobody
-chose.
+Why it is bad: with n micro-batches the gradient is n times as large, as if the learning rate were n times as large.
 
 Example:
 
@@ -38,8 +36,8 @@ from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo
 
-_SHARE = 0.5  # of the windows between two clearings
-_WINDOWS = 256  # the most that are looked at
+_SHARE = 0.5  # the least share of the windows between two clearings
+_WINDOWS = 256  # the most windows that are looked at
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -73,14 +71,14 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _is_clip(case: Case, event: int) -> bool:
-    """Whether an event changes a gradient inside of a function that clips, which divides by no count."""
+    """Whether an event changes a gradient at a line that calls a function that clips: it divides by no count."""
     clipped = case.trace.table(Kind.CLIPPED)
     return bool(contained(case.trace.events["site"][event], clipped.sites))
 
 
 def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:
-    """Whether passes are those of equal parts of a batch: the same structure, and a mean as the root of each, on
-    graphs that share no node."""
+    """Whether passes belong to equal parts of a batch: they have the same structure, each root is a mean, and no two
+    passes have the same root."""
     if len({backward_pass.digest for backward_pass in runs}) != 1 or not all(
         root_is_mean(case.query, backward_pass.number) for backward_pass in runs[:8]
     ):

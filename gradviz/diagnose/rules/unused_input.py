@@ -1,7 +1,7 @@
-"""`unused-input`: torch.autograd.grad was asked for the gradient of a tensor that its root was not computed from, or
+"""`unused-input`: torch.autograd.grad is called for the gradient of a tensor that its root was not computed from, or
 that does not require grad.
 
-Why it is bad: there is no such gradient, and grad() raises.
+Why it is bad: this gradient does not exist, and grad() raises.
 
 Example:
 
@@ -10,8 +10,8 @@ Example:
     y = x ** 2
     gx, gw = torch.autograd.grad(y, [x, w])  # <- unused-input
 
-Cure: compute the root from the tensor too, or pass `allow_unused=True`: the gradient is None then. Let a tensor whose
-gradient is wanted require grad before the root is computed.
+Cure: compute the root from the tensor too, or pass `allow_unused=True`: the gradient is None then. If the tensor does
+not require grad, let it require grad before the root is computed.
 
 Not reported: a call with `allow_unused=True` or `materialize_grads=True`.
 """
@@ -53,7 +53,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
-    """A call that asks for the gradient of what does not require grad."""
+    """The finding for a call that asks for the gradient of a tensor that does not require grad."""
     root, asked = _arguments(backward_call(case.query, failure.site))
     for name in asked:
         tensor = case.query.names.tensor_called(name, failure.event)
@@ -69,7 +69,7 @@ def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
 
 
 def _arguments(call: ast.Call | None) -> tuple[str, list[str]]:
-    """The root of a call of grad() and its inputs, as the source has them; empty where it does not say."""
+    """The source of the root and of the inputs of a call of grad(); empty if the call is not known."""
     if call is None:
         return "", []
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -82,7 +82,7 @@ def _arguments(call: ast.Call | None) -> tuple[str, list[str]]:
 
 
 def _with_unused(call: ast.Call | None) -> str:
-    """The call with `allow_unused=True`; empty where the source does not say."""
+    """The call with `allow_unused=True`; empty if the call is not known."""
     if call is None:
         return ""
     keywords = [*call.keywords, ast.keyword("allow_unused", ast.Constant(True))]
@@ -91,7 +91,8 @@ def _with_unused(call: ast.Call | None) -> str:
 
 
 def _is_behind(case: Case, name: str, root: str, event: int) -> bool:
-    """Whether a root was computed from a tensor, by their names in the source; True where one is not known."""
+    """Whether a root was computed from a tensor, both given by their names in the source. True if a name is not
+    known."""
     tensor, of = (case.query.names.tensor_called(own, event) for own in (name, root))
     return not tensor or not of or bool(shortest_way(case.query, tensor, of))
 

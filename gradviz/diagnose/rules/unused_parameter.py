@@ -1,7 +1,7 @@
 """`unused-parameter`: a leaf that should learn never gets a gradient, because no op reads it.
 
-Why it is bad: it takes memory and place in the optimizer, and a part of the model that was meant to be there
-is not.
+Why it is bad: the leaf takes memory and a place in the optimizer, and the part of the model that it was meant for is
+missing.
 
 Example:
 
@@ -16,10 +16,10 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: use it in `forward`, or take it out of the model.
+Cure: use the leaf in `forward`, or remove it from the model.
 
-Not reported: leaves of one kind of which others are used (experts, embeddings of a mixture, a part of the
-last of several blocks), which are a note.
+Not reported: a leaf beside used leaves of the same kind (experts, embeddings of a mixture, a part of the last of
+several blocks) is a note only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`unused-scheduler`: a learning-rate scheduler is made, and nothing ever calls its `step()`.
 
-Why it is bad: the rate that was meant to fall or to warm up stays what it is when the scheduler is made.
+Why it is bad: the rate was meant to fall or to warm up, and stays as it is when the scheduler is made.
 
 Example:
 
@@ -17,10 +17,10 @@ Example:
             optimizer.step()
         rate = scheduler.get_last_lr()[0]
 
-Cure: `scheduler.step()` once after each epoch, or after each batch, as its schedule counts.
+Cure: call `scheduler.step()` after each epoch or after each batch, whichever the schedule counts.
 
-Not reported: a run that did not end by itself; a scheduler whose `step` is called somewhere in the source, though the
-run did not come there; one that is handed to another function, or kept in a list.
+Not reported: a run that did not end by itself; a scheduler whose `step` is called somewhere in the source, even if the
+run did not reach the call; a scheduler that is passed to another function or kept in a list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct
 from gradviz.words.escape import clean
 
-_LEAST = 2  # steps of the optimizer
+_LEAST = 2  # the fewest steps of the optimizer
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -62,7 +62,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _is_used(case: Case, name: str) -> bool:
-    """Whether the source hands a scheduler on under its name, or steps something of that name."""
+    """Whether the source passes a scheduler on by its name, or calls `step` of a variable of this name."""
     last = name.rpartition(".")[2]
     for tree in case.query.of(trees).values():
         stepped = {ast.unparse(owner).rpartition(".")[2] for _, owner in method_calls(tree, "step")}

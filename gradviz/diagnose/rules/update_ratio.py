@@ -1,9 +1,8 @@
-"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than
-a ten-millionth of it. The change is known exactly where a tensor is recorded in full; else it is at least the
-change of its root mean square, and for plain SGD and Adam at most the rate times what they allow.
+"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
+ten-millionth of it. The change is at least the change of the root mean square. For plain SGD it is the rate times the
+gradient, and for Adam and its relatives at most ten times the rate.
 
-Why it is bad: a step that is larger than the weight forgets what was learned; one of next to nothing learns
-nothing.
+Why it is bad: a step that is larger than the weight forgets what was learned; a step close to 0 learns nothing.
 
 Example:
 
@@ -16,7 +15,7 @@ Example:
         loss.backward()
         optimizer.step()  # <- update-ratio
 
-Cure: a learning rate that changes weights by about a thousandth in each step.
+Cure: use a learning rate that changes the weights by about a thousandth in each step.
 
 Not reported: vectors (biases, scales), matrices that begin at 0, and a range test of rates.
 """
@@ -40,12 +39,12 @@ from gradviz.tracefile.columns import Table
 from gradviz.words.numbers import number
 
 _LARGE, _HUGE, _SMALL = 1.0, 10.0, 1e-7
-_WIDE = 100.0  # the size of weights next to which a healthy step is lost in rounding
-_SHARE, _LEAST = 0.5, 3  # of the steps
+_WIDE = 100.0  # beside weights of this size, rounding swallows a healthy step
+_SHARE, _LEAST = 0.5, 3  # the least share and the fewest of the steps
 _ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
 _FLOOR = 1e-3  # weights that begin smaller have room to grow
-_CEILING = 0.3  # and those that stay below have not left the sizes of usual weights
-_SLACK = 10.0  # what an adaptive step may exceed its rate by
+_CEILING = 0.3  # weights that stay smaller are still of a usual size
+_SLACK = 10.0  # an adaptive step is at most so many times its rate
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -98,8 +97,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _sizes_before(case: Case, tensors: np.ndarray, before: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """The root mean square of each tensor before a step, also where the program wrote to its memory by another name;
-    NaN where it is not known."""
+    """The root mean square of each tensor before a step, even if the program wrote to its memory through another tensor
+    since the last event of the tensor; NaN if it is not known."""
     states = case.trace.states
     found = states.stats[before, Stat.RMS]
     for row in np.flatnonzero(
@@ -113,8 +112,8 @@ def _sizes_before(case: Case, tensors: np.ndarray, before: np.ndarray, events: n
 def _is_written_by_another_name(
     case: Case, tensors: np.ndarray, known: np.ndarray, events: np.ndarray
 ) -> np.ndarray:
-    """For each step, whether a tensor's value before it is not `known`, because the program wrote to its memory since
-    then, as `w.data.uniform_()` does."""
+    """For each step, whether the program wrote to the memory of the tensor through another tensor, as
+    `w.data.uniform_()` does, between the event `known` and the step."""
     found = np.zeros(len(tensors), bool)
     for tensor in distinct(tensors[contained(tensors, sorted(case.query.memory.shared))]).tolist():
         changes = np.array(case.query.memory.changes(tensor), np.int64)
@@ -125,8 +124,8 @@ def _is_written_by_another_name(
 
 
 def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """For each change, whether it is one by an adaptive optimizer in a program that trains no matrix, as a Gaussian
-    process does: such a step is about as large as the rate, whatever the gradient is."""
+    """For each change, whether an adaptive optimizer made it in a program that trains no matrix, as a Gaussian process
+    does. An adaptive step is about as large as the rate, whatever the gradient is."""
     states = case.trace.states
     firsts = np.array([states.first(tensor) for tensor in distinct(tensors).tolist()], np.int64)
     if _are_matrices(case, firsts[firsts >= 0]).any():
@@ -135,7 +134,7 @@ def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndar
 
 
 def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarray) -> list[int]:
-    """The tensors that are marked in most of their steps, the first one included."""
+    """The tensors that are marked in most of their steps, the first step included."""
     found = []
     for tensor in distinct(tensors[marked]).tolist():
         own = usable & (tensors == tensor)
@@ -161,8 +160,8 @@ def _are_wide(case: Case, rows: np.ndarray) -> np.ndarray:
 
 
 def _at_most(case: Case, step: int, tensor: int, gradient: float) -> float:
-    """The root mean square of the change of a tensor in a step, at most, from that of its gradient; NaN where that is
-    not known."""
+    """The largest possible root mean square of the change of a tensor in a step, from the root mean square of its
+    gradient; NaN if it is not known."""
     event = case.training.stepped.object(step)
     place = event.parameters.index(tensor) if tensor in event.parameters else -1
     for group in event.groups:

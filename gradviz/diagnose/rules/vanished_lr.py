@@ -1,8 +1,8 @@
-"""`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of the highest
-one before it, while there still are gradients; or for half of the run or longer below a thousandth, where a
-scheduler is stepped in each batch.
+"""`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of its highest value
+before, while there still are gradients. If a scheduler is stepped in each batch, it is enough that the rate is below a
+thousandth for the last half of the run.
 
-Why it is bad: the steps change nothing any more, though the run goes on.
+Why it is bad: the steps change almost nothing, though the run goes on.
 
 Example:
 
@@ -18,9 +18,9 @@ Example:
         optimizer.step()  # <- vanished-lr
         decay(optimizer, step)
 
-Cure: decay more slowly, or once an epoch instead of once a batch.
+Cure: let the rate decay more slowly, or once an epoch instead of once a batch.
 
-Not reported: a schedule that only ends near 0, and a warm-up.
+Not reported: a schedule that is near 0 only at its end, and a warm-up.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from gradviz.sets import distinct
 from gradviz.words.numbers import number
 
 _SHARE, _LEAST = 0.2, 3
-_THOUSANDTH, _HALF = 1e-3, 0.5  # of a rate that falls in each batch
-_FEW = 10  # steps of a scheduler
+_THOUSANDTH, _HALF = 1e-3, 0.5  # the two bounds for a rate that falls in each batch
+_FEW = 10  # a scheduler with more steps than these is to be stepped less often
 _MILDER = "a milder schedule here (gamma, step_size, T_max), or a lower bound (eta_min)"
 _LESS_OFTEN = (
     "step the scheduler once in the unit it was made for (per epoch, not per batch), or use a lower bound"
@@ -75,13 +75,13 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _tiny_at_the_end(rates: np.ndarray, share: float) -> int:
-    """How many rates at the end are at most a share of the highest one before."""
+    """The number of rates at the end that are at most this share of the highest rate before them."""
     tiny = rates <= share * np.maximum.accumulate(rates)
     return len(rates) - (int(np.flatnonzero(~tiny)[-1]) + 1 if not tiny.all() else 0)
 
 
 def _is_stepped_per_batch(case: Case, optimizer: int) -> bool:
-    """Whether a scheduler is stepped in a loop in a loop, as often as the optimizer."""
+    """Whether a scheduler is stepped in a nested loop, at least as often as the optimizer."""
     told = case.trace.table(Kind.SCHEDULED)
     own = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told["steps"] > 0)]
     steps = np.count_nonzero(case.training.stepped["optimizer"] == optimizer)
@@ -96,8 +96,9 @@ def _lowering(case: Case, optimizer: int, step: int) -> int:
 
 
 def _making(case: Case, optimizer: int, by: int) -> int:
-    """The event where a scheduler was made, if it lowered the rate within a few of its steps, not in a loop in a loop
-    (of batches), or if a library steps it; −1 if it is to be stepped less often."""
+    """The event where a scheduler was made, if it lowered the rate within a few steps and outside of a nested loop
+    (over batches), or if a library steps it. −1 if the program should step it less often, or if there is no
+    scheduler."""
     told = case.trace.table(Kind.SCHEDULED)
     made = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told["steps"] == 0)]
     if by < 0 or not len(made):

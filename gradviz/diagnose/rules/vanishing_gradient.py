@@ -1,8 +1,8 @@
-"""`vanishing-gradient`: in the first pass and in half of all or more, the gradient of some weights has a root
-mean square below 1e-7, while that of others in the same pass is at least 10,000 times as large; and at a line
-whose nodes ran several times it gets smaller.
+"""`vanishing-gradient`: in the first pass and in half of all passes or more, the gradient of some weights has a root
+mean square below 1e-7, while the gradient of other weights in the same pass is at least 10,000 times as large. The
+gradient gets smaller at a line whose nodes ran several times.
 
-Why it is bad: the first layers learn ten thousand times more slowly than the last, that is, not at all.
+Why it is bad: the first layers learn ten thousand times more slowly than the last layers, that is, not at all.
 
 Example:
 
@@ -18,10 +18,10 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: shorter ways for the gradient (residual connections), activations that do not shrink it, normalisation,
+Cure: give the gradient a shorter path (residual connections), use activations that do not shrink it, normalisation, or
 a better initialisation.
 
-Not reported: small gradients of all weights alike, as at the end of training.
+Not reported: gradients that are equally small for all weights, as at the end of training.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from gradviz.sets import common, contained, ranked, without
 from gradviz.words.numbers import number
 
 _RATIO, _SHARE = 1e4, 0.5
-_BESIDE = 1e3  # a gradient so much larger than that of a leaf which the same op reads
-_ROUNDS, _LOSS = 3, -2.0  # a line is blamed if it ran so often and its nodes lose two powers of ten
+_BESIDE = 1e3  # a leaf whose gradient is so many times larger than that of a leaf beside it learns
+_ROUNDS, _LOSS = 3, -2.0  # a line is blamed from so many rounds and from a loss of two powers of ten
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -92,8 +92,8 @@ def _largest(leaves: np.ndarray, rms: np.ndarray) -> dict[int, float]:
 
 
 def _not_cancelled(case: Case, small: np.ndarray, largest: dict[int, float]) -> np.ndarray:
-    """The leaves without those that an op reads together with a leaf whose gradient is sound: a bias in front of a
-    normalisation gets nothing but rounding errors, the weight beside it learns."""
+    """The leaves that no op reads together with a leaf whose gradient is sound. A bias before a normalisation gets
+    nothing but rounding errors, while the weight beside it learns."""
     below = case.downstream
     return np.array(
         [

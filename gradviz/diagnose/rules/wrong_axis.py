@@ -1,8 +1,8 @@
-"""`wrong-axis`: a softmax is taken over one axis, and what reads its result goes by another: the product of attention
-weights with values, `nll_loss`, `gather`, or the other side of `kl_div`.
+"""`wrong-axis`: a softmax is taken over one axis, and the op that reads its result expects another axis: the product of
+attention weights with values, `nll_loss`, `gather`, or `kl_div`, by its other side.
 
-Why it is bad: the numbers that are summed do not add up to one, or are no probabilities of the classes. The loss
-may fall all the same, since all examples of a batch are mixed.
+Why it is bad: the weights do not add up to one, or are no probabilities of the classes. The loss may fall all the
+same, because all examples of a batch are mixed.
 
 Example:
 
@@ -18,10 +18,12 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: the axis that the reader goes by: `dim=-1` for `weights @ values`, the axis of the classes for a loss.
+Cure: take the softmax over the axis that its reader expects: `dim=-1` for `weights @ values`, the axis of the classes
+for a loss.
 
-Not reported: a softmax of parameters alone (a matrix of transitions), one that multiplies a single column (a state,
-which keeps its sum so), one that is transposed or normalised again before it is read, and an axis of one entry.
+Not reported: a softmax of parameters alone (a matrix of transitions); a softmax that multiplies a single column (a
+state, which then keeps its sum); a softmax that is transposed or normalised again before it is read; an axis of one
+entry.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from gradviz.query.ops import (
 from gradviz.sets import contained
 
 _OVER = SHARES | LOG_SHARES
-_SUMMING = MATRIX_PRODUCTS  # over the last axis of the first of two
+_SUMMING = MATRIX_PRODUCTS  # ops that sum over the last axis of their first input
 _SAME_PLACES = (
     CONVERTING | DROPOUTS | MULTIPLYING | LOGARITHMS | NEGATING | CLAMPING | {"masked_fill", "contiguous"}
 )
@@ -60,8 +62,8 @@ _DIM = re.compile(r"\bdim=(-?\d+)")
 
 
 class Axis(NamedTuple):
-    """An axis of a tensor, counted from its end (-1 is the last one); `is_sure` if only the last axes kept their
-    places."""
+    """An axis of a tensor, counted from the end: -1 is the last axis. `dimensions` is the number of axes of the tensor.
+    `is_sure` is False if a reshape may have moved the axis."""
 
     from_end: int
     dimensions: int
@@ -89,7 +91,8 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _other_side(case: Case, reader: int, axis: Axis) -> OpRan | None:
-    """The softmax on the other side of a `kl_div`, if this one is over the last axis, as classes are; else None."""
+    """The softmax behind the second input of a `kl_div`, if the softmax of the first input is over the last axis, where
+    classes usually are; else None."""
     op = case.query.tensors.op(reader)
     is_compared = op.op == "kl_div" and axis.from_end == -1
     return _softmax_of(case, op.inputs[1]) if is_compared else None
@@ -106,7 +109,7 @@ def _shape(case: Case, tensor: int) -> tuple[int, ...]:
 
 
 def _axis(case: Case, op: OpRan) -> Axis | None:
-    """The axis that an op goes by; None if it is not known, or has one entry."""
+    """The axis in the arguments of an op (`dim=`); None if it is not known, or has one entry."""
     found, shape = _DIM.search(op.args), _shape(case, op.outputs[0]) if op.outputs else ()
     if found is None or not shape:
         return None
@@ -116,7 +119,7 @@ def _axis(case: Case, op: OpRan) -> Axis | None:
 
 
 def _is_of_data(case: Case, op: OpRan) -> bool:
-    """Whether a softmax is of what was computed from several tensors, not of a parameter itself."""
+    """Whether a softmax is taken of a result of several tensors, not of a parameter alone."""
     for _ in range(_FAR):
         sources = [tensor for tensor in op.inputs if tensor]
         if len(sources) > 1:
@@ -129,7 +132,7 @@ def _is_of_data(case: Case, op: OpRan) -> bool:
 
 
 def _readers(case: Case, tensor: int, axis: Axis) -> Iterator[tuple[int, int, str]]:
-    """The ops that read a softmax by another axis: the event, the axis that it goes by, and how it does."""
+    """The ops that read a softmax by another axis: the event, the axis that the op expects, and a sentence of how."""
     waiting = [(tensor, axis)]
     for _ in range(_FAR):
         following = []
@@ -171,12 +174,12 @@ def _is_column(shape: tuple[int, ...]) -> bool:
 
 
 def _as_said(from_end: int, axis: Axis) -> int:
-    """An axis as one would write it: from the end where that is the last one."""
+    """An axis as a program writes it: -1 for the last axis, and counted from the beginning for any other axis."""
     return from_end if from_end == -1 else from_end + axis.dimensions
 
 
 def _softmax_of(case: Case, tensor: int) -> OpRan | None:
-    """The softmax that a tensor comes from by ops that keep its places; None if it comes from none."""
+    """The softmax that a tensor comes from by ops that keep each element in its place; None if there is none."""
     for _ in range(_FAR):
         op = op_of(case.query, tensor)
         if op is None or op.op in _OVER:
@@ -188,7 +191,7 @@ def _softmax_of(case: Case, tensor: int) -> OpRan | None:
 
 
 def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
-    """Where an axis is after an op; None if it may be anywhere."""
+    """The place of an axis after an op; None if the place is not known."""
     if not op.outputs or not op.inputs or op.inputs[0] != source:
         return None
     before, after = _shape(case, source), _shape(case, op.outputs[0])

@@ -1,10 +1,9 @@
 """`wrong-custom-gradient`: the backward of a custom Function does not return the derivative of its forward.
 
-With `--check-functions` the run itself has compared each Function with finite differences, and the trace says
-how. Of one that it has not compared, what was recorded is looked at: see `function_curves.py`.
+With `--check-functions` the run itself compares each Function with finite differences, and the trace has the result. A
+Function that was not compared is judged by its recorded values: see `function_curves.py`.
 
-Why it is bad: training goes into a direction that is not that of the loss, slowly or not at all, and nothing
-raises.
+Why it is bad: training goes in a direction that is not that of the loss, slowly or not at all, and nothing raises.
 
 Example:
 
@@ -21,9 +20,9 @@ Example:
     x = torch.linspace(-2, 2, 40, requires_grad=True)
     Square.apply(x).sum().backward()
 
-Cure: derive the formula again, and compare it with `torch.autograd.gradcheck` in float64.
+Cure: derive the formula again, and check it with `torch.autograd.gradcheck` in float64.
 
-Not reported: nothing unless it is asked for, by `--check-functions` or `--select wrong-custom-gradient`:
+Not reported: any Function, unless the rule is asked for by `--check-functions` or `--select wrong-custom-gradient`:
 straight-through estimators and gradient reversal deviate on purpose.
 """
 

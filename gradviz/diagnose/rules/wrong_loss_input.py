@@ -1,9 +1,9 @@
-"""`wrong-loss-input`: a loss gets probabilities where it expects logits (it normalises twice), or something that
-is no logarithm of a probability where it expects one (it does not normalise at all). Or the module of a loss is made
-of the tensors, and never called with them.
+"""`wrong-loss-input`: a loss that expects logits gets probabilities and normalises them a second time, or a loss that
+expects log-probabilities gets other numbers and does not normalise at all. Or the module of a loss is made from the
+tensors, and never called with them.
 
-Why it is bad: the loss normalises a second time, so that its gradients are small and its minimum is somewhere
-else; or it does not normalise at all, and has none.
+Why it is bad: a loss that normalises twice has small gradients and its minimum in the wrong place; a loss that does
+not normalise has no minimum.
 
 Example:
 
@@ -13,12 +13,11 @@ Example:
     loss = torch.nn.functional.cross_entropy(p, torch.tensor([0, 1, 2, 3, 0]))  # <- wrong-loss-input
     loss.backward()
 
-Cure: hand the logits to `cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to
-`nll_loss` and `kl_div`, probabilities to `binary_cross_entropy`. Make the module of a loss first, then call it:
+Cure: give logits to `cross_entropy` and `binary_cross_entropy_with_logits`, log-probabilities to `nll_loss` and
+`kl_div`, probabilities to `binary_cross_entropy`. Make the module of a loss first, then call it:
 `nn.MSELoss()(prediction, target)`.
 
-Not reported: a loss that is computed from probabilities on purpose and is no term of a root, and labels that
-are smoothed.
+Not reported: a loss that is computed from probabilities on purpose and is no term of a root, and smoothed labels.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ from gradviz.words.escape import clean
 _PASSING = RESHAPING | CONVERTING
 _EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
 _LOSS = "Loss"  # how PyTorch's modules of losses end
-# What the making of a loss says of tensors in the place of its settings.
+# The messages of PyTorch when the module of a loss gets tensors as its settings.
 _MADE_OF_TENSORS = ("Boolean value of Tensor", "Loss.__init__() ")
 
 
 def _uncalled(case: Case) -> Iterator[Found]:
-    """The module of a loss that is made of the tensors, and not called with them, in the line that ended the
+    """The finding for the module of a loss that is made from the tensors and not called with them, if this ended the
     program."""
     for failure in case.failures:
         losses = [] if failure.handled or failure.site is None else _losses_made(case, failure)
@@ -77,8 +76,8 @@ def _uncalled(case: Case) -> Iterator[Found]:
 
 
 def _losses_made(case: Case, failure: Failure) -> list[ast.Call]:
-    """The calls that make the module of a loss of several arguments: in the line of a failure that says so, and those
-    on whose result `backward` was called."""
+    """The calls that make the module of a loss from several arguments: in the statement of a failure with one of these
+    messages, and where `backward` was called on the module."""
     is_of_tensors = any(told in failure.message for told in _MADE_OF_TENSORS)
     statement = statement_at(case.query, failure.site) if is_of_tensors else None
     wrong = (value for value in case.query.of(wrong_values) if value.attribute == "backward")
@@ -91,7 +90,7 @@ def _losses_made(case: Case, failure: Failure) -> list[ast.Call]:
 
 
 def _made_at(case: Case, failure: Failure, line: int) -> tuple[Site | None, int]:
-    """The place of a line and its last event; those of the failure, where nothing was recorded in that line."""
+    """The place of a line and its last event; the place and the event of the failure if the line recorded nothing."""
     here = failure.site
     if here is None or here.place.line == line:
         return here, failure.event

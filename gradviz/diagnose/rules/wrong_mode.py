@@ -1,12 +1,12 @@
-"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or goes on training in
-evaluation mode after it was evaluated; or dropout is applied in evaluation mode.
+"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or is trained in evaluation mode; or
+dropout is applied in evaluation mode.
 
-Accused is only what has more than the sign itself. Evaluation: without gradients, between passes of the same
-model, with results that are used and reach no root, on another input each time. Training: modules that were
-in training mode in earlier passes and whose parameters are stepped on.
+The mode alone is not enough for a finding. An evaluation runs without gradients, between passes of the same model, on
+another input each time, and its results are used and reach no root. A training has passes through modules whose
+parameters are stepped on.
 
-Why it is bad: results change from call to call, depend on the other rows of the batch, and the statistics of
-batch norm take in the test data; or dropout is off for the rest of the training.
+Why it is bad: results change from call to call and depend on the other rows of the batch, and the test data enter the
+statistics of batch norm; or dropout is off for the rest of the training.
 
 Example:
 
@@ -24,8 +24,8 @@ Example:
 
 Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 
-Not reported: Monte Carlo dropout, which repeats one input. Statistics that were counted or loaded before, and
-are frozen from the first on, are a note.
+Not reported: Monte Carlo dropout, which repeats one input. A batch norm that is in evaluation mode from the first
+pass, with statistics that were counted or loaded before, is a note only.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.ops import DROPOUTS
 
-_RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # which inputs of batch norm are its running statistics
-_LOOKED_AT = 200  # ops of a call
+_RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
+_LOOKED_AT = 200  # the most ops of a call that are looked at
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
 
@@ -61,7 +61,7 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
     read = {tensor for visit in roots for tensor in visit.inputs}
     trained -= {
         visit.name for visit in roots if visit.in_pass and visit.result in read
-    }  # generators: only sampled
+    }  # a generator is only sampled
     wrong: dict[int, list[Visit]] = {}
     for visit in roots:
         if (
@@ -88,7 +88,7 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 
 
 def _close_together(own: list[Visit]) -> bool:
-    """Whether an input is given to the same model several times in a row, to sample what it gives."""
+    """Whether a model gets the same input several times in a row, to sample its outputs."""
     return any(a.input == b.input and a.rounds == b.rounds for a, b in pairwise(own))
 
 
@@ -122,8 +122,8 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 
 
 def _never_counted(case: Case, visit: Visit) -> bool:
-    """Whether a batch norm of a call has the running statistics that it was made with, a mean of 0 and a variance of
-    1: no batch was counted, and none were loaded, so that it normalises nothing."""
+    """Whether the first batch norm of a call still has its first running statistics, a mean of 0 and a variance of 1:
+    no batch was counted and no statistics were loaded, so that it normalises nothing."""
     ops = case.trace.table(Kind.OP)
     states = case.trace.states
     begins = int(np.searchsorted(ops.events, visit.event))
@@ -138,7 +138,7 @@ def _never_counted(case: Case, visit: Visit) -> bool:
 
 
 def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
-    """`F.dropout(x)` without `training=self.training`, in a module in evaluation mode."""
+    """Findings for `F.dropout(x)` without `training=self.training`, in a module that is in evaluation mode."""
     ops = case.trace.table(Kind.OP)
     for events in case.by_site(ops.events[case.trace.named(ops["op"], DROPOUTS)]).values():
         for event in events.tolist():

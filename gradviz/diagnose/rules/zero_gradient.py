@@ -1,8 +1,8 @@
-"""`zero-gradient`: parameters get nothing but zeros in every pass, because a line gives only zeros for the
-gradients that it receives: `round`, `sign`, a product with 0, `clamp` outside of its range, `hidden[-1]` of a recurrent
-layer with two directions.
+"""`zero-gradient`: parameters get only zeros as gradients in every pass, because the op of a line turns each gradient
+that it receives into zeros: `round`, `sign`, a product with 0, `clamp` outside of its range, `hidden[-1]` of a
+recurrent layer with two directions.
 
-Why it is bad: the parameters have a gradient, and it never moves them.
+Why it is bad: the parameters have a gradient, but it never moves them.
 
 Example:
 
@@ -16,10 +16,10 @@ Example:
         loss.backward()
         optimizer.step()
 
-Cure: take the op out of the way to the loss, or use a straight-through estimate: `x + (x.round() -
-x).detach()`.
+Cure: remove the op from the path to the loss, or use a straight-through estimate: `x + (x.round() - x).detach()`.
 
-Not reported: a loss of 0 that sends no gradient. In a program of a single pass that trains nothing it is a note.
+Not reported: a loss of 0 that sends no gradient. In a program of a single pass that trains nothing, the finding is a
+note.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CURES = {
     "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
 }
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
-_VIEWS = 4  # ops between the zeros and where they are read
+_VIEWS = 4  # the most views between the zeros and the op that reads them
 _CURE = "use an op here whose derivative is not 0 everywhere"
 
 
@@ -100,10 +100,11 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _only_reader(case: Case, block: Block) -> int | None:
-    """Of a block that joins parts: the op that alone reads what was joined, and gave a part of it zeros."""
+    """The selecting op that is the only reader of joined parts, and so gave one part zeros; None if the block joins
+    nothing or has other readers."""
     kind = (
         case.query.nodes.name(block.node).removesuffix("Backward0").lower()
-    )  # of a node inside of an op, too
+    )  # the node may be inside of an op, which has another name
     if kind not in JOINING:
         return None
     made = filter(None, case.query.nodes.outputs(block.node))
@@ -112,7 +113,7 @@ def _only_reader(case: Case, block: Block) -> int | None:
 
 
 def _is_below_zero(case: Case, op: int | None) -> bool:
-    """Whether an op is a relu of nothing but negative numbers."""
+    """Whether an op that is flat below 0, as a relu is, had only negative inputs."""
     ran = case.query.tensors.op(op) if op is not None else None
     if ran is None or op is None or ran.op not in FLAT_BELOW_ZERO or not ran.inputs[0]:
         return False
@@ -131,7 +132,7 @@ def _input(case: Case, op: int | None) -> str:
 
 
 def _cure(case: Case, op: int | None, expression: str) -> str:
-    """The cure for an op whose derivative is 0, in the program's own names where its input has one."""
+    """The cure for an op whose derivative is 0, with the program's own name of its input if there is one."""
     if op is None:
         return _CURE
     ran = case.query.tensors.op(op)
@@ -142,7 +143,7 @@ def _cure(case: Case, op: int | None, expression: str) -> str:
 
 
 def _is_minimum(case: Case, op: int | None) -> bool:
-    """Whether an op gave only zeros at the minimum of a loss, where no gradient flows, as is right."""
+    """Whether an op gave only zeros because it is at its minimum, where a gradient of 0 is right."""
     if op is None:
         return False
     ran = case.query.tensors.op(op)
@@ -153,8 +154,8 @@ def _is_minimum(case: Case, op: int | None) -> bool:
 
 
 def _is_first_state(case: Case, block: Block) -> bool:
-    """Whether leaves meet, once in a pass, only zeros that were written down: the first state of a recurrence which has
-    one step."""
+    """Whether the leaves are multiplied, once in a pass, with zeros that the program made: the first state of a
+    recurrence that has one step."""
     if not block.is_last or not block.zero:
         return False
     made = case.query.tensors.made(block.zero)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import gradviz
+from gradviz.events.kinds import OpRan
 from gradviz.query import Query
 from gradviz.tracefile import open_trace
 
@@ -91,3 +93,82 @@ def test_a_parameter_in_an_object_that_is_no_module_is_called_as_it_is_read(
         assert names.keys() == {"own.layers[0].weight", "own.layers[0].bias", "own.layers[1].bias"}
         for name, leaf in names.items():
             assert query.labels.tensor_called(name, trace.count - 1) == leaf
+
+
+def names_of_leaves(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the leaves with a gradient, by what each is called."""
+    with open_trace(path) as trace:
+        query = Query(trace)
+        moment = query.at(trace.count - 1)
+        shapes = {leaf: trace.shape(leaf) for leaf in moment.leaves if moment.grad(leaf)}
+        return {query.labels.of(leaf): shape[0] for leaf, shape in shapes.items() if shape is not None}
+
+
+def test_what_a_function_of_several_ops_reads_is_called_as_its_argument(torch: Any, tmp_path: Path) -> None:
+    linear = import_module(f"{torch.__name__}.nn.functional").linear
+    with gradviz.record(tmp_path / "run.gradviz"):
+        own = _Own(torch)
+        h = linear(torch.ones(4, 3), own.layers[0].weight, own.layers[0].bias)
+        linear(h.tanh(), bias=own.layers[1].bias, weight=own.layers[1].weight).sum().backward()
+    assert names_of_leaves(tmp_path / "run.gradviz") == {
+        "own.layers[0].weight": (3, 3),
+        "own.layers[0].bias": (3,),
+        "own.layers[1].weight": (1, 3),
+        "own.layers[1].bias": (1,),
+    }
+
+
+def test_a_function_of_the_program_that_is_called_like_a_librarys_names_nothing(
+    torch: Any, tmp_path: Path
+) -> None:
+    def linear(x: Any, bias: Any, weight: Any) -> Any:
+        return x @ weight.t() + bias
+
+    with gradviz.record(tmp_path / "run.gradviz"):
+        own = _Own(torch)
+        linear(torch.ones(4, 3), own.layers[0].bias, own.layers[0].weight).sum().backward()
+    assert names_of_leaves(tmp_path / "run.gradviz") == {"weight": (3, 3), "bias": (3,)}
+
+
+def test_numbers_among_the_arguments_are_no_tensors(torch: Any, tmp_path: Path) -> None:
+    functional = import_module(f"{torch.__name__}.nn.functional")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        weights = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.zeros(3))]
+        normed = functional.layer_norm(torch.randn(4, 3), (3,), weights[0], weights[1], eps=1e-6)
+        (normed * torch.arange(3.0)).sum().backward()
+    assert set(names_of_leaves(tmp_path / "run.gradviz")) == {"weights[0]", "weights[1]"}
+
+
+def test_what_variable_makes_has_the_name_it_is_given(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        net = torch.nn.Linear(3, 1)
+        batches = [(torch.ones(4, 3), torch.ones(4, 1))]
+        for data, target in batches:
+            data, target = torch.autograd.Variable(data), torch.autograd.Variable(target)
+            (net(data) - target).abs().mean().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        read = [
+            query.labels.of(tensor) for event in trace if isinstance(event, OpRan) for tensor in event.inputs
+        ]
+        assert {"data", "target"} <= set(read)
+        assert not [name for name in read if name.startswith("t") and name[1:].isdigit()]
+
+
+def test_a_variable_of_a_result_is_told_as_a_cut(gradviz_here: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "p.py").write_text(
+        "import torch\n"
+        "net, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)\n"
+        "opt = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    opt.zero_grad()\n"
+        "    h = torch.autograd.Variable(net(torch.ones(4, 2)))\n"
+        "    head(h).pow(2).mean().backward()\n"
+        "    opt.step()\n"
+    )
+    gradviz_here("trace", "p.py")
+    found = gradviz_here("check", "p.gradviz").stdout
+    assert re.search(r"detached-path +p\.py:6", found)
+    assert "Variable makes a new leaf" in " ".join(found.split())

@@ -141,6 +141,8 @@ class TorchRecorder:
         self.replaced.put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         self.replaced.put(type(torch.nn.Parameter), "__call__", self._making_parameters())
         self.replaced.put(torch, "from_numpy", self._taking(torch.from_numpy))
+        if (variable := optional(torch, "autograd.Variable")) is not None:
+            self.replaced.put(type(variable), "__call__", self._making_variables())
         self.replaced.put(torch, "compile", compiling(self.source, self.opaque, torch.compile))
         self.replaced.put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
@@ -224,6 +226,30 @@ class TorchRecorder:
             return made
 
         return call
+
+    def _making_variables(self) -> Callable[..., Any]:
+        """`Variable(x)` of older programs: a tensor on the memory of `x`, outside of the graph, of which no mode
+        hears."""
+
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            made = type.__call__(cls, *args, **kwargs)
+            if not self.source.is_off and self.source.is_detailed:
+                self._tell_variable(made, args[0] if args else None, sys._getframe(1))
+            return made
+
+        return call
+
+    @safely
+    def _tell_variable(self, made: torch.Tensor, data: Any, frame: FrameType) -> None:
+        """Tell of a tensor that `Variable` made."""
+        identity = self.source.identity
+        with torch._C.DisableTorchFunction():
+            if id(made) in identity.known:
+                return
+            known = identity.known.get(id(data))
+            if identity.pending:
+                identity.tell_pending()
+            identity.announce(made, "Variable", frame, 0 if known is None else known.number)
 
     @safely
     def _put_off(self, parameter: torch.Tensor, data: Any, frame: FrameType) -> None:

@@ -13,7 +13,7 @@ from gradviz.events.kinds import Event, Kind, OpRan, PassBegan, Produced, Receiv
 from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
-from gradviz.query.ops import LOSSES
+from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
@@ -118,16 +118,36 @@ class Labels(Lookup):
 
     def _read_as(self, tensor: int) -> str:
         """The operand by which the first op got a parameter that no call of a module names: `layers[0].weight` of
-        `F.linear(x, layers[0].weight)`; empty if it is no name, attribute or element, or if the op has other inputs
-        than its expression has operands."""
+        `F.linear(x, layers[0].weight)`; empty if it is no name, attribute or element, or not known to be this one."""
         self.trace.reach_all()  # where it was read
         event = self._first_reads.get(tensor)
         op = None if event is None else self.tensors.op(event)
-        operands = () if op is None else self._operands(op.site)
-        if op is None or len(operands) != len(op.inputs) or op.site not in self.places.of_one_op:
-            return ""
-        text = operands[op.inputs.index(tensor)]
+        text = "" if op is None else self._operand(op, op.inputs.index(tensor))
         return text if len(text) <= LONGEST else ""
+
+    def _operand(self, op: OpRan, position: int) -> str:
+        """The operand that an input of an op is in the source: in the order of the inputs, where the op is all that its
+        expression computes; for one of the ops of a library's function, by what is known of the function."""
+        try:
+            found = ast.parse(self.places.expression(op.site), mode="eval").body
+        except SyntaxError:
+            return ""
+        if op.site in self.places.of_one_op:
+            operands = _in_order(found)
+            tensors = [one for one in operands if not _is_constant(one)] or _object_of(found)
+            if len(operands) != len(op.inputs):
+                operands, position = tensors, position if all(op.inputs) else -1
+            return _readable(operands[position]) if len(operands) == len(op.inputs) and position >= 0 else ""
+        if not isinstance(found, ast.Call):
+            return ""
+        name = found.func.attr if isinstance(found.func, ast.Attribute) else getattr(found.func, "id", "")
+        reads = INSIDE.get(name, {})
+        if op.op not in reads or not self.places.ops_at(op.site) <= reads.keys():
+            return ""
+        argument = reads[op.op][position]
+        by_name = {keyword.arg: keyword.value for keyword in found.keywords}
+        given = dict(zip(ARGUMENTS[name], found.args, strict=False)) | by_name
+        return _readable(given.get(argument))
 
     @cached_property
     def _first_reads(self) -> dict[int, int]:
@@ -136,18 +156,6 @@ class Labels(Lookup):
         inputs = table.lists("inputs")
         tensors, first = np.unique(inputs.values, return_index=True)
         return dict(zip(tensors.tolist(), table.events[inputs.owners[first]].tolist(), strict=True))
-
-    def _operands(self, site: int) -> tuple[str, ...]:
-        """The operands of the call or the binary operation at a site in their order, those that are no name, attribute
-        or element as empty texts; none where there is neither."""
-        try:
-            found = ast.parse(self.places.expression(site), mode="eval").body
-        except SyntaxError:
-            return ()
-        parts = [found.left, found.right] if isinstance(found, ast.BinOp) else []
-        if isinstance(found, ast.Call):
-            parts = [*found.args, *(keyword.value for keyword in found.keywords)]
-        return tuple(ast.unparse(part) if isinstance(part, _READABLE) else "" for part in parts)
 
     def _is_inner(self, op: OpRan) -> bool:
         """Whether an op is one of those that the derivative of a node consists of: no expression stands for it."""
@@ -279,3 +287,30 @@ class Labels(Lookup):
                     return tensor
         held = table["tensor"][self.trace.named(table["how"], _OF_MODULES)].tolist()
         return next((tensor for tensor in held if self.of(tensor) == text), 0)
+
+
+def _in_order(found: ast.expr) -> list[ast.expr]:
+    """The operands of a call or a binary operation as they are written; none of another expression."""
+    if isinstance(found, ast.BinOp):
+        return [found.left, found.right]
+    return (
+        [*found.args, *(keyword.value for keyword in found.keywords)] if isinstance(found, ast.Call) else []
+    )
+
+
+def _object_of(found: ast.expr) -> list[ast.expr]:
+    """The object of a method's call, which is what the method reads if no tensor is given: `w.sum(dim=1)`."""
+    if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute):
+        return [found.func.value]
+    return []
+
+
+def _is_constant(operand: ast.expr) -> bool:
+    """Whether an operand is surely no tensor: a number, None, or a tuple of numbers."""
+    parts = operand.elts if isinstance(operand, ast.Tuple | ast.List) else [operand]
+    return all(isinstance(part, ast.Constant) for part in parts)
+
+
+def _readable(operand: ast.expr | None) -> str:
+    """An operand that is a name, an attribute or an element; else empty."""
+    return ast.unparse(operand) if isinstance(operand, _READABLE) else ""

@@ -110,6 +110,12 @@ NORMALISING = SHARES | _kind(
 )  # fmt: skip
 RUNNING = _kind("batch_norm", "native_batch_norm", "instance_norm")  # that keep running statistics
 
+# Functions of a library that run several ops: the names of their arguments, and which of them each op reads.
+ARGUMENTS = {"linear": ("input", "weight", "bias")}
+INSIDE: dict[str, dict[str, tuple[str | None, ...]]] = {
+    "linear": {"t": ("weight",), "addmm": ("bias", "input", None), "mm": ("input", None)},
+}
+
 # How tensors come to be.
 ZEROS = _kind("zeros", "zeros_like", "new_zeros")
 UNFILLED = _kind("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")

@@ -116,6 +116,12 @@ class Places(Lookup):
         of_one = (counts == 1) & (pairs[first] & SCOPE != SCOPE)
         return set(sites[of_one].tolist())
 
+    def ops_at(self, number: int) -> set[str]:
+        """The names of the ops that ran at a site; an empty text where a scope was entered there, too."""
+        pairs = self.trace.site_ops.pairs
+        own = pairs[pairs >> 32 == number] & 0xFFFFFFFF
+        return {"" if op == SCOPE else self.trace.text(op) for op in own.tolist()}
+
     @cached_property
     def of_events(self) -> np.ndarray:
         """The site of each event; for a node, the site where the node was made."""

@@ -1,4 +1,4 @@
-"""The arguments of a call: its tensors, and the rest as a person would write it."""
+"""The arguments of a call: its tensors, and the others as text that a person would write."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from gradviz.sources.tensors_returned import collect, tensors_returned
 
 _PLAIN = (int, float, complex, bool, str, type(None))
-# Arguments that nobody can change, and whose text is the same where they are of the same type and equal, but for the
-# sign of a zero.
+# The types of immutable arguments. Equal arguments of the same type have the same text, except for the sign of a
+# zero.
 CONSTANTS = {*_PLAIN, torch.dtype, torch.device, torch.layout, torch.memory_format}
-# Ops that take two operands: a number among them is an input that is no tensor.
+# Ops with two operands: a number among them is an input that is not a tensor.
 OPERANDS = set(
     """
     add add_ atan2 div div_ eq floor_divide fmod ge gt le lt mul mul_ ne remainder sub sub_ true_divide
@@ -32,7 +32,7 @@ _MOST = 8  # elements of a list
 
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors among arguments, in lists too."""
+    """The tensors among arguments, also those in lists."""
     found: list[torch.Tensor] = []
     for arg in args:
         if isinstance(arg, torch.Tensor):
@@ -46,13 +46,13 @@ def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Ten
 
 def outputs_of(result: Any) -> list[torch.Tensor]:
     """The tensors that a call returned."""
-    if type(result) is torch.Size:  # most often of few sizes, and never of tensors
+    if type(result) is torch.Size:  # common, with few different values, and never holds tensors
         return []
     return tensors_returned(result, torch.Tensor)
 
 
 def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating: bool) -> str:
-    """The arguments that are no tensors: `exponent=3`, `dim=1, keepdim=True`, `2.0`."""
+    """The arguments that are not tensors, as text: `exponent=3`, `dim=1, keepdim=True`, `2.0`."""
     if not kwargs and not any(not isinstance(arg, torch.Tensor) for arg in args):
         return ""
     names = _DEFAULTS.get(name, ())
@@ -67,7 +67,7 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
             parts.append(f"{label}={_written(arg)}" if label else _written(arg))
     for label, arg in kwargs.items():
         if label.startswith("_"):
-            continue  # PyTorch's own, as the `_stacklevel` of a softmax
+            continue  # an argument of PyTorch's own, as the `_stacklevel` of a softmax
         holds_tensor = isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {}))
         if not holds_tensor and arg is not None and arg is not False:
             parts.append(f"{label}={_written(arg)}")
@@ -75,8 +75,8 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
 
 
 def call_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The arguments of a call, tensors by dtype and shape: `float32[64, 10], [1], True`. None and False at the end are
-    left out, as they are mostly defaults."""
+    """The arguments of a call as text, tensors by dtype and shape: `float32[64, 10], [1], True`. None and False at
+    the end are left out, since they are usually defaults."""
     shown = list(args)
     while shown and (shown[-1] is None or shown[-1] is False):
         shown.pop()
@@ -101,7 +101,7 @@ def _formed(value: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    """An argument as text, without running code of the program's."""
+    """An argument as text. Runs no code of the program."""
     if type(value) in _PLAIN:
         return repr(value)
     if type(value) in (list, tuple) or isinstance(value, torch.Size):

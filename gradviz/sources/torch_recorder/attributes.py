@@ -1,4 +1,5 @@
-"""What the program sets and asks of a tensor: `.data`, `.grad`, `requires_grad`, `retain_grad` and `register_hook`."""
+"""The attributes and methods of tensors that change autograd: `.data`, `.grad`, `requires_grad`, `retain_grad` and
+`register_hook`."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from gradviz.sources.torch_recorder.tensor_values import READER
 
 
 class Attributes:
-    """Tells a source's listener of them."""
+    """Emits the program's uses of them to a source's listener."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.identity = source.identity
 
     def ways(self) -> dict[str, Way]:
-        """What to do with each sort of call."""
+        """The function that handles each sort of call."""
         return {
             calls.GET_GRAD: self._get_grad,
             calls.SET_DATA: self._set_data,
@@ -34,7 +35,7 @@ class Attributes:
 
     def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         tensor, value = args
-        if value is tensor:  # as `model.to("cpu")` does with what is there already
+        if value is tensor:  # for example `model.to("cpu")` on the CPU
             yield
             return
         number = self.identity.number_of(tensor, frame)
@@ -56,14 +57,14 @@ class Attributes:
 
     def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         yield
-        tensor, value = (*args, None)[:2]  # `del tensor.grad` gives none
+        tensor, value = (*args, None)[:2]  # `del tensor.grad` has no value
         number = self.identity.number_of(tensor, frame)
         given = 0 if value is None else self.identity.number_of(value, frame)
         listener: Any = self.source.listener
         listener.grad_assigned(frame, number, given)
 
     def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-        """`requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
+        """Handle `requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
         tensor = args[0]
         if self.identity.pending and tensor.grad_fn is None:  # a leaf from before the change
             self.identity.tell_pending()
@@ -75,7 +76,7 @@ class Attributes:
             listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
 
     def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-        """`retain_grad`: note which output of which node keeps its gradient."""
+        """Handle `retain_grad`: note which output of which node keeps its gradient."""
         yield
         tensor = args[0]
         if tensor.grad_fn is not None:
@@ -85,7 +86,7 @@ class Attributes:
             record.retained[tensor.output_nr] = self.identity.known[id(tensor)]
 
     def _hook(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-        """`register_hook`: note that the tensor has one."""
+        """Handle `register_hook`: note that the tensor has a hook."""
         yield
         tensor = args[0]
         self.identity.number_of(tensor, frame)

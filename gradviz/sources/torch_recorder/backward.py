@@ -1,8 +1,8 @@
 """The backward side: hooks on the nodes of a pass, put there before it and removed after it.
 
-Hooks run in the order of execution. A node of PyTorch's own is told of once it has run. Of a node that runs code of the
-program's (a custom Function, a checkpoint), and of all nodes under `create_graph`, both events are told in their time.
-No hook keeps a gradient: PyTorch would have to copy what it can steal otherwise.
+Hooks run in the order of execution. For PyTorch's own nodes, both events are emitted once the node has run. For nodes
+that run the program's code (a custom Function, a checkpoint), and for all nodes under `create_graph`, each event is
+emitted when it happens. No hook keeps a gradient: then PyTorch would have to copy memory that it can otherwise reuse.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, versi
 from gradviz.sources.torch_recorder.module_scopes import name_the_rest
 from gradviz.sources.torch_recorder.shared import Source, safely
 
-_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
+_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program sees our reads
 
 
 def _in_hook(tell: Callable[..., None]) -> Callable[..., None]:
-    """For a method of a pass that runs in a hook: where it fails, the source gives up, and the pass goes on."""
+    """Wrap a method of a pass that runs in a hook: if it fails, the source gives up, and the pass goes on."""
 
     @wraps(tell)
     def run(self: Pass, *arguments: Any) -> None:
@@ -45,7 +45,7 @@ def _in_hook(tell: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Hook:
-    """A hook on a node that another pass is watching, too: as a NodeRecord is."""
+    """A hook on a node whose NodeRecord is already the hook of another pass."""
 
     __slots__ = ("after", "key", "onward", "record")
 
@@ -60,8 +60,8 @@ _OURS = NodeRecord, _Hook
 
 
 def registering(register: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's function that puts a hook among those of a node, given them or None. One of ours needs no handle: what
-    is returned in its place is where it stands."""
+    """PyTorch's function that adds a hook to those of a node (a dictionary or None), with a short cut for our hooks:
+    they need no handle, and the dictionary is returned in its place."""
 
     def run(backward_hooks: Any, hook: Any) -> tuple[Any, Any]:
         if type(hook) not in _OURS:
@@ -75,8 +75,8 @@ def registering(register: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_outer(source: Source, number: int) -> bool:
-    """Whether a pass runs inside that of this number on the same thread: it is what runs a node then, and the hooks of
-    both are on it."""
+    """Whether another pass runs inside this one on the same thread: then the inner pass runs the node, which has the
+    hooks of both."""
     passes = source.thread.passes
     return bool(passes) and passes[-1].number != number
 
@@ -99,27 +99,27 @@ class Pass:
         self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
         self.retain_graph, self.create_graph = retain_graph, create_graph
         self.number = next_pass_number()
-        self.hook_key = OUR_HOOK - self.number  # of its hooks among those of a node
+        self.hook_key = OUR_HOOK - self.number  # the key of its hooks among those of a node
         self.where: Where = None
         self.handles: list[Any] = []
-        # The nodes of the roots: nothing else holds that of a leaf, which is hooked.
+        # The nodes of the roots: nothing else references the node of a leaf, which has a hook.
         self.kept_alive: list[Any] = []
-        self.targets: dict[int, tuple[int, ...]] = {}  # of each node, in the order of its edges
+        self.targets: dict[int, tuple[int, ...]] = {}  # for each node, its targets in the order of its edges
         self.records: dict[int, NodeRecord] = {}
         self.flowing = Gradients(source, self.number)
-        self.preceded: list[Any] = []  # the hooks of tensors that ours was put before
+        self.preceded: list[Any] = []  # the hooks of tensors that ours were put before
         self.ran: set[int] = set()
         self.has_failed = False
-        self.leaves: set[int] = set()  # the tensors that have taken in a gradient
-        self.kept: set[int] = set()  # the gradients that are the `.grad` of a leaf now
-        # The nodes that have begun and not ended, of those of which both are told.
+        self.leaves: set[int] = set()  # the tensors that have accumulated a gradient
+        self.kept: set[int] = set()  # the gradients that are now the `.grad` of a leaf
+        # The nodes that have begun and not ended, among those whose events are emitted separately.
         self.running: list[int] = []
 
     # --- before and after
 
     @safely
     def begin(self) -> None:
-        """Watch the nodes that the roots lead to, and tell that the pass begins."""
+        """Watch the nodes that the roots lead to, and emit the beginning of the pass."""
         with _Plain():
             edges = [_edge_of(root) for root in self.roots]
             self.kept_alive = [fn for fn, _ in edges]
@@ -151,14 +151,14 @@ class Pass:
         )
 
     def _number_tensors(self, things: Sequence[Any], frame: Any) -> None:
-        """Number those of some roots that are tensors, and not edges."""
+        """Number the tensors among some roots; the others are edges."""
         for thing in things:
             if isinstance(thing, torch.Tensor):
                 self.identity.number_of(thing, frame)
 
     @safely
     def end(self) -> None:
-        """Leave no trace in the graph, and tell that the pass is over."""
+        """Remove all hooks from the graph, and emit the end of the pass."""
         for handle in self.handles:
             if type(handle) is OrderedDict:
                 handle.pop(self.hook_key, None)
@@ -167,13 +167,15 @@ class Pass:
         self.handles.clear()
         for record in self.records.values():
             if record.after is not None and record.key == self.hook_key:
-                record.after = record.onward = None  # the node lives on, and so would the recorder with it
+                # otherwise the node, which lives on, would keep the recorder alive
+                record.after = record.onward = None
         self.kept_alive.clear()
         for hooks in self.preceded:
             hooks.pop(OUR_HOOK, None)
         if self.source.listener is not None:
             self._tell_end()
-        self.roots = self.gradients = self.wanted = ()  # whoever refers to this pass keeps no graph alive
+        # so that a reference to this pass keeps no graph alive
+        self.roots = self.gradients = self.wanted = ()
         self.records.clear()
 
     @safely
@@ -186,7 +188,7 @@ class Pass:
 
     @safely
     def returned(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """`grad` returns these: leaves among what was asked for have received them."""
+        """Note the gradients that `grad` returns: the leaves among its inputs have received them."""
         if self.how == "backward" or not self.source.follows_passes:
             return
         if self.create_graph:
@@ -204,7 +206,7 @@ class Pass:
                     self.identity.number_of(gradient, sys._getframe(), "gradient")
 
     def _tensor_of(self, root: Any) -> int:
-        """The number of a tensor, or of the one that an edge leads to; 0 if it has none."""
+        """The number of a tensor, or of the tensor that an edge leads to; 0 if there is none."""
         if isinstance(root, torch.Tensor):
             known = self.identity.known.get(id(root))
             return 0 if known is None else known.number
@@ -213,7 +215,7 @@ class Pass:
 
     @safely
     def failed(self, error: BaseException) -> None:
-        """An exception left the pass: tell which node was at work."""
+        """Emit the error that left the pass, with the node that was running."""
         if self.source.listener is None:
             return
         self.has_failed = True
@@ -226,7 +228,7 @@ class Pass:
         self.listener.error(error.__traceback__, type(error).__name__, str(error), guilty, self.number)
 
     def _next_to_run(self) -> int:
-        """The node that the engine had come to: the newest of those that have got all their gradients."""
+        """The node that the engine runs next: the newest node that has received all its gradients."""
         waiting: dict[int, int] = {}
         for number, targets in self.targets.items():
             if number not in self.ran:
@@ -240,7 +242,7 @@ class Pass:
     # --- watching
 
     def _watch(self, fns: Sequence[Any]) -> None:
-        """Put a hook on every node that is reached and that the listener wants to hear of."""
+        """Put a hook on every reached node that the listener wants."""
         identity, key = self.identity, self.identity.key
         for fn in fns:
             identity.record_of(fn)
@@ -277,7 +279,7 @@ class Pass:
                 handles.append(fn.register_hook(self._watcher(record, after, goes_to)))
 
     def _watch_leaves(self, fns: Sequence[Any]) -> None:
-        """Put a hook on the leaves that are reached, and on nothing else."""
+        """Put a hook on the leaves that are reached, and on no other node."""
         seen: dict[Any, None] = {}
         after_leaf = self._leaf_hook()
         stack = list(fns)
@@ -301,14 +303,15 @@ class Pass:
         self.handles.append(fn.register_hook(self._watcher(record, after, leaf)))
 
     def _watcher(self, record: NodeRecord, after: Callable[..., None], onward: Any) -> NodeRecord | _Hook:
-        """The hook on a node that tells of it by `after`, and where its gradients go."""
+        """The hook on a node that calls `after` with the node's record and `onward`."""
         if record.after is not None:
             return _Hook(self.hook_key, after, record, onward)
         record.key, record.after, record.onward = self.hook_key, after, onward
         return record
 
     def _precede_hooks(self, roots: Sequence[Any]) -> None:
-        """Where several gradients are added up at a tensor with hooks: see the sum before they do."""
+        """Put a hook before those of each tensor where several gradients are added up, to see the sum before they
+        change it."""
         arriving = Counter(number for targets in self.targets.values() for number in targets)
         arriving.update(fn.metadata[self.identity.key].number for fn in roots)
         for tensor in self.identity.living_hooked():
@@ -320,14 +323,14 @@ class Pass:
             if record is None or record.number not in self.records or arriving[record.number] < 2:
                 continue
             others = dict(hooks)
-            hooks.clear()  # PyTorch runs them in the order in which they were put there
+            hooks.clear()  # PyTorch runs hooks in the order in which they were added
             hooks[OUR_HOOK] = partial(self._before_hooks, record)
             hooks.update(others)
             self.preceded.append(hooks)
 
     @_in_hook
     def _before_hooks(self, record: NodeRecord, gradient: Any) -> None:
-        """What came to a tensor with hooks, before they run."""
+        """Note the gradient of a tensor with hooks, before they run."""
         with _Plain():
             number, value = self.flowing.number(gradient)
             self.flowing.summed[record.number] = number
@@ -335,8 +338,9 @@ class Pass:
                 self.listener.tensor(None, "gradient", State(number, value))
 
     def _hook(self) -> Callable[..., None]:
-        """What runs after each node of PyTorch's own, and tells of it: given what is known of the node, where its
-        gradients go, what it produced and what it received. No method: one call less a node is a tenth of a pass."""
+        """The function that runs after each of PyTorch's own nodes and emits its events. It receives the node's
+        record, the targets of its gradients, and the produced and received gradients. It is not a method: one call
+        less a node saves a tenth of a pass."""
         source, flowing, ran, number = self.source, self.flowing, self.ran, self.number
         expected, flows_of = flowing.expected, flowing.flows
 
@@ -376,7 +380,7 @@ class Pass:
             self.listener.received(record.number, record.name, self.number, numbers, values)
             self.flowing.tell_retained(record, numbers)
         self.running.append(record.number)
-        if is_compiled_node(record.name):  # it may have to be compiled first
+        if is_compiled_node(record.name):  # PyTorch may have to compile it first
             self.source.pause()
 
     @_in_hook
@@ -398,8 +402,9 @@ class Pass:
             self.listener.produced(record.number, self.number, flows, given)
 
     def _leaf_hook(self) -> Callable[..., None]:
-        """What runs after each leaf has taken in a gradient, and tells of it: given what is known of its node and of
-        the leaf, what was produced (nothing) and what was received. As `_hook`, no method."""
+        """The function that runs after each leaf has accumulated a gradient, and emits its events. It receives the
+        record of the leaf's node, the leaf, the produced gradients (none) and the received ones. Like `_hook`, it is
+        not a method."""
         source, flowing, known_of, kept, leaves = (
             self.source, self.flowing, self.identity.known.get, self.kept, self.leaves
         )  # fmt: skip
@@ -434,7 +439,8 @@ class Pass:
         return after
 
     def _new_grad(self, grad: torch.Tensor, gradient: int) -> Known:
-        """What is known of a leaf's new `.grad`: it is the gradient that it received, unless another leaf's is."""
+        """A new entry for a leaf's new `.grad`: it has the number of the received gradient, unless that is the
+        `.grad` of another leaf."""
         known = self.identity.fresh(grad)
         if gradient not in self.kept:
             known.number = gradient
@@ -449,7 +455,8 @@ class Pass:
         received: Sequence[Any],
         grad: torch.Tensor | None,
     ) -> None:
-        """A leaf has taken in its gradient; `grad` is None if a hook has used up its `.grad` already."""
+        """Emit that a leaf has accumulated its gradient; `grad` is None if a hook has already consumed its
+        `.grad`."""
         is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
         is_told = numbers[0] and values[0] is None and grad is not None and not is_computed
         if not is_told:
@@ -468,12 +475,12 @@ class Pass:
 
 
 def _wish_of(listener: Any) -> Callable[[int], bool] | None:
-    """What a listener says of each node whether it wants to hear of it; None of one that wants to hear of all."""
+    """A listener's function that decides whether it wants a node; None if the listener wants all nodes."""
     return None if getattr(type(listener), "wants", None) is Listener.wants else listener.wants
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:
-    """The node that a root's gradient goes to, and which of its outputs it is."""
+    """The node that a root's gradient goes to, and the output of the node that the root is."""
     if isinstance(root, torch.Tensor):
         return torch.autograd.graph._get_grad_fn_or_grad_acc(root), root.output_nr
     return root.node, root.output_nr

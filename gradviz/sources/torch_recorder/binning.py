@@ -1,7 +1,7 @@
 """Histograms of activations, parameters and gradients, for `--histograms`.
 
-What it costs is bounded: passes 1, 2, 4, 8 and so on are looked at, of each one call or two of each module without
-modules inside, and of a tensor no more elements than are soon counted."""
+The cost is bounded. Only passes 1, 2, 4, 8 and so on are counted. In each, one or two calls of every innermost module
+are counted, and a limited number of elements of each tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
 _MOST_ELEMENTS = 1 << 14  # of a tensor
-_MOST_TENSORS = 512  # activations, and leaves, of a pass
+_MOST_TENSORS = 512  # activations of a pass, and also leaves
 
 
 class Binning:
@@ -26,19 +26,19 @@ class Binning:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.passes = 0  # that have ended
-        self.seen: dict[str, bool] = {}  # the modules of the forward that goes on; whether grad was enabled
+        self.passes = 0  # the number of passes that have ended
+        self.seen: dict[str, bool] = {}  # the modules of the present forward, with whether grad was enabled
 
     @safely
     def called(self, module: torch.nn.Module, path: str, result: Any) -> None:
-        """A module has returned. What it returned without grad, as in an evaluation, counts for the pass only until it
-        is called with grad."""
+        """Count the result of a module. A result without grad, as in an evaluation, counts only until the module is
+        called with grad."""
         if next(module.children(), None) is not None or not self._is_chosen():
             return
         with_grad = torch.is_grad_enabled()
         if self.seen.get(path, False) or (path in self.seen and not with_grad):
             return
-        if torch._C._current_autograd_node() is not None:  # a checkpoint computes it again
+        if torch._C._current_autograd_node() is not None:  # a checkpoint recomputes it
             return
         first = next(iter(outputs_of(result)), None)
         if first is None or (len(self.seen) >= _MOST_TENSORS and path not in self.seen):
@@ -48,7 +48,7 @@ class Binning:
 
     @safely
     def ended(self, number: int, leaves: set[int]) -> None:
-        """The backward of this number is about to end, in which these leaves have taken in a gradient."""
+        """Count the `leaves` that have accumulated a gradient in a backward pass that is about to end."""
         if self._is_chosen():
             known = list(self.source.identity.known.values())
             tensors = [one() for one in known if one.number in leaves][:_MOST_TENSORS]
@@ -63,7 +63,7 @@ class Binning:
                 self._tell(leaf, leaf.grad, "gradient", "", number)
 
     def _is_chosen(self) -> bool:
-        """Whether the pass that goes on, or comes next, is one of those that are looked at."""
+        """Whether the present or next pass is counted."""
         following = self.passes + 1
         is_power_of_two = not following & (following - 1)
         return is_power_of_two and not self.source.is_off and self.source.is_detailed
@@ -85,7 +85,7 @@ class Binning:
 
 
 def _elements_to_read(tensor: torch.Tensor) -> np.ndarray | None:
-    """Some finite elements of a tensor; None where none can be read, as where its memory was freed."""
+    """Some finite elements of a tensor; None if they cannot be read, for example because its memory was freed."""
     try:
         check_room(tensor)
         return _some_elements(tensor)
@@ -94,14 +94,15 @@ def _elements_to_read(tensor: torch.Tensor) -> np.ndarray | None:
 
 
 def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
-    """The finite elements of a tensor, of a large one some that lie evenly in it; None of what is no plain tensor."""
+    """The finite elements of a tensor, for a large tensor an evenly spaced sample; None for a tensor that is not
+    plain."""
     is_read = type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_meta
     if not is_read or not tensor.is_floating_point():
         return None
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None  # what is launched now would be run at every replay
+        return None  # a kernel launched now would run at every replay
     own = tensor.detach()
     flat = own.as_strided((own.numel(),), (1,)) if is_dense(own) else own.reshape(-1)
-    step = -(-flat.numel() // _MOST_ELEMENTS) | 1  # odd: not always one channel
+    step = -(-flat.numel() // _MOST_ELEMENTS) | 1  # odd, so that the sample is not always one channel
     elements: np.ndarray = flat[::step].to("cpu", copy=True).to(torch.float64).numpy()
     return elements[np.isfinite(elements)]

@@ -1,4 +1,4 @@
-"""What the calls are that a program makes of PyTorch, by name: ops, makers of tensors, and what is neither."""
+"""The sorts of calls that a program makes of PyTorch, by name: ops, makers of tensors, and all others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-# What the recorder does for a call: it runs up to its `yield` before the call, and gets the result there. So a fault of
-# ours, before or after, is told from an exception of the call's, and the call runs once in any case.
+# The recorder's work for a call: it runs up to its `yield` before the call, and receives the result there. So a fault
+# of ours, before or after the call, cannot be confused with an exception of the call, and the call runs exactly once.
 Steps = Generator[None, Any, None]
-Way = Callable[[Any, str, Any, Any, FrameType], Steps]  # its function, its name, its arguments, who calls
+# the function, its name, its arguments, the calling frame
+Way = Callable[[Any, str, Any, Any, FrameType], Steps]
 
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
@@ -22,7 +23,7 @@ REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD = (
     "require", "retain", "hook", "make dual", "linear", "fill", "get grad",
 )  # fmt: skip
 
-# Attributes whose value is the result of an op; all others only tell something of a tensor.
+# Attributes whose value is the result of an op; all others only describe the tensor.
 _COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
 _GETTERS = {"data": DATA, "grad": GET_GRAD}
 _SETTERS = {"data": SET_DATA, "grad": SET_GRAD, "requires_grad": SET_REQUIRES_GRAD}
@@ -60,26 +61,26 @@ _SORTS: dict[str, str] = {
 
 
 def finish(steps: Steps, result: Any) -> None:
-    """Go on after the call."""
+    """Run the steps after the call."""
     with suppress(StopIteration):
         steps.send(result)
 
 
-# What ops are called where PyTorch's function has another name.
+# The names of ops where PyTorch's function has another name.
 NAMES = {
     "__getitem__": "getitem", "__setitem__": "setitem", "__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv",
     "__rpow__": "rpow", "__rmatmul__": "matmul", "__matmul__": "matmul", "__radd__": "add", "__rmul__": "mul",
     "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__invert__": "bitwise_not",
     "norm": "vector_norm",
 }  # fmt: skip
-# Ops that write over the tensors of their first argument, return nothing, and count no version.
+# Ops that write to the tensors of their first argument, return nothing, and count no version.
 UNCOUNTED = {"_amp_foreach_non_finite_check_and_unscale_"}
-# Ops whose result shares the memory of their input without being a view that autograd knows of.
+# Ops whose result shares the memory of their input without being a view known to autograd.
 ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
 
 
 def sort_of(func: Any) -> tuple[str, str]:
-    """What sort of call it is, and the name of the op."""
+    """The sort of a call, and the name of its op."""
     name = getattr(func, "__name__", type(func).__name__).partition(".")[0]  # aten's are `softmax.int`
     if name in ("__get__", "__set__", "__delete__"):
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
@@ -93,16 +94,16 @@ def sort_of(func: Any) -> tuple[str, str]:
     return _SORTS.get(name, OP), NAMES.get(name, name)
 
 
-# Which op `matmul` is, by the dimensions of what it multiplies.
-# The normalisations that write over running statistics, and count no versions of them: where these are among the
-# arguments. The flag `training` is the sixth of both.
+# The position of the running statistics among the arguments of the normalisations that write to them and count no
+# version. The flag `training` is the sixth argument of both.
 RUNNING: dict[Any, int] = {torch.nn.functional.batch_norm: 1, torch.batch_norm: 3}
 _TRAINING = 5
+# The op that `matmul` is, by the dimensions of its two factors.
 PRODUCTS = {(1, 1): "dot", (2, 1): "mv", (2, 2): "mm"}
 
 
 def running_statistics(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The running mean and variance that a call of a normalisation writes over; none where it does not."""
+    """The running mean and variance that a call of a normalisation writes to; empty if it writes to none."""
     first = RUNNING[func]
     if not (args[_TRAINING] if len(args) > _TRAINING else kwargs.get("training", False)):
         return []
@@ -111,13 +112,13 @@ def running_statistics(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def op_of_node(name: str) -> str:
-    """What an op is called that is only known by its node: `index_select` for IndexSelectBackward0."""
+    """The name of an op that is known only by its node: `index_select` for IndexSelectBackward0."""
     stem = name.partition("Backward")[0]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
 def writes(name: str) -> bool:
-    """Whether an op of that name writes over its first tensor."""
+    """Whether an op of that name writes to its first tensor."""
     if name.startswith("__"):
         return name.startswith("__i") and name not in ("__invert__", "__int__", "__index__", "__iter__")
     return (name.endswith("_") and not name.endswith("__")) or name == "setitem"

@@ -1,5 +1,5 @@
-"""CUDA graphs: while a stream is being captured nothing of ours runs on a device, and what happens in the region is not
-told one by one, as in compiled code. What the region and its replays wrote over is told as written by them."""
+"""CUDA graphs. While a stream is captured, we run nothing on a device, and the ops in the region are not emitted one
+by one, as in compiled code. The tensors that the region and its replays write to are emitted as written by them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Captures:
         self.written = weakref.WeakKeyDictionary()
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """What takes the place of the methods of `torch.cuda.CUDAGraph`."""
+        """The replacements of the methods of `torch.cuda.CUDAGraph`."""
         graph = torch.cuda.CUDAGraph
         return {
             "capture_begin": self._beginning(graph.capture_begin),
@@ -84,7 +84,7 @@ class Captures:
         self.before[graph] = set(map(id, self.source.identity.written_over()))
 
     def _go_on(self, graph: Any) -> set[int] | None:
-        """The region is over."""
+        """Resume recording after the region."""
         before = self.before.pop(graph, None)
         if before is not None:
             self.source.thread.muted = False
@@ -99,7 +99,7 @@ class Captures:
 
     @safely
     def _tell(self, how: str, graph: Any, frame: FrameType) -> None:
-        """Tell of the tensors that a graph writes over, if it may have."""
+        """Emit the tensors that a graph writes to, if there are any."""
         source = self.source
         listener: Any = source.listener
         if listener is None or not source.is_detailed:

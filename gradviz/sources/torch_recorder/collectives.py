@@ -1,5 +1,5 @@
-"""Collectives: what several processes compute together. A call of `torch.distributed` is told as an op; what
-DistributedDataParallel does by itself at the end of a pass, as a change of the gradients."""
+"""Collectives: computations of several processes together. A call of `torch.distributed` is emitted as an op; the
+averaging that DistributedDataParallel does at the end of a pass, as a change of the gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import READER, Unseen
 
-# The arguments that each writes over.
+# The argument that each collective writes to.
 WRITTEN = {
     "all_reduce": "tensor", "broadcast": "tensor", "reduce": "tensor", "scatter": "tensor", "recv": "tensor",
     "all_gather": "tensor_list", "gather": "gather_list", "all_gather_into_tensor": "output_tensor",
@@ -27,30 +27,30 @@ WRITTEN = {
     "all_to_all_single": "output", "send": "", "all_gather_single": "output", "reduce_scatter_single": "output",
 }  # fmt: skip
 
-UNWRITTEN = ("barrier", "monitored_barrier")  # in which ranks wait, and compute nothing
+UNWRITTEN = ("barrier", "monitored_barrier")  # ranks wait in these, and compute nothing
 
-# The modules that average gradients by themselves; there are none where PyTorch was built without collectives.
+# The modules that average gradients by themselves; empty if PyTorch was built without collectives.
 _AVERAGING: Any = torch.nn.parallel.DistributedDataParallel if torch.distributed.is_available() else ()
 
 
 def modules() -> tuple[ModuleType, ...]:
-    """The modules that have these functions."""
+    """The modules that have the functions for collectives."""
     if not torch.distributed.is_available():
         return ()
     return torch.distributed, torch.distributed.distributed_c10d
 
 
 class Collectives:
-    """Tells of the collectives of this process."""
+    """Emits the collectives of this process."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.replicas: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose gradients are averaged
-        self.rank: dict[str, str] = {}  # which of how many processes this is, once it is known
-        self.syncing: Any = None  # a replica that is called, and that gives its buffers those of rank 0
+        self.rank: dict[str, str] = {}  # the rank of this process and the number of ranks, once known
+        self.syncing: Any = None  # a replica that is being called and will copy its buffers from rank 0
 
     def calls(self) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """The functions to take the place of PyTorch's, by name."""
+        """The replacements of PyTorch's functions, by name."""
         if torch.distributed.is_available():
             for name in (*WRITTEN, *UNWRITTEN):
                 if hasattr(torch.distributed, name):  # not every version has all of them
@@ -81,8 +81,8 @@ class Collectives:
     def _announced(
         self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
     ) -> dict[str, Any] | None:
-        """Tell that a collective is called: it may wait for other ranks for ever. Returns what it is given, by name;
-        None once the recording is over."""
+        """Emit that a collective is called, before it runs: it may wait for other ranks for ever. Returns its
+        arguments by name; None once the recording is over."""
         self._note_rank()
         given = signature.bind(*args, **kwargs).arguments
         identity, listener = self.source.identity, self.source.listener
@@ -121,8 +121,8 @@ class Collectives:
             self.rank = {"rank": str(rank), "world": str(world)}
 
     def note(self, module: Any, frame: FrameType) -> None:
-        """Note a module that is called, if it averages gradients. It gives its parameters the values of rank 0 when it
-        is made, and its buffers at each call, before it calls the module inside; PyTorch does both out of our sight."""
+        """Note a called module, if it averages gradients. It copies its parameters from rank 0 when it is made, and
+        its buffers at each call before it calls the inner module; PyTorch does both out of our sight."""
         if isinstance(module, _AVERAGING):
             if module not in self.replicas:
                 self._note_rank()
@@ -134,27 +134,27 @@ class Collectives:
             self._tell_broadcast(list(module.buffers()), frame)
 
     def _changed(self, module: Any) -> list[torch.Tensor]:
-        """The parameters and buffers of a module that were written since they were told."""
+        """The parameters and buffers of a module that were written since they were last recorded."""
         known = self.source.identity.known
         state = [*module.parameters(), *module.buffers()]
         return [t for t in state if id(t) in known and known[id(t)].version != version_of(t)]
 
     def _tell_broadcast(self, tensors: list[torch.Tensor], frame: FrameType) -> None:
-        """Tell of tensors that have the values of rank 0 now."""
+        """Emit that tensors now have the values of rank 0."""
         identity, listener = self.source.identity, self.source.listener
         if listener is None or not tensors:
             return
         with torch._C.DisableTorchFunction():
             identity.tell_pending()
-            READER.recent.clear()  # PyTorch hides from the versions that buffers are written
+            READER.recent.clear()  # PyTorch does not count versions for writes to buffers
             for tensor in tensors:
                 identity.number_of(tensor, frame)
                 listener.mutated(frame, "broadcast", identity.state_of(tensor), 0, self.source.in_pass)
 
     @safely
     def tell_averages(self, where: Any, number: int, leaves: Callable[[int], bool]) -> None:
-        """At the end of a pass: tell of the gradients that were averaged over the ranks, of the leaves (by their
-        tensors' numbers) that the pass reached."""
+        """At the end of a pass, emit the gradients that were averaged over the ranks. `leaves` is the predicate, by
+        tensor number, of the leaves that the pass reached."""
         identity, listener = self.source.identity, self.source.listener
         if listener is None:
             return
@@ -166,9 +166,9 @@ class Collectives:
                 listener.mutated(where, how, state, 0, number)
 
     def _averaged(self, leaves: Callable[[int], bool]) -> Iterator[tuple[int, torch.Tensor, bool, str]]:
-        """The leaves whose gradients were averaged, by their numbers, with the gradient: those that the pass reached,
-        and with `find_unused_parameters` those that it reached on another rank alone. And whether the gradient is a new
-        tensor, and what has been done."""
+        """The leaves whose gradients were averaged: the number of each, the gradient, whether the gradient is a new
+        tensor, and the collective's name. They are the leaves that the pass reached, and with
+        `find_unused_parameters` those that it reached on another rank only."""
         tensors = self.source.identity.known
         for module in list(self.replicas):
             how = "all_reduce" if not _is_of_some(module.process_group) else "all_reduce in a group"
@@ -188,7 +188,7 @@ def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
 
 
 def _is_of_some(group: Any) -> bool:
-    """Whether a group has not all ranks."""
+    """Whether a group lacks some ranks."""
     if group is None:
         return False
     size = getattr(group, "size", None)
@@ -196,7 +196,7 @@ def _is_of_some(group: Any) -> bool:
 
 
 def _text(given: dict[str, Any], late: bool) -> str:
-    """The arguments that say what is done: `SUM`, `src=0`, `group` if it is one of some ranks."""
+    """The arguments that determine a collective's result: `SUM`, `src=0`, `group` if it lacks some ranks."""
     parts = [_reduction(given["op"])] if "op" in given else []
     parts += [f"{name}={given[name]}" for name in ("src", "dst") if given.get(name) is not None]
     parts += ["group"] if _is_of_some(given.get("group")) else []
@@ -204,5 +204,5 @@ def _text(given: dict[str, Any], late: bool) -> str:
 
 
 def _reduction(op: Any) -> str:
-    """What a `ReduceOp` is called, also one that was made: `SUM`, `PREMUL_SUM`."""
+    """The name of a `ReduceOp`, also of a parametrised one: `SUM`, `PREMUL_SUM`."""
     return str(getattr(op, "op", op)).rpartition(".")[2]

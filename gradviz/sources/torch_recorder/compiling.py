@@ -1,4 +1,4 @@
-"""`torch.compile`: a call of what it makes is one op, and what it compiles is the program alone."""
+"""`torch.compile`: a call of a compiled function is one op, and only the program is compiled, not our code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder.shared import OURS, Source
 
-_FUNCTION = "CompiledFunction"  # by which PyTorch differentiates what it compiled
+_FUNCTION = "CompiledFunction"  # the Function by which PyTorch differentiates compiled code
 _MADE = "<gradviz>"  # the file of functions that are made at run time
-# What takes the place of PyTorch's functions, our mode, and the question which they ask first.
+# The files of our replacements of PyTorch's functions, of our mode, and of the check that they begin with.
 _REPLACING = (
     "collectives", "compiling", "engine", "forward", "module_scopes", "optimizers", "recording", "refusals", "shared",
     "watching",
@@ -22,7 +22,8 @@ _REPLACING = (
 
 
 def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile`. What it makes runs on its own account, by `opaque`, or it would compile our mode too."""
+    """The replacement of `torch.compile`. Calls of its results go through `opaque`, otherwise our mode would be
+    compiled too."""
 
     @functools.wraps(compile)
     def run(model: Any = None, **settings: Any) -> Any:
@@ -44,19 +45,19 @@ def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[...,
 
 
 def is_compiled(function: type) -> bool:
-    """Whether a custom Function is one that PyTorch compiled."""
+    """Whether PyTorch's compiler made a custom Function."""
     return function.__name__ == _FUNCTION and function.__module__.startswith("torch.")
 
 
 def is_compiled_node(name: str) -> bool:
-    """Whether a node is that of such a Function."""
+    """Whether a node belongs to such a compiled Function."""
     return name == f"{_FUNCTION}Backward"
 
 
 def prepare_dynamo() -> None:
-    """Have Dynamo look through what takes the place of PyTorch's functions where the program calls them, and compile
-    nothing of ours: it takes up every function that runs below a compiled one. To be called while PyTorch's own
-    functions are in their places: Dynamo knows them by their identity, and looks them up once."""
+    """Make Dynamo look through our replacements of PyTorch's functions where the program calls them, and compile none
+    of our code: otherwise it takes up every function that runs below a compiled function. Call this while PyTorch's
+    own functions are in their places: Dynamo knows them by identity, and looks them up once."""
     handlers = optional(torch, "_dynamo.variables.torch.TorchInGraphFunctionVariable._get_handlers")
     if handlers is not None:
         handlers()

@@ -1,5 +1,5 @@
-"""Under `create_graph`: what goes from one op of a derivative to the next. The program has no such tensors; a node that
-saved one gives it, and a small one is computed again from what its node saved."""
+"""The intermediate values of a derivative under `create_graph`. The program has no such tensors: they come from nodes
+that saved them, and small values are recomputed from what their nodes saved."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 
-_MOST = 16  # elements of what is computed again
+_MOST = 16  # the most elements of a recomputed value
 _NUMBERS = (
     "exponent",
     "other",
-)  # arguments of ops that are numbers, by the names under which nodes have them
+)  # arguments of ops that are numbers, by their names on nodes
 _PLAIN = (int, float, bool, complex)
 _OF_SELF: dict[str, Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]] = {
     "PowBackward0": lambda x, numbers: x.pow(numbers["exponent"]),
@@ -28,16 +28,16 @@ _OF_EDGES: dict[str, Callable[[Sequence[torch.Tensor], Mapping[str, Any]], torch
     "AddBackward0": lambda inputs, numbers: torch.add(inputs[0], inputs[1], alpha=numbers["alpha"]),
     "NegBackward0": lambda inputs, numbers: -inputs[0],
 }
-_Key = tuple[int, int]  # the identity of a node, and which of its outputs it is
+_Key = tuple[int, int]  # the identity of a node, and the index of its output
 
 
 def inner_values(
     identity: Identity, nodes: Sequence[Any], known: Mapping[_Key, torch.Tensor]
 ) -> dict[_Key, torch.Tensor]:
-    """The values between these new nodes that can be known, the oldest of which comes first; `known` are those that the
-    program has."""
+    """The values between these new nodes, as far as they can be known. The oldest node comes first; `known` are the
+    values that the program has."""
     found = dict(known)
-    if torch._C._len_torch_dispatch_stack():  # a mode of the program would hear of it
+    if torch._C._len_torch_dispatch_stack():  # a dispatch mode of the program would see the reads
         return found
     for fn in nodes:
         for name, saved in _saved(identity, fn).items():
@@ -55,7 +55,7 @@ def inner_values(
 
 
 def _computed_again(identity: Identity, fn: Any, found: Mapping[_Key, torch.Tensor]) -> torch.Tensor | None:
-    """The result of the op of a node, if its inputs are known and small; None if not."""
+    """The recomputed result of the op of a node, if its inputs are known and small; otherwise None."""
     numbers = numbers_of(fn)
     of_self, of_edges = _OF_SELF.get(fn.name()), _OF_EDGES.get(fn.name())
     with torch.no_grad():
@@ -76,7 +76,7 @@ def _at_edge(target: Any, nr: int, found: Mapping[_Key, torch.Tensor]) -> torch.
 
 
 def numbers_of(fn: Any) -> dict[str, Any]:
-    """The arguments of the op of a node that are plain numbers, as far as the node has them."""
+    """The arguments of a node's op that are plain numbers, as far as the node has them."""
     values = {
         name: getattr(fn, f"_saved_{name}", None) for name in _NUMBERS if not hasattr(fn, f"{RAW}{name}")
     }
@@ -88,7 +88,7 @@ def _saved(identity: Identity, fn: Any) -> dict[str, torch.Tensor]:
     for attribute in identity.saved.names(fn):
         try:
             data = data_of(saved_as_is(fn, attribute, True))
-        except (RuntimeError, AttributeError):  # freed already, or none was saved
+        except (RuntimeError, AttributeError):  # freed already, or nothing was saved
             continue
         if isinstance(data, torch.Tensor):
             found[attribute.removeprefix(RAW)] = data

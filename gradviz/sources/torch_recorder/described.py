@@ -1,5 +1,4 @@
-"""What is said of a call: its arguments as text, and the rule of its derivative. It is worked out once for calls that
-are alike."""
+"""The description of a call: its arguments as text, and the rule of its derivative. Cached for equal calls."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from gradviz.events.field_types import Rule
 from gradviz.sources.torch_recorder.arguments import CONSTANTS, text_of
 from gradviz.sources.torch_recorder.node_formulas import rule_of
 
-_MOST = 2000  # calls that are kept
-_SIGNED = {float, complex}  # 0.0 and -0.0 are equal, and have two texts
+_MOST = 2000  # calls that are cached
+_SIGNED = {float, complex}  # 0.0 and -0.0 are equal, but have different texts
 _LISTS = {tuple, list, torch.Size}
 _TENSOR = repeat(torch.Tensor)
 _known: dict[tuple[Any, ...], tuple[str, Rule]] = {}
@@ -23,8 +22,8 @@ _known: dict[tuple[Any, ...], tuple[str, Rule]] = {}
 def described(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating: bool, inputs: int
 ) -> tuple[str, Rule]:
-    """The arguments of a call that are no tensors, as text, and its rule. `floating` says whether it computes with
-    floating-point numbers, `inputs` how many inputs it has."""
+    """The arguments of a call that are not tensors, as text, and its rule. `floating` is whether the call computes
+    with floating-point numbers, `inputs` the number of its inputs."""
     if name == "cross_entropy":  # its rule depends on the dtype of the target
         return text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
     key: list[Any] = [name, floating, inputs, len(args)]
@@ -42,7 +41,7 @@ def described(
 
 
 def _told(values: Iterable[Any], key: list[Any]) -> bool:
-    """Put what arguments are into a key, tensors but for their elements. False for one that is not as simple."""
+    """Add the arguments to a cache key; a tensor only by its class. False if an argument is not simple enough."""
     for value in values:
         kind = type(value)
         if kind in CONSTANTS:

@@ -1,10 +1,10 @@
-"""Values of tensors on a device: what is launched there when an event happens, and what is made of it once fetched.
+"""Values of tensors on a device: what an event launches there, and how the fetched results become values.
 
-Nothing here waits for the device. Of a small tensor a copy is fetched, and its statistics are computed on the CPU. Of a
-larger one each row of `ROW` elements is reduced on the device, in the tensor's own precision with sums in float32, and
-the CPU puts the rows together in float64. Such reductions say nothing of the finite elements of a row that has others,
-and squares can leave the range of float32. So a copy is kept until the reductions have been read, from which the CPU
-computes what they could not say. Where there is no room for copies, a tensor is reduced in blocks, by more launches."""
+Nothing here waits for the device. A small tensor is copied, and its statistics are computed on the CPU. A larger
+tensor is reduced on the device by rows of `ROW` elements, in the tensor's own precision with sums in float32, and the
+CPU joins the rows in float64. These reductions lose the finite elements of a row that has others, and squares can
+leave the range of float32. So a copy is kept until the reductions have been read, from which the CPU computes the
+statistics in these cases. Where there is no room for copies, a tensor is reduced in blocks, by more launches."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import torch
 from gradviz.events.values import packed_stats_of
 from gradviz.sources.torch_recorder.memory import dtype_name, is_dense
 
-FEW = 1024  # elements of a tensor that is copied rather than reduced
-ROW = 1024  # elements of a row: few enough that float32 adds them up and counts them
+FEW = 1024  # a tensor of so many elements or fewer is copied and not reduced
+ROW = 1024  # elements of a row: few enough to be summed and counted in float32
 COPIES = 64 << 20  # bytes of copies on one device at once
-WIDENED = 16 << 20  # bytes as which a tensor of whole numbers, or of eight bits, is widened at once
+WIDENED = 16 << 20  # the most bytes of a widened tensor of integers or eight-bit numbers
 BLOCK = 64 << 20  # bytes of a block
-_SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
+_SQUARABLE = 1e-15, 1e15  # the squares of magnitudes in this range neither vanish nor overflow in float32
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _WHOLE = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 _norm = torch.linalg.vector_norm
@@ -33,8 +33,8 @@ Finish = Callable[[Sequence[bytes], Fetch], bytes]
 
 
 class OnDevice:
-    """What waits on a device: `parts` are fetched as bytes, and `finish` makes a value's bytes of them, given a way to
-    fetch more. `stream` is where the parts are being computed, None on a device without streams."""
+    """Data that waits on a device: `parts` are fetched as bytes, and `finish` makes a value's bytes of them, given a
+    function to fetch more. `stream` computes the parts; it is None on a device without streams."""
 
     __slots__ = ("finish", "parts", "stream")
 
@@ -49,19 +49,19 @@ class OnDevice:
 
     @property
     def held(self) -> int:
-        """The bytes that are to be fetched."""
+        """The number of bytes to be fetched."""
         return sum(part.nbytes for part in self.parts)
 
 
 class Room:
-    """The bytes of copies that may lie on a device, and those that do."""
+    """The limit for bytes of copies on a device, and the bytes in use."""
 
     def __init__(self) -> None:
         self.limit, self.taken = COPIES, 0
         self.lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Take room for so many bytes; False where there is none."""
+        """Take room for so many bytes; False if there is not enough."""
         with self.lock:
             if self.taken + size > self.limit:
                 return False
@@ -80,7 +80,7 @@ def whole_of(value: torch.Tensor) -> OnDevice:
 
 
 def statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
-    """The statistics of a tensor. Those of an expanded tensor are of the elements that it repeats."""
+    """The statistics of a tensor. An expanded tensor is reduced once for its distinct elements."""
     once = value[tuple([slice(None) if step else slice(1) for step in value.stride()])]
     if not value.numel() or once.numel() == value.numel():
         return _statistics_of(value, room)
@@ -112,19 +112,20 @@ def _copy_of(value: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(value: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements in the order of its memory, in place where it shows each element of its memory once."""
+    """A tensor's elements in the order of its memory, without a copy if the tensor shows each element of its memory
+    once."""
     if value.is_conj() or value.is_neg() or not is_dense(value):
         return value.reshape(-1)
     return value.as_strided((value.numel(),), (1,))
 
 
 def _real(flat: torch.Tensor) -> torch.Tensor:
-    """Numbers of another kind as float32 or float64, complex ones as their magnitudes."""
+    """Elements of other kinds as float32 or float64; complex numbers as their magnitudes."""
     return flat.abs() if flat.is_complex() else flat.to(torch.float32)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The precision of sums."""
+    """The dtype in which sums are computed."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
@@ -132,8 +133,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _by_rows(flat: torch.Tensor, copy: torch.Tensor) -> OnDevice:
-    """Reductions of whole rows in five launches. `flat` has the extremes, `copy` all else; the elements after the last
-    whole row are fetched."""
+    """Reductions of whole rows in five launches: the extremes of `flat`, all others of `copy`. The elements after the
+    last whole row are fetched."""
     end = copy.numel() // ROW * ROW
     rows, wide = copy[:end].view(-1, ROW), _wide(copy.dtype)
     ordered = flat[:end].view(-1, ROW)
@@ -152,8 +153,9 @@ def _by_rows(flat: torch.Tensor, copy: torch.Tensor) -> OnDevice:
 
 
 def _of_finite_rows(reduced: Sequence[np.ndarray], rest: np.ndarray) -> bytes | None:
-    """The statistics of rows, by their extremes, sums, norms and counts of what is not zero, and of the rest. None
-    where that does not say it: an element is not finite, or a square left the range of float32."""
+    """The statistics of rows and of the elements after them, from the rows' extremes, sums, norms and counts of
+    nonzero elements. None if these are not enough: an element is not finite, or a square left the range of
+    float32."""
     low, high, total, norm, nonzero = (numbers.astype(np.float64) for numbers in reduced)
     least, most = _SQUARABLE
     size = max(float(-low.min(initial=0)), float(high.max(initial=0)))
@@ -169,7 +171,7 @@ def _of_finite_rows(reduced: Sequence[np.ndarray], rest: np.ndarray) -> bytes | 
 
 
 def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
-    """Reductions of whole rows, block by block, of the finite elements alone."""
+    """Reductions of whole rows, block by block, of the finite elements only."""
     size = min(BLOCK, room, flat.nbytes) // _wide(flat.dtype).itemsize // ROW * ROW
     end = flat.numel() // ROW * ROW
     blocks = [_block(block) for block in torch.split(flat[:end], max(size, ROW))] if end else []
@@ -187,8 +189,8 @@ def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
 
 
 def _block(flat: torch.Tensor) -> list[torch.Tensor]:
-    """What `_of_block` puts together. Of each row the finite elements are divided by the largest of them, so that no
-    square is too large or too small; of a row of zeros that makes NaN, which nobody reads."""
+    """The reductions that `_of_block` joins. The finite elements of each row are divided by the largest, so that no
+    square is too large or too small; a row of zeros becomes NaN, which is never read."""
     given = flat.view(-1, ROW)
     wide = _wide(torch.float32 if flat.is_complex() else flat.dtype)
     nan, nonzero = (given != given).sum(1), _nonzero(given, wide)
@@ -212,7 +214,7 @@ def _of_block(
     low: np.ndarray, high: np.ndarray, total: np.ndarray, norm: np.ndarray, size: np.ndarray,
     nonzero: np.ndarray, finite: np.ndarray, nan: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """The statistics of a block, of what was reduced of its rows."""
+    """The statistics of a block, from the reductions of its rows."""
     count = len(low) * ROW
     with_size = size > 0
     sums = float((total * size)[with_size].sum())
@@ -226,7 +228,7 @@ def _of_block(
 
 
 def elements_in(data: bytes, dtype: torch.dtype) -> np.ndarray:
-    """The elements that bytes stand for, as float32 where NumPy has not their dtype."""
+    """The elements in some bytes, as float32 if NumPy does not have their dtype."""
     try:
         return np.frombuffer(data, dtype_name(dtype))
     except TypeError:
@@ -238,7 +240,8 @@ def elements_in(data: bytes, dtype: torch.dtype) -> np.ndarray:
 def _segment(
     low: np.ndarray, high: np.ndarray, total: float, squares: float, finite: int, nan: int, inf: int, zeros: float
 ) -> np.ndarray:  # fmt: skip
-    """Seven statistics and the count of finite elements of a part of a tensor."""
+    """The statistics of a part of a tensor: lowest, highest, sum, sum of squares, NaNs, infinities, zeros, and the
+    count of finite elements."""
     if not finite:
         return np.array([np.nan, np.nan, 0, 0, nan, inf, zeros, 0], np.float64)
     return np.array([low.min(), high.max(), total, squares, nan, inf, zeros, finite], np.float64)
@@ -253,7 +256,7 @@ def _of_rest(rest: np.ndarray) -> np.ndarray:
 
 
 def _joined(segments: Sequence[np.ndarray]) -> bytes:
-    """The bytes of the statistics of a tensor, of those of its parts."""
+    """The packed statistics of a tensor, from those of its parts."""
     low, high, total, squares, nan, inf, zeros, finite = np.array(segments).T
     count = finite.sum()
     if not count:
@@ -263,7 +266,7 @@ def _joined(segments: Sequence[np.ndarray]) -> bytes:
 
 
 def _repeated(packed: bytes, times: int) -> bytes:
-    """The statistics of a tensor that shows each of the elements so many times."""
+    """The statistics of a tensor that repeats each element so many times."""
     numbers = np.frombuffer(packed).copy()
     numbers[4:] *= times
     return numbers.tobytes()

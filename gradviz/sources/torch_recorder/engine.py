@@ -1,4 +1,4 @@
-"""The way into PyTorch's engine, which every backward pass takes that Python begins."""
+"""The entry of PyTorch's engine, which every backward pass that Python begins goes through."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs
 
-# The functions of PyTorch's by which a pass is asked for, and ours.
+# The files of the functions through which a pass is requested: PyTorch's and ours.
 _ASKED = (f"{PYTORCH}autograd{os.sep}", f"{PYTORCH}_tensor.py", f"{PYTORCH}overrides.py", OURS)
 
 
@@ -28,7 +28,7 @@ def watched(
     collectives: Collectives,
     binning: Binning | None,
 ) -> Callable[..., Any]:
-    """PyTorch's way into its engine, with the pass watched. `push` gives a context in which the mode is on."""
+    """PyTorch's entry of its engine, with the pass watched. `push` gives a context in which the mode is on."""
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         current = None if source.is_off else _begun(source, t_outputs, args, kwargs)
@@ -55,7 +55,7 @@ def watched(
 
 
 def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | None:
-    """The pass that a call of the engine begins; None where nothing is told of it."""
+    """The pass that a call of the engine begins; None if it is not recorded."""
     try:
         if in_transform() or (source.thread.unseen and _is_compilers(sys._getframe(2))):
             return None
@@ -64,7 +64,7 @@ def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | Non
         accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
         roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
         if not all(_has_node(root) for root in roots):
-            return None  # PyTorch says what is wrong
+            return None  # PyTorch raises the error
         source.identity.tell_pending()
         current = Pass(
             source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
@@ -79,8 +79,8 @@ def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | Non
 
 
 def _is_compilers(frame: FrameType) -> bool:
-    """Whether a pass that begins in compiled code is PyTorch's own: its compiler differentiates what it is to compile.
-    One of the program's is asked for by a frame of the program's."""
+    """Whether a pass that begins in compiled code is PyTorch's own: its compiler differentiates the code that it
+    compiles. The program's own passes are requested by a frame of the program."""
     caller = outside(frame, *_ASKED)
     return caller is not None and is_pytorchs(caller)
 

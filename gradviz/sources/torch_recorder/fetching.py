@@ -1,9 +1,9 @@
-"""How what waits on a device comes to the CPU: by the thread that writes, never by the program's.
+"""Brings the values that wait on a device to the CPU: on the writer's thread, never on the program's.
 
-On a device with streams (CUDA) an event behind the program's stream is waited for by a stream of our own, which copies
-into pinned memory, piece by piece; a second event is waited for before that memory is read. What is fetched is held
-until then, so that nobody is given its memory. While a stream is being captured the device is left alone, also by this
-thread: a capture forbids calls of all threads."""
+On a device with streams (CUDA), our own stream waits for an event behind the program's stream and copies into pinned
+memory, piece by piece. A second event is waited for before that memory is read. The fetched tensors are held until
+then, so that their memory is not given away. While a stream is being captured, this thread leaves the device alone
+too: a capture forbids calls of all threads."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ import torch
 
 from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, Room
 
-PIECE = 64 << 20  # bytes of pinned memory at most
-_TOGETHER = 1 << 20  # bytes of parts that are put together on the device first
-_PATIENCE = 30  # seconds that a capture is waited for
+PIECE = 64 << 20  # the most bytes of pinned memory
+_TOGETHER = 1 << 20  # bytes of parts that are joined on the device first
+_PATIENCE = 30  # seconds to wait for a capture
 OutOfMemory = torch.OutOfMemoryError
 
 
 def streams_of(device: torch.device) -> Any:
-    """The module that has the streams and events of a device, None where it has none."""
+    """The module with the streams and events of a device; None if the device has no streams."""
     return torch.cuda if device.type == "cuda" else None
 
 
 class Fetcher:
-    """Fetches from all devices. `copies` counts the copies, `left_out` the values that found no device memory."""
+    """Fetches from all devices. `copies` counts the copies, `left_out` the values that were lost for lack of device
+    memory."""
 
     def __init__(self) -> None:
-        self._use = threading.Lock()  # held by who fetches, and while streams are being captured
+        self._use = threading.Lock()  # held while fetching, and while streams are being captured
         self._captures, self._counting = 0, threading.Lock()
         self.copies = self.left_out = 0
         self.rooms: dict[torch.device, Room] = {}
@@ -45,8 +46,8 @@ class Fetcher:
         return found
 
     def fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
-        """The values' bytes, of one device. None of those for which it had no memory, or that a capture that does not
-        end kept."""
+        """The bytes of values that wait on one device. None for values that found no device memory, or that an
+        unending capture kept waiting."""
         if not self._use.acquire(timeout=_PATIENCE):
             return [None] * len(waiting)
         try:
@@ -58,14 +59,14 @@ class Fetcher:
             self._use.release()
 
     def leave_alone(self) -> None:
-        """A stream is about to be captured: fetch nothing until `use_again`."""
+        """Fetch nothing until `use_again`: a stream is about to be captured."""
         with self._counting:
             self._captures += 1
             if self._captures == 1:
                 self._use.acquire()
 
     def use_again(self) -> None:
-        """A stream is captured no longer."""
+        """Fetch again: a stream is no longer captured."""
         with self._counting:
             self._captures -= 1
             if not self._captures:
@@ -94,7 +95,7 @@ class Fetcher:
         return line
 
     def _read(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
-        """The bytes of tensors of bytes. Small ones come together."""
+        """The bytes of byte tensors. Small tensors are read together."""
         found: list[bytes] = []
         together: list[torch.Tensor] = []
         size = 0
@@ -128,7 +129,7 @@ class Fetcher:
 
 
 class _Line:
-    """The way from one device: a stream of ours, and pinned memory."""
+    """The connection to one device: our own stream, and pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -138,7 +139,8 @@ class _Line:
 
     @contextmanager
     def behind(self, waiting: Sequence[OnDevice]) -> Iterator[None]:
-        """Inside, the stream of ours is the current one of this thread, behind what the program's streams do now."""
+        """A context in which our stream is the current stream of this thread, behind the present work of the
+        program's streams."""
         if self.streams is None:
             yield
             return
@@ -164,7 +166,7 @@ class _Line:
         return target.numpy().tobytes()
 
     def note_room(self, room: Room) -> None:
-        """Leave the program its memory: copies take at most a sixteenth of what is free."""
+        """Limit the copies to a sixteenth of the free device memory, and leave the rest to the program."""
         if self.streams is not None:
             free, _ = self.streams.mem_get_info(self.device)
             room.limit = min(COPIES, free // 16)

@@ -1,4 +1,4 @@
-"""The forward side: a mode that sees each call that the program makes of PyTorch, and tells of those that are ops."""
+"""The forward side: a mode that sees each call that the program makes of PyTorch, and emits those that are ops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _modes_below = torch._C._len_torch_function_stack
 
 
 class Forward(TorchFunctionMode):
-    """Tells a source's listener of the calls of its thread."""
+    """Emits the calls of its thread to a source's listener."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Forward(TorchFunctionMode):
             calls.MAKE_DUAL: self._make_dual,
             **Attributes(source).ways(),
         }
-        # The ways that the cache goes in the place of: somebody may put others there, who are to see all calls.
+        # The ways that the cache replaces. Others may put their own ways there, which then see all calls.
         self.cached_ways = {sort: self.ways[sort] for sort in (calls.OP, calls.LINEAR)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -135,7 +135,7 @@ class Forward(TorchFunctionMode):
         self, func: Any, name: str, args: Any, kwargs: Any, inputs: list[torch.Tensor], before: list[int],
         result: Any, frame: FrameType,
     ) -> None:  # fmt: skip
-        """Tell of a call that has been made the long way; `before` are the versions of the inputs before it."""
+        """Emit a call that was made without a cache hit; `before` are the versions of the inputs before it."""
         identity = self.identity
         outputs = [result] if isinstance(result, torch.Tensor) else outputs_of(result)
         if name == "setitem":
@@ -179,7 +179,7 @@ class Forward(TorchFunctionMode):
         frame: FrameType,
         with_tangents: bool = True,
     ) -> None:
-        """An op ran."""
+        """Emit an op that ran."""
         identity = self.identity
         if identity.pending:
             identity.tell_pending()
@@ -219,7 +219,7 @@ class Forward(TorchFunctionMode):
             nodes = []
         for tensor in told:
             identity.known[id(tensor)].version = version_of(tensor)
-        # The place of an op and of its several nodes is found once.
+        # The place is looked up once for an op and its several nodes.
         where: Where = self.source.place(frame) or frame if nodes else frame
         listener.op(
             where, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
@@ -250,7 +250,7 @@ class Forward(TorchFunctionMode):
         node: Any,
         frame: FrameType,
     ) -> None:
-        """An op made one tensor and one node."""
+        """Emit an op that made one tensor and one node."""
         fn, record, nexts = node
         rule = rule if rule.inputs else rule_of_node(fn, record.name, len(nexts))
         record.put(out.output_nr, state.tensor)
@@ -274,7 +274,7 @@ class Forward(TorchFunctionMode):
         )  # fmt: skip
 
     def _state_of_new(self, name: str, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Any:
-        """What a new output is, which gets its number."""
+        """The state of a new output, which gets its number."""
         identity = self.identity
         known = identity.fresh(tensor)
         if name in calls.ALIASES:
@@ -293,12 +293,12 @@ class Forward(TorchFunctionMode):
         if of is not None:
             self.identity.note_view(tensor, known, near, of)
 
-    # --- what an op wrote over
+    # --- the tensors that an op wrote to
 
     def _written(
         self, inputs: Sequence[torch.Tensor], numbers: Sequence[int], before: Sequence[int]
     ) -> list[tuple[torch.Tensor, int]]:
-        """The inputs that an op wrote over, with their numbers. `before` are the versions that they had."""
+        """The inputs that an op wrote to, with their numbers. `before` are their versions before the op."""
         after = [version_of(tensor) for tensor in inputs]
         if after == before:
             return []
@@ -313,7 +313,8 @@ class Forward(TorchFunctionMode):
         in_place: Sequence[torch.Tensor],
         frame: FrameType,
     ) -> None:
-        """Tell of tensors that an op wrote over and that are not its outputs, and of those on the same memory."""
+        """Emit the tensors that an op wrote to and that are not its outputs, and the other tensors on the same
+        memory."""
         listener: Any = self.source.listener
         identity = self.identity
         in_pass = self.source.in_pass
@@ -327,14 +328,14 @@ class Forward(TorchFunctionMode):
                 )
 
     def _tell_running(self, name: str, statistics: Sequence[torch.Tensor], frame: FrameType) -> None:
-        """Tell of the running statistics that a normalisation wrote over, which counts no versions of them."""
+        """Emit the running statistics that a normalisation wrote to, for which it counts no versions."""
         if statistics:
             READER.recent.clear()
             written = [(tensor, self.identity.number_of(tensor, frame)) for tensor in statistics]
             self._tell_written(name, written, (), frame)
 
     def _sharing(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The other tensors, of those that are known, that autograd knows to share the memory."""
+        """The other known tensors that share the memory, as far as autograd knows."""
         base = tensor._base if tensor._is_view() else tensor
         known = None if base is None else self.identity.known.get(id(base))
         if known is None:
@@ -343,7 +344,7 @@ class Forward(TorchFunctionMode):
         return [other for other in (base, *views) if other is not None and other is not tensor]
 
     def _bases(self, in_place: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The bases of views that were written over: their place in the graph is another."""
+        """The bases of views that were written to: they have a new place in the graph."""
         found = [tensor._base for tensor in in_place if tensor._is_view()]
         return [base for base in found if base is not None and id(base) in self.identity.known]
 
@@ -379,7 +380,7 @@ class Forward(TorchFunctionMode):
             identity.announce(tensor, name, frame, source)
 
     def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-        """A function of `nn.init`: a layer's own parameters have no value before."""
+        """Handle a function of `nn.init`: before it, a layer's own parameters have no value."""
         tensors = tensors_in(args, kwargs)
         untold = _is_in_layer(frame) and not self.source.thread.scopes  # as in `_made`
         if not tensors or (untold and self.identity.is_pending(tensors[0])):
@@ -402,7 +403,7 @@ class Forward(TorchFunctionMode):
         listener.tangent(frame, "make_dual", identity.number_of(result), identity.state_of(tangent))
 
     def _tell_tangents(self, name: str, outputs: Sequence[torch.Tensor], frame: FrameType) -> None:
-        """Tell of the tangents that the outputs of an op have."""
+        """Emit the tangents of an op's outputs."""
         level = torch.autograd.forward_ad._current_level
         if level < 0:
             return
@@ -410,7 +411,7 @@ class Forward(TorchFunctionMode):
         for tensor in outputs:
             try:
                 tangent = torch._VF._unpack_dual(tensor, level=level).tangent
-            except RuntimeError:  # under vmap it cannot be seen
+            except RuntimeError:  # under vmap it cannot be read
                 continue
             if tangent is not None:
                 known = self.identity.fresh(tangent)
@@ -438,15 +439,15 @@ class _Heard:
 
 
 def _as_written(listed: Any, inputs: Sequence[torch.Tensor], versions: list[int]) -> list[int]:
-    """The versions of the inputs of an op that writes over those of a list, where parts of tensors on several ranks are
-    written, of which PyTorch counts none: these have the version before."""
+    """The versions of the inputs of an op that writes to the tensors of a list. PyTorch counts no version for tensors
+    that lie on several ranks: theirs are lowered by one, so that they count as written."""
     over = {id(tensor) for tensor in listed if local_part(tensor) is not None}
     return [version - (id(tensor) in over) for tensor, version in zip(inputs, versions, strict=True)]
 
 
 def _of_subclass(way: Way) -> Way:
-    """The same for a call with tensors of a class that overrides what calls do: the class is asked for the call alone,
-    not for what is read to tell of it."""
+    """The same way for a call with tensors of a class that overrides calls: the class sees the call itself, and not
+    our reads."""
 
     def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         steps = way(func, name, args, kwargs, frame)
@@ -460,6 +461,6 @@ def _of_subclass(way: Way) -> Way:
 
 
 def _is_in_layer(frame: FrameType) -> bool:
-    """Whether PyTorch's own code is at work, and not at `torch.nn.init` that the program has called."""
+    """Whether PyTorch's own code makes the call, other than `torch.nn.init` called by the program."""
     caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
     return caller is not None and is_pytorchs(caller)

@@ -1,4 +1,4 @@
-"""What PyTorch does for the comparison of custom Functions with finite differences."""
+"""PyTorch in the comparison of custom Functions with finite differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TorchFunctions:
         self.source = source
 
     def array(self, tensor: torch.Tensor) -> np.ndarray:
-        """A copy of the elements; those of short dtypes as float32."""
+        """A copy of the elements; short dtypes become float32."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
             check_room(tensor)
             plain = tensor.detach().cpu().resolve_conj().resolve_neg()
@@ -35,21 +35,21 @@ class TorchFunctions:
             return plain.numpy().copy()
 
     def itemsize(self, tensor: torch.Tensor) -> int:
-        """The size of the elements."""
+        """The size of an element in bytes; 0 if the elements are not real numbers."""
         return tensor.element_size() if tensor.is_floating_point() else 0
 
     def form(self, tensor: torch.Tensor) -> Any:
-        """Shape, dtype, device."""
+        """The shape, dtype and device."""
         return tuple(tensor.shape), tensor.dtype, tensor.device
 
     def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> torch.Tensor:
-        """A new tensor."""
+        """A new tensor with these elements, in the dtype of another tensor or in float64."""
         _, dtype, device = like
         dtype = torch.float64 if in_double and dtype.is_floating_point else dtype
         return torch.from_numpy(np.array(array)).to(device, dtype)
 
     def is_asked_for(self, tensor: torch.Tensor) -> bool:
-        """Whether it requires a gradient."""
+        """Whether a tensor requires a gradient."""
         return tensor.requires_grad
 
     def is_on(self) -> bool:
@@ -57,35 +57,36 @@ class TorchFunctions:
         return torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0
 
     def refusal(self) -> str:
-        """Other processes would wait for a collective that only this one runs."""
+        """A reason if the program runs in several processes: the others would wait for a collective that only this
+        process runs again."""
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         return "the program runs in several processes" if several else ""
 
     def random_state(self) -> Any:
-        """Of the CPU, and of the GPUs if they are in use."""
+        """The random state of the CPU, and of the GPUs if they are in use."""
         cuda: Any = torch.cuda
         others = cuda.get_rng_state_all() if cuda.is_initialized() else []
         return torch.get_rng_state(), others
 
     def set_random_state(self, state: Any) -> None:
-        """Set it."""
+        """Set the random state."""
         torch.set_rng_state(state[0])
         if state[1]:
             torch.cuda.set_rng_state_all(state[1])
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, no mode and no listener hears of this thread."""
+        """A context in which no mode and no listener sees this thread."""
         with self.source.quiet(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
             yield
 
     def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
         """Run a Function."""
-        return function.apply(*arguments)  # it is not heard: the thread is muted
+        return function.apply(*arguments)  # not recorded: the thread is muted
 
 
 class ComparedFunctions:
-    """The custom Functions of the program that are compared: a recorder says when one is called."""
+    """Compares custom Functions of the program; the recorder reports each call."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -95,14 +96,15 @@ class ComparedFunctions:
         source.ran_backward = self._ran_backward
 
     def kept(self, function: Any, arguments: Sequence[Any]) -> Call | None:
-        """A call that is about to run; None if it is not to be compared. Functions of PyTorch's own are not."""
+        """A copy of a call that is about to run; None if the call is not compared. PyTorch's own Functions are not
+        compared."""
         if in_transform() or function.__module__.startswith("torch."):
             return None
         with torch._C.DisableTorchFunction():
             return self.functions.kept(function, arguments)
 
     def made(self, call: Call, result: Any) -> None:
-        """The call has run: follow its node."""
+        """Keep the results of a call that has run, and attach it to its node."""
         with torch._C.DisableTorchFunction():
             nodes = (tensor.grad_fn for tensor in outputs_of(result))
             node: Any = next((fn for fn in nodes if isinstance(fn, torch._C._FunctionBase)), None)
@@ -115,6 +117,6 @@ class ComparedFunctions:
     ) -> None:
         call: Call = record.call
         record.call = None
-        given = iter(produced)  # PyTorch's hooks see the gradients of those arguments only that are tensors
+        given = iter(produced)  # PyTorch's hooks see only the gradients of tensor arguments
         gradients = [None if form is None else next(given, None) for form in call.forms]
         self.functions.ran_backward(call, record.number, in_pass, received, gradients)

@@ -1,4 +1,4 @@
-"""The gradients of a backward pass: which is which, where each goes, and what hooks made of them."""
+"""The gradients of a backward pass: their numbers, the nodes that they go to, and their changes by hooks."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from gradviz.sources.torch_recorder.node_formulas import rule_in_derivative
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen
 
-OUR_HOOK = -1  # ours among the hooks of a tensor; PyTorch numbers them from 0
+OUR_HOOK = -1  # the key of our hook among the hooks of a tensor; PyTorch numbers them from 0
 
 
 class Gradients:
-    """Those of one pass, by its number. Whoever calls has seen to it that no mode of the program hears of it."""
+    """The gradients of one pass. Callers make sure that no mode of the program sees the reads."""
 
     def __init__(self, source: Source, in_pass: int) -> None:
         self.identity = source.identity
         self.listener: Any = source.listener
         self.in_pass = in_pass
-        self.sent: dict[int, int] = {}  # to each node, the first
-        self.sent_again: dict[int, list[int]] = {}  # ...and the others, where several are added up
-        self.summed: dict[int, int] = {}  # what a node with hooks was given, before they ran
+        self.sent: dict[int, int] = {}  # for each node, the first gradient that was sent to it
+        # for each node, the other gradients, where several are added up
+        self.sent_again: dict[int, list[int]] = {}
+        self.summed: dict[int, int] = {}  # the gradient of a node with hooks, before they ran
 
     def number(self, gradient: torch.Tensor) -> tuple[int, Any]:
-        """A gradient's number, and its value where it is new: one that was added to in place is another."""
+        """A gradient's number, and its value if it is new. A gradient that was changed in place counts as new."""
         known = self.identity.known.get(id(gradient))
         if known is not None and known.version == version_of(gradient):
             return known.number, None
         return self.identity.fresh(gradient).number, gradient
 
     def received(self, record: NodeRecord, received: Sequence[Any]) -> tuple[list[int], list[Any]]:
-        """The numbers of what a node is given, and the values of those that are new. A gradient that is not the one
-        which was sent there has been changed by a hook."""
+        """The numbers of the gradients that a node received, and the values of the new ones. A gradient that differs
+        from the gradient sent there was changed by a hook."""
         numbers, values = [], []
         for gradient in received:
             number, value = (0, None) if gradient is None else self.number(gradient)
@@ -100,8 +101,8 @@ class Gradients:
         return flows, values
 
     def expected(self, record: NodeRecord, received: Sequence[Any]) -> int:
-        """The number of the gradient that a node is given, if it is the only one, was sent there, and is as it was
-        then; else 0, and `received` finds out."""
+        """The number of the gradient that a node received, if it is the only one, was sent there, and has not changed
+        since; otherwise 0, and `received` is needed."""
         if len(received) != 1 or self.summed:
             return 0
         known = self.identity.known.get(id(received[0]))
@@ -114,7 +115,7 @@ class Gradients:
             return 0
 
     def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
-        """Tell of tensors that keep the gradient which has just come."""
+        """Emit the tensors that keep the gradient which has just arrived."""
         for nr, known in (record.retained or {}).items():
             tensor = known()
             if tensor is None or nr >= len(numbers) or not numbers[nr]:
@@ -127,8 +128,8 @@ class Gradients:
             self.listener.retained(known.number, record.number, self.in_pass, self.identity.number_of(grad))
 
     def tell_derivative(self, where: Where, produced: Sequence[Any], received: Sequence[Any]) -> None:
-        """Under `create_graph` what a node computes is differentiable. Its ops are known by their nodes alone, and
-        what goes from one to the next as far as a node has saved it."""
+        """Emit the ops of a node that ran under `create_graph`. Its ops are known only by their nodes, and the values
+        between them only as far as nodes have saved them."""
         identity, listener = self.identity, self.listener
         made = [g for g in produced if g is not None and g.grad_fn is not None]
         nodes = identity.new_nodes([g.grad_fn for g in made])
@@ -165,7 +166,7 @@ class Gradients:
 
 
 def _hooks_of(identity: Identity, tensor: int) -> str:
-    """The names of a tensor's hooks; empty where it has none."""
+    """The names of a tensor's hooks; empty if it has none."""
     known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
     found = None if known is None else known()
     hooks = getattr(found, "_backward_hooks", None) or {}

@@ -1,7 +1,7 @@
-"""Which tensors and nodes are which: they get numbers, and nothing keeps them alive or is put on them.
+"""The numbers of tensors and nodes. Nothing keeps a tensor or node alive, and no attribute is added to a tensor.
 
-A tensor is known by its identity for as long as it lives. A node has its number in its `metadata`, which PyTorch keeps
-as long as the node. Whoever reads a tensor's attributes here has seen to it that no mode of the program hears of it.
+A tensor is known by its identity for as long as it lives. A node has its number in its `metadata`, which PyTorch
+keeps as long as the node. Callers make sure that no mode of the program sees the reads of attributes.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN, local_part
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
-FILLED = "filled"  # how a tensor came to be that was empty until PyTorch filled it, as `torch.load` does
+FILLED = "filled"  # the origin of a tensor that was empty until PyTorch filled it, as `torch.load` does
 
 
 _state_of: Callable[[tuple[Any, ...]], State] = partial(
     tuple.__new__, State
-)  # as State, without a call of Python
+)  # makes a State without a Python call
 
 
 def name_of_hook(hook: Any) -> str:
-    """The name of a hook: that of its function, or of its class."""
+    """The name of a hook: the name of its function, or of its class."""
     return str(getattr(hook, "__qualname__", type(hook).__name__))
 
 
 class Identity:
-    """Numbers tensors and nodes, and tells the listener of those that it meets for the first time."""
+    """Numbers tensors and nodes, and emits new ones to the listener."""
 
     def __init__(self, listener: Listener, gave_up: Callable[[Exception], None]) -> None:
         self.listener = listener
         self.gave_up = gave_up
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
-        self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet told
-        self.nameless: dict[int, Known] = {}  # parameters that no module was told to hold, by their numbers
+        self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet emitted
+        self.nameless: dict[int, Known] = {}  # parameters without a name from a module, by their numbers
         self.saved = SavedTensors(self.known, self.key)
-        self.hooked: dict[int, Known] = {}  # tensors on which the program has put hooks, by their identity
+        self.hooked: dict[int, Known] = {}  # tensors with hooks of the program, by their identity
         self._telling = threading.RLock()
         self._forget = self.known.pop
         self._when_dead = self._dead  # one object for all tensors
@@ -66,8 +66,8 @@ class Identity:
     # --- tensors
 
     def number_of(self, tensor: torch.Tensor, where: Where = None, how: str = "") -> int:
-        """The tensor's number. One that is met for the first time is told of: it came to be as `how` says; without that
-        it is from before the recording, and may have a gradient."""
+        """The tensor's number. A new tensor is emitted, with the origin `how`; without `how` it is from before the
+        recording, and may have a gradient."""
         known = self.known.get(id(tensor))
         if known is not None:
             return known.number
@@ -109,7 +109,7 @@ class Identity:
             self.gave_up(error)
 
     def living_hooked(self) -> list[torch.Tensor]:
-        """The tensors with hooks of the program's. Those that have died are forgotten."""
+        """The living tensors with hooks of the program. Dead tensors are forgotten."""
         living = []
         for key, known in list(self.hooked.items()):
             tensor = known()
@@ -120,7 +120,7 @@ class Identity:
         return living
 
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
-        """Tell of a tensor that no op made. Its own history is told first, if it has any."""
+        """Emit a tensor that no op made. Its own history, if there is any, is emitted first."""
         known = self.fresh(tensor)
         self._note_base(tensor, known)
         if torch._C._functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
@@ -147,15 +147,15 @@ class Identity:
             self._add_view(base, known)
 
     def note_part(self, tensor: torch.Tensor, known: Known) -> None:
-        """Note that a tensor which lies on several ranks has the memory of its part here: what is written there, is
-        written to it."""
+        """Note that a tensor which lies on several ranks shares the memory of its part on this rank: a write to the
+        part is a write to the tensor."""
         local = local_part(tensor)
         if local is not None:
             base = local._base if local._is_view() else local
             self._add_view(local if base is None else base, known)
 
     def _add_view(self, base: torch.Tensor, known: Known) -> None:
-        """Note a tensor that has memory of another, if that is known."""
+        """Note a tensor that shares the memory of `base`, if `base` is known."""
         root = self.known.get(id(base))
         if root is not None:
             views = root.views = root.views or []
@@ -164,14 +164,14 @@ class Identity:
                 root.views = [view for view in views if view() is not None]
 
     def state(self, tensor: torch.Tensor, known: Known) -> State:
-        """What a tensor is now; its flags are LEAF, REQUIRES_GRAD, VIEW and WHOLE."""
+        """The present state of a tensor; its flags are LEAF, REQUIRES_GRAD, VIEW and WHOLE."""
         flags = LEAF | known.alias
         if tensor.requires_grad:
             flags = (REQUIRES_GRAD | LEAF if is_leaf(tensor) else REQUIRES_GRAD) | known.alias
         return _state_of((known.number, tensor, flags, known.version, known.base))
 
     def state_of(self, tensor: torch.Tensor) -> State:
-        """The same; a tensor that is met for the first time is told of."""
+        """The present state of a tensor; a new tensor is emitted."""
         known = self.known.get(id(tensor))
         if known is None:
             self.number_of(tensor)
@@ -180,24 +180,25 @@ class Identity:
         return self.state(tensor, known)
 
     def written_over(self) -> list[torch.Tensor]:
-        """The tensors that have been written over since their last version was told."""
+        """The tensors that were written to since their last recorded version."""
         with torch._C.DisableTorchFunction():
             alive = [(known, known()) for known in list(self.known.values())]
             return [t for known, t in alive if t is not None and version_of(t) != known.version]
 
-    # --- tensors that are told of later
+    # --- tensors that are emitted later
 
     def put_off(self, tensor: torch.Tensor, where: Where, how: str, source: int = 0) -> None:
-        """A tensor was made inside PyTorch, and may not be filled yet: tell of it before anything else happens."""
+        """Number a tensor that was made inside PyTorch, and may not be filled yet; it is emitted before the next
+        event."""
         known = self.fresh(tensor)
         self.pending.append((known, where, how, source))
 
     def is_pending(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is yet to be told of."""
+        """Whether a tensor is yet to be emitted."""
         return any(known() is tensor for known, *_ in self.pending)
 
     def tell_pending(self) -> None:
-        """Tell of what was put off, and is still there."""
+        """Emit the tensors that were put off and are still alive."""
         with self._telling:
             pending, self.pending = self.pending, []
         for known, where, how, source in pending:
@@ -211,27 +212,27 @@ class Identity:
     # --- nodes
 
     def record_of(self, fn: Any) -> NodeRecord:
-        """What is known of a node. One that nobody told of is told now, with all that it leads to."""
+        """The record of a node. A new node is emitted, with all that it leads to."""
         if self.key not in fn.metadata:
             self.tell_numbered(None, self.new_nodes([fn]), None)
         return fn.metadata[self.key]
 
     def quiet_record(self, fn: Any) -> NodeRecord:
-        """What is known of a node, which is numbered but not told of: nobody wants to hear of it."""
+        """The record of a node, which is numbered and not emitted: no listener wants it."""
         record = fn.metadata.get(self.key)
         if record is None:
             record = self.number_leaf(fn) if hasattr(fn, "variable") else self._number(fn)
         return record
 
     def new_nodes(self, roots: Iterable[Any]) -> list[Numbered]:
-        """Number the nodes that `roots` lead to and that have no number yet, the oldest first. Each comes with what is
-        known of it and with its `next_functions`."""
+        """Number the new nodes that `roots` lead to, the oldest first. Each comes with its record and its
+        `next_functions`."""
         found, leaves = self.nodes_behind(roots)
         return self.number_found(found, leaves)
 
     def nodes_behind(self, roots: Iterable[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
-        """The nodes that `roots` lead to and that have no number yet, the oldest first, each with its `next_functions`;
-        and the leaves among what they lead to, likewise without a number."""
+        """The unnumbered nodes that `roots` lead to, the oldest first, each with its `next_functions`; and the
+        unnumbered leaf nodes behind them."""
         key = self.key
         found: list[tuple[Any, Any]] = []
         leaves: list[Any] = []
@@ -253,14 +254,14 @@ class Identity:
         return found, leaves
 
     def number_found(self, found: Sequence[tuple[Any, Any]], leaves: Iterable[Any]) -> list[Numbered]:
-        """Number what `nodes_behind` has found."""
+        """Number the nodes that `nodes_behind` has returned."""
         for leaf in leaves:
             if self.key not in leaf.metadata:
                 self.number_leaf(leaf)
         return self.number_made(found)
 
     def number_made(self, found: Sequence[tuple[Any, Any]]) -> list[Numbered]:
-        """Number nodes that are new, and no leaves; each is given with its `next_functions`."""
+        """Number new nodes that are not leaf nodes; each is given with its `next_functions`."""
         return [(fn, self._number(fn), edges) for fn, edges in found]
 
     def number_leaf(self, fn: Any) -> NodeRecord:
@@ -281,8 +282,8 @@ class Identity:
 
     def edges_of(self, edges: Sequence[tuple[Any, int]], numbers: Sequence[int] = ()) -> list[int]:
         """The edges of a node whose targets are all numbered, flat: (node, nr, tensor, ...). `numbers` are the inputs
-        of an op that made one node: where there is one for each edge, they say which tensor an edge without a target
-        belongs to."""
+        of an op that made one node. If there is one for each edge, they give the tensors of edges without a
+        target."""
         aligned = numbers if len(numbers) == len(edges) else (0,) * len(edges)
         key = self.key
         found: list[int] = []
@@ -297,7 +298,7 @@ class Identity:
     def unseen_leaves(
         self, roots: Sequence[torch.Tensor], seen: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The leaves that tensors were computed from by nodes that nobody told of, but for those that were `seen`."""
+        """The leaves that tensors were computed from by unrecorded nodes, without the tensors in `seen`."""
         found = {id(tensor): tensor for tensor in seen}
         known: set[Any] = set()
         waiting = [grad_fn_of(root) for root in roots]
@@ -313,8 +314,8 @@ class Identity:
         return list(found.values())[len(seen) :]
 
     def inputs_of(self, edges: Sequence[Edge], saved: Sequence[Saved], outputs: Sequence[int]) -> list[int]:
-        """The inputs of an op that is known by its node alone: what its edges lead to, and what it saved and did not
-        make, in the places of edges that lead nowhere."""
+        """The inputs of an op that is known only by its node: the tensors at its edges, and for edges that lead
+        nowhere the saved tensors that are not outputs."""
         along = {edge.tensor for edge in edges}
         others = [entry.tensor for entry in saved if entry.tensor not in {*along, *outputs}]
         found = [edge.tensor or (others.pop(0) if others else 0) for edge in edges]
@@ -328,13 +329,13 @@ class Identity:
         candidates: Sequence[torch.Tensor] = (),
         rule: Rule = NO_RULE,
     ) -> None:
-        """Tell of the nodes that are new behind `outputs`, as made by event `op`."""
+        """Emit the new nodes behind `outputs`, as made by event `op`."""
         nodes = self.new_nodes(map(grad_fn_of, outputs))
         self.put_outputs(outputs)
         self.tell_numbered(where, nodes, op, candidates, rule)
 
     def put_outputs(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Note which tensors the nodes behind them are the `grad_fn` of."""
+        """Note the tensors whose `grad_fn` the nodes behind them are."""
         for tensor in outputs:
             fn = grad_fn_of(tensor)
             if fn is not None:
@@ -348,7 +349,7 @@ class Identity:
         candidates: Sequence[torch.Tensor] = (),
         rule: Rule = NO_RULE,
     ) -> None:
-        """Tell of nodes that have their numbers."""
+        """Emit nodes that have their numbers."""
         for fn, record, edges in nodes:
             self.listener.node(
                 where, record.number, record.name, op,
@@ -359,7 +360,7 @@ class Identity:
 
 
 def _age(found: tuple[Any, Any]) -> int:
-    """Which node is older: the one with the smaller number."""
+    """The sequence number of a node: an older node has a smaller number."""
     number: int = found[0]._sequence_nr()
     return number
 

@@ -1,9 +1,10 @@
-"""What followed the call at a place the last time: an inline cache, as interpreters have one.
+"""An inline cache of calls, as interpreters have: it remembers what followed the last call at a place.
 
-A training loop makes the same calls at the same places. The first call of a place goes the long way (`forward.py`) and
-leaves an entry here. The next one only compares: are the arguments of the same sort, is the result of the same dtype,
-is its node of the same type, were all nodes that it leads to told before? Then what the long way would find out is in
-the entry. Where one answer is no, the call goes the long way, and nothing has been told. More: `docs/recording.md`.
+A training loop makes the same calls at the same places. The first call at a place goes the long way (`forward.py`)
+and leaves an entry here. The next call is compared: are the arguments of the same sort, is the result of the same
+dtype, is its node of the same type, were all nodes that it leads to emitted before? If so, the entry has all that the
+long way would find out. Otherwise the call goes the long way, and nothing was emitted here. More:
+`docs/recording.md`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gradviz.sources.torch_recorder.saved_again import Plan, is_changed_below
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
-_MOST = 10_000  # places of which entries are kept
+_MOST = 10_000  # the most places with entries
 _MOST_AT_A_PLACE = 4
 _PATIENCE = 16  # calls of a place that differ from one another, until nothing more is learned there
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
@@ -40,8 +41,8 @@ Call = tuple[Entry, list[torch.Tensor], list[int], list[int]]
 
 
 class InlineCache:
-    """Tells a source's listener of calls that are like the last one at their place. `note_view` is given a new view,
-    what is known of it, and the inputs that it may show."""
+    """Emits to a source's listener the calls that are like the last call at their place. `note_view` receives a new
+    view, its entry, and the inputs that it may be a view of."""
 
     def __init__(
         self, source: Source, note_view: Callable[[torch.Tensor, Known, Sequence[torch.Tensor]], None]
@@ -50,13 +51,13 @@ class InlineCache:
         self.note_view = note_view
         self.makes = Entries(self.identity)
         self.entries: dict[_Place, list[Entry]] = {}
-        self.learned: dict[_Place, int] = {}  # how often an entry was made for a place
+        self.learned: dict[_Place, int] = {}  # the number of entries made for each place
 
     # --- before the call
 
     def begin(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Call | None:
-        """The call of `func` that is about to be made in `frame`; None where it is like none before, or where nobody
-        is to be told."""
+        """The matching entry for the call of `func` that is about to be made in `frame`; None if there is none, or if
+        the call is not recorded."""
         source = self.source
         listener = source.listener
         if listener is None or source.thread.muted or _is_traced() or not listener.detailed or in_transform():
@@ -79,7 +80,7 @@ class InlineCache:
         return None
 
     def _compared(self, entry: Entry, values: Sequence[Any]) -> Call | None:
-        """The call with these arguments, if they are like those of an entry."""
+        """The call with these arguments, if they match those of an entry."""
         known = self.identity.known
         inputs: list[torch.Tensor] = []
         numbers: list[int] = []
@@ -105,7 +106,7 @@ class InlineCache:
     # --- after it
 
     def end(self, call: Call, result: Any, frame: FrameType) -> bool:
-        """Tell of a call that has been made. False, and nothing is told, where it is not like the last one after
+        """Emit a call that has been made. Returns False, and emits nothing, if it is not like the last call after
         all."""
         entry, inputs, numbers, versions = call
         if entry.nodes is not None:
@@ -134,7 +135,7 @@ class InlineCache:
         self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], result: torch.Tensor,
         frame: FrameType,
     ) -> bool:  # fmt: skip
-        """An op made no node."""
+        """Emit an op that made no node."""
         if result.requires_grad:
             return False
         known = self.identity.fresh(result)
@@ -200,7 +201,7 @@ class InlineCache:
         return True
 
     def _end_of_several(self, call: Call, result: Any, frame: FrameType) -> bool:
-        """`end` of a call that has several results, or has made several nodes."""
+        """`end` for a call that has several results, or has made several nodes."""
         entry, inputs, numbers, versions = call
         identity = self.identity
         outputs = plain_outputs(result)
@@ -222,7 +223,8 @@ class InlineCache:
         return True
 
     def _end_in_place(self, call: Call, result: Any, frame: FrameType) -> bool:
-        """`end` of a call that wrote over its first input, which has no history and shares its memory with nobody."""
+        """`end` for a call that wrote to its first input, which has no history and shares its memory with no other
+        tensor."""
         entry, inputs, numbers, versions = call
         if result is not inputs[0] or (result.dtype, result.dtype) != entry.dtypes or result._is_view():
             return False
@@ -249,7 +251,7 @@ class InlineCache:
     def _nodes_like(
         self, entry: Entry, outputs: Sequence[torch.Tensor]
     ) -> tuple[list[Any], list[Any]] | None:
-        """The new nodes behind outputs, and the new leaves, if the nodes are like those of an entry; else None."""
+        """The new nodes behind outputs, and the new leaves, if the nodes match those of an entry; otherwise None."""
         roots = [fn for output in outputs if output.requires_grad and (fn := grad_fn_of(output)) is not None]
         found, leaves = self.identity.nodes_behind(roots)
         if [(type(fn), len(nexts)) for fn, nexts in found] != [(m.type, m.edges) for m in entry.nodes or ()]:
@@ -260,7 +262,7 @@ class InlineCache:
         self, entry: Entry, inputs: Sequence[torch.Tensor], numbers: Sequence[int], outputs: Sequence[torch.Tensor],
         behind: tuple[list[Any], list[Any]], frame: FrameType,
     ) -> None:  # fmt: skip
-        """A call had several results, or made several nodes."""
+        """Emit a call that had several results, or made several nodes."""
         found, leaves = behind
         identity = self.identity
         listener: Any = self.source.listener
@@ -276,7 +278,7 @@ class InlineCache:
             [state.tensor for state in states], outputs, [state.flags for state in states],
             [state.version for state in states], [state.base for state in states],
         )  # fmt: skip
-        if len(outputs) > 1:  # the long way numbers them once the op is told
+        if len(outputs) > 1:  # the long way numbers them after the op is emitted
             nodes = identity.number_found(found, leaves)
         identity.put_outputs([output for output in outputs if output.requires_grad])
         tensors = (*inputs, *outputs)
@@ -295,7 +297,7 @@ class InlineCache:
         self, func: Any, name: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any,
         frame: FrameType,
     ) -> None:  # fmt: skip
-        """Keep what followed a call that has been told of the long way."""
+        """Keep an entry for a call that was emitted the long way."""
         if name in _LEFT_OUT or in_transform():
             return
         if frame.f_code is _HANDS_ON and frame.f_back is not None:
@@ -324,7 +326,7 @@ def _goes_for(plan: Plan, inputs: Sequence[torch.Tensor]) -> bool:
 
 
 def _is_equal(value: Any, before: Any) -> bool:
-    """Whether an argument that is not the object of an entry has the same text all the same."""
+    """Whether an argument that is a different object from the entry's has the same text."""
     if type(value) is not type(before) or value != before:
         return False
     if type(value) is float:

@@ -1,4 +1,4 @@
-"""The aten level: which of PyTorch's own ops run below an op of the program, in a node, and in an optimizer."""
+"""The aten level: PyTorch's own ops that run below an op of the program, in a node, and in an optimizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNTOLD = {"profiler"}  # namespaces of ops that compute nothing
 
 
 class BelowAutograd(TorchDispatchMode):
-    """A mode that sees the ops that reach the dispatcher below autograd, on the threads on which it is on."""
+    """A mode that sees the ops that reach the dispatcher below autograd, on the threads where it is on."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -27,18 +27,18 @@ class BelowAutograd(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to make sure of it PyTorch would load Dynamo, and put frames of its own around ours."""
+        """False, so that PyTorch does not load Dynamo and put frames of its own around ours."""
         return False
 
     def running_node(self) -> tuple[bool, int]:
-        """Whether a node runs on this thread, and its number, 0 for one that is not told of."""
+        """Whether a node runs on this thread, and the node's number; 0 for a node that is not recorded."""
         fn: Any = torch._C._current_autograd_node()
         record = None if fn is None else fn.metadata.get(self.source.identity.key)
         return fn is not None, 0 if record is None else record.number
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """It is on inside."""
+        """A context in which the mode is on."""
         self._enter()
         try:
             yield
@@ -54,7 +54,7 @@ class BelowAutograd(TorchDispatchMode):
         self.leave()
 
     def leave(self) -> None:
-        """Be on no longer, also below modes that the program has not left."""
+        """Switch the mode off, also below modes that the program has not left."""
         above: list[Any] = []
         while (mode := _modes._get_current_dispatch_mode()) is not None and mode is not self:
             above.append(_modes._pop_mode())
@@ -65,11 +65,11 @@ class BelowAutograd(TorchDispatchMode):
 
 
 class Kernels(BelowAutograd):  # type: ignore[no-untyped-call]
-    """Tells a source's listener of these ops. It hears of them after they have run. What an op allocates inside is no
-    tensor of the program's: it has no number."""
+    """Emits these ops to a source's listener, after they have run. Tensors that an op allocates inside have no
+    number: they are not the program's."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
+        with torch._C.DisableTorchFunction():  # the call of an aten op is not the program's
             result = call_of(func)(*args, **(kwargs or {}))
         if not self.source.is_off and self.source.is_detailed:
             self._tell(func, args, kwargs or {}, result, sys._getframe(1))
@@ -89,11 +89,11 @@ class Kernels(BelowAutograd):  # type: ignore[no-untyped-call]
 
 
 def name_of(func: Any) -> str:
-    """The name of an op as PyTorch writes it, without what goes without saying: `addmm`, `sum.dim_IntList`."""
+    """The name of an op as PyTorch writes it, without default parts: `addmm`, `sum.dim_IntList`."""
     name = str(func).removeprefix("aten.")
     return name.removesuffix(".default")
 
 
 def call_of(func: Any) -> Any:
-    """An op as it is to be called: in the traceback of an error it has no frame."""
+    """The callable of an op that adds no frame to the traceback of an error."""
     return func._op if type(func) is torch._ops.OpOverload else func

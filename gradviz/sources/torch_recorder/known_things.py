@@ -1,4 +1,4 @@
-"""What is known of a tensor and of a node, and what PyTorch says of a tensor without raising."""
+"""The records of tensors and nodes, and questions about a tensor that do not raise."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import torch
 
 
 class Known(weakref.ref):  # type: ignore[type-arg]
-    """What is known of a tensor, besides the tensor itself."""
+    """The record of a tensor: a weak reference with its number and state."""
 
     __slots__ = ("alias", "base", "key", "number", "version", "views")
     number: int
     key: int
     version: int
-    base: int  # the tensor whose memory it shares, 0: none
-    alias: int  # VIEW and WHOLE, if it does
+    base: int  # the tensor whose memory it shares; 0 for none
+    alias: int  # VIEW and WHOLE, if it shares memory
     views: list[Known] | None
 
 
 class NodeRecord:
-    """What is known of a node: its number, its name as PyTorch shows it, and the tensors that it is the `grad_fn` of
-    (of an AccumulateGrad, its leaf): that of its first output, and those of others by output number. Mostly there is
-    one, and a dictionary for each node would be one thing more for Python's garbage collector to look through.
-    `retained` are those of them that keep their gradients. `hooks` are the names of the hooks on them: a tensor may be
-    gone when its hooks run."""
+    """The record of a node: its number, its name as PyTorch shows it, and the tensors that it is the `grad_fn` of
+    (for an AccumulateGrad: its leaf). `first` is the tensor of its first output, `others` those of other outputs.
+    Most nodes have one output, and a dictionary for each node would be more work for Python's garbage collector.
+    `retained` are the tensors that keep their gradients. `hooks` are the names of the hooks on the tensors: a tensor
+    may be gone when its hooks run."""
 
     __slots__ = (
         "__weakref__", "after", "call", "first", "hooks", "is_leaf", "key", "name", "number", "of_function", "onward",
         "others", "retained", "sequence",
     )  # fmt: skip
 
-    key: int  # of the hook among those of the node
-    onward: Any  # where its gradients go; of a leaf, what is known of the leaf
+    key: int  # the key of the hook among those of the node
+    onward: Any  # the targets of its gradients; for a leaf node, the record of the leaf
 
     def __init__(self, number: int, name: str, is_leaf: bool, of_function: bool, sequence: int) -> None:
         self.number, self.name, self.is_leaf, self.of_function = number, name, is_leaf, of_function
@@ -43,11 +43,12 @@ class NodeRecord:
         self.others: dict[int, int] | None = None
         self.retained: dict[int, Known] | None = None
         self.hooks: tuple[str, ...] = ()
-        self.after: Callable[..., None] | None = None  # what a pass tells of the node, while it watches it
-        self.call: Any = None  # of a custom Function that is to be compared with finite differences
+        # the function that emits the node's events for a pass that watches it
+        self.after: Callable[..., None] | None = None
+        self.call: Any = None  # the call of a custom Function that is compared with finite differences
 
     def __call__(self, produced: Sequence[Any], received: Sequence[Any]) -> None:
-        """The hook on the node, of the pass that watches it: one thing less for each node than a hook of its own."""
+        """Run as the hook on the node, for the pass that watches it: so a node needs no separate hook object."""
         if self.after is not None:
             self.after(self, self.onward, produced, received)
 
@@ -58,7 +59,7 @@ class NodeRecord:
         return (self.first, *[self.others.get(nr, 0) for nr in range(1, max(self.others) + 1)])
 
     def tensor(self, nr: int) -> int:
-        """The tensor of an output; 0 where none is known."""
+        """The tensor of an output; 0 if it is not known."""
         if nr == 0:
             return self.first
         return 0 if self.others is None else self.others.get(nr, 0)
@@ -72,12 +73,12 @@ class NodeRecord:
             self.others[nr] = tensor
 
 
-Numbered = tuple[Any, NodeRecord, Any]  # a node, what is known of it, and its `next_functions`
+Numbered = tuple[Any, NodeRecord, Any]  # a node, its record, and its `next_functions`
 
 
 def grad_fn_of(tensor: torch.Tensor) -> Any:
-    """The node behind a tensor; None where it has none, or where PyTorch does not say (a view that was made without
-    grad mode, of a base that was then written with it)."""
+    """The node behind a tensor; None if there is none, or if PyTorch raises (for a view made without grad mode, whose
+    base was then written with grad mode)."""
     try:
         return tensor.grad_fn
     except RuntimeError:
@@ -85,7 +86,7 @@ def grad_fn_of(tensor: torch.Tensor) -> Any:
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a leaf; False where PyTorch does not say, as above."""
+    """Whether a tensor is a leaf; False if PyTorch raises, as above."""
     try:
         return tensor.is_leaf
     except RuntimeError:
@@ -93,10 +94,10 @@ def is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """The version of a tensor; 0 of one that counts none."""
+    """The version of a tensor; 0 if the tensor counts none."""
     try:
         return tensor._version
-    except RuntimeError:  # of inference mode
+    except RuntimeError:  # a tensor of inference mode
         return 0
 
 

@@ -1,4 +1,4 @@
-"""`linear` of a matrix: told as its two ops, a transpose and `addmm`, each with the node that it made."""
+"""`linear` of a matrix, emitted as its two ops: a transpose and `addmm`, each with the node that it made."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
 
 
 def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
-    """Tell of `out = linear(x, weight, bias)`, whose tensors are known. The transposed weight is nowhere to be seen but
-    in the graph. False, and nothing told, where it was computed in another way."""
+    """Emit `out = linear(x, weight, bias)`, whose tensors are known. The transposed weight appears only in the graph.
+    Returns False, and emits nothing, if the result was computed in another way."""
     x, weight, bias = args
     identity = source.identity
     listener: Any = source.listener
@@ -32,7 +32,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     tensors = identity.known
     w, given, b = tensors[id(weight)].number, tensors[id(x)].number, tensors[id(bias)].number
     enabled, in_pass = torch.is_grad_enabled(), source.in_pass
-    where = listener.place(frame) or frame  # the place of both, found once
+    where = listener.place(frame) or frame  # the place of both, looked up once
     t = next_tensor_number()
     known = identity.fresh(out)
     state = identity.state(out, known)
@@ -70,7 +70,8 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
 
 
 def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | None] | None:
-    """The nodes of the transpose and of `addmm` behind `fn`, which get their numbers; None where there are others."""
+    """The nodes of the transpose and of `addmm` behind `fn`, which get their numbers; None if there are other
+    nodes."""
     if fn is None:
         return None, None
     if fn.name() != "AddmmBackward0":

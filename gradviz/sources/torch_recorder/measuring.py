@@ -1,4 +1,4 @@
-"""What ops cost: the time, the memory and the floating-point operations of each op below autograd, for `--profile`."""
+"""The cost of ops: time, memory and floating-point operations of each op below autograd, for `--profile`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from gradviz.sources.torch_recorder.shared import safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
-_WITHOUT_CLOCK = {"cpu", "meta"}  # an op on these has ended when its call returns
+_WITHOUT_CLOCK = {"cpu", "meta"}  # an op on these devices has ended when its call returns
 
 
 class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
-    """Tells a source's listener what each op below autograd cost.
+    """Emits the cost of each op below autograd to a source's listener.
 
-    The time is that of PyTorch's own call: it has none of ours, if this mode is the lowest. An op on a device is waited
-    for. The memory is that of storages that come with the results; what an op needs only while it runs is not seen."""
+    The time is that of PyTorch's own call, without our own work if this mode is the lowest. An op on a device is
+    waited for. The memory is that of the storages of the results; memory that an op needs only while it runs is not
+    seen."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if self.source.is_off or not self.source.is_detailed:
             with torch._C.DisableTorchFunction():
                 return call_of(func)(*args, **given)
-        if self._is_composite(func, args, given):  # under inference_mode it comes whole
+        if self._is_composite(func, args, given):  # under inference_mode it is not decomposed before
             with self:
                 return func._op_dk(_IMPLICIT, *args, **given)
         result, seconds = self._called(func, args, given)
@@ -40,7 +41,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     def _called(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
         """The result of an op, and the seconds that it took."""
         call = call_of(func)
-        with torch._C.DisableTorchFunction():  # a call of an aten op is none of the program's
+        with torch._C.DisableTorchFunction():  # the call of an aten op is not the program's
             devices = self._devices(args, kwargs) or ()
             self._wait_for(devices)
             began = perf_counter()
@@ -50,7 +51,8 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
 
     @safely
     def _is_composite(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether an op of plain tensors is made of others, as PyTorch says, and may be taken apart as PyTorch does."""
+        """Whether an op of plain tensors is composed of other ops, as PyTorch says, so that it may be decomposed as
+        PyTorch does."""
         if type(func) is not torch._ops.OpOverload or func._overloadpacket in flop_registry:
             return False
         op: Any = func
@@ -61,7 +63,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
 
     @safely
     def _devices(self, args: Any, kwargs: Any) -> set[torch.device]:
-        """The devices of tensors that are not done with an op when its call returns."""
+        """The devices of tensors on which an op may still run when its call returns."""
         found = {tensor.device for tensor in tensors_in(args, kwargs)}
         if kwargs.get("device") is not None:
             found.add(torch.device(kwargs["device"]))
@@ -71,7 +73,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     def _wait_for(self, devices: Iterable[torch.device]) -> None:
         for device in devices:
             if device.type == "cuda":
-                if not torch.cuda.is_current_stream_capturing():  # a graph that is captured runs later
+                if not torch.cuda.is_current_stream_capturing():  # a captured graph runs later
                     torch.cuda.synchronize(device)
             elif (wait := getattr(getattr(torch, device.type, None), "synchronize", None)) is not None:
                 wait()
@@ -94,7 +96,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
 
 
 def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
-    """The bytes of the storages that outputs have and inputs have not."""
+    """The total bytes of the storages that outputs have and inputs do not have."""
     sizes = dict(filter(None, map(_storage_of, outputs)))
     for known in filter(None, map(_storage_of, inputs if sizes else ())):
         sizes.pop(known[0], None)
@@ -102,16 +104,16 @@ def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
 
 
 def _storage_of(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """The identity and the bytes of a tensor's storage; None where it has none."""
+    """The identity and the size in bytes of a tensor's storage; None if it has none."""
     try:
         storage = tensor.untyped_storage()
         return storage._cdata, storage.nbytes()
-    except (NotImplementedError, RuntimeError):  # it is sparse, or wraps others
+    except (NotImplementedError, RuntimeError):  # it is sparse, or wraps other tensors
         return None
 
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """The floating-point operations of an op by PyTorch's own count, 0 where it has none."""
+    """The floating-point operations of an op by PyTorch's own count; 0 if PyTorch has no count."""
     count = flop_registry.get(func._overloadpacket) if type(func) is torch._ops.OpOverload else None
     try:
         return int(count(*args, **kwargs, out_val=result)) if count is not None else 0
@@ -121,5 +123,5 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
         RuntimeError,
         TypeError,
         ValueError,
-    ):  # of shapes it cannot count
+    ):  # raised for shapes that it cannot count
         return 0

@@ -1,7 +1,7 @@
 """The memory of PyTorch's tensors on the CPU, read in place.
 
-A tensor's shape is no proof that it has the memory: its storage may have been resized, freed, or never made. Whoever
-reads an address asks `start_of` for it, and whoever has PyTorch read a tensor asks `check_room` before."""
+A tensor's shape is no proof that it has the memory: its storage may have been resized, freed, or never made. Call
+`start_of` to get an address to read, and `check_room` before PyTorch reads a tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EIGHT_BITS = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """`float32` for torch.float32; NumPy's name for the same, where it has another."""
+    """The name of a dtype, `float32` for torch.float32. NumPy uses the same names."""
     known = _DTYPES.get(dtype)
     if known is None:
         known = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
@@ -32,12 +32,12 @@ def dtype_name(dtype: Any) -> str:
 
 @cache
 def in_numpy(dtype: Any) -> np.dtype:
-    """NumPy's dtype of the same name. Raises TypeError where it has none."""
+    """NumPy's dtype of the same name. Raises TypeError if there is none."""
     return np.dtype(dtype_name(dtype))
 
 
 def check_room(value: torch.Tensor) -> None:
-    """Raise RuntimeError where a strided tensor on any device shows more than its storage holds."""
+    """Raise RuntimeError if a strided tensor on any device shows more than its storage holds."""
     if value.is_contiguous():
         elements = value.numel()
     else:
@@ -51,7 +51,7 @@ def check_room(value: torch.Tensor) -> None:
 
 
 def start_of(value: torch.Tensor) -> int:
-    """The address of a tensor's first element, from which on all of them may be read. Raises RuntimeError where there
+    """The address of a tensor's first element, from which all its elements may be read. Raises RuntimeError if there
     is no memory, or too little."""
     offset, size = value.storage_offset(), value.element_size()
     if not value.is_contiguous():
@@ -60,17 +60,17 @@ def start_of(value: torch.Tensor) -> int:
         raise RuntimeError(_TOO_LITTLE)  # as `check_room` does, without a call
     start: int = value.data_ptr()
     if start == offset * size and value.numel():
-        raise RuntimeError(_NO_MEMORY)  # it never was there
+        raise RuntimeError(_NO_MEMORY)  # the memory was never allocated
     return start
 
 
 def bytes_of(value: torch.Tensor) -> bytes:
-    """The elements of a contiguous tensor. Raises RuntimeError where there is no memory."""
+    """The elements of a contiguous tensor. Raises RuntimeError if there is no memory."""
     size = value.nbytes
     if not size:
         return b""
     offset = value.storage_offset() * value.element_size()
-    if offset + size > value.untyped_storage().nbytes():  # as `start_of` does, with fewer questions
+    if offset + size > value.untyped_storage().nbytes():  # as in `start_of`, with fewer checks
         raise RuntimeError(_TOO_LITTLE)
     start = value.data_ptr()
     if start == offset:
@@ -79,19 +79,20 @@ def bytes_of(value: torch.Tensor) -> bytes:
 
 
 def flat_in_place(value: torch.Tensor, start: int) -> np.ndarray:
-    """The memory of a dense tensor that begins at `start`, as a flat array, for as long as the tensor is held."""
+    """The memory of a dense tensor that begins at `start`, as a flat array, which is valid while the tensor is
+    alive."""
     memory: Any = _bytes_at(value.nbytes).from_address(start)
     return np.frombuffer(memory, in_numpy(value.dtype))
 
 
 @lru_cache(maxsize=1000)
 def _bytes_at(size: int) -> type[ctypes.Array[Any]]:
-    """The type of so many bytes, which `ctypes` makes anew each time."""
+    """The ctypes array type for so many bytes; cached, since `ctypes` makes it anew each time."""
     return ctypes.c_char * size
 
 
 class _Memory:
-    """The memory of a tensor, which it keeps alive, in NumPy's protocol for arrays."""
+    """The memory of a tensor in NumPy's protocol for arrays. It keeps the tensor alive."""
 
     __slots__ = ("__array_interface__", "tensor")
     tensor: torch.Tensor
@@ -99,8 +100,8 @@ class _Memory:
 
 
 def in_place(value: torch.Tensor) -> np.ndarray:
-    """The memory of a tensor as an array. Not by `Tensor.numpy`: a tensor that it was called on can never be resized.
-    Raises TypeError for a dtype that NumPy has not, RuntimeError where there is no memory."""
+    """The memory of a tensor as an array. `Tensor.numpy` is not used: afterwards the tensor could never be resized.
+    Raises TypeError for a dtype that NumPy does not have, RuntimeError if there is no memory."""
     dtype = in_numpy(value.dtype)
     memory = _Memory()
     memory.tensor = value
@@ -115,8 +116,8 @@ def in_place(value: torch.Tensor) -> np.ndarray:
 
 
 def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
-    """The memory of a tensor on the CPU as an array. A dtype that NumPy has not comes as its bits where its elements
-    are kept `whole`, else as float32. Raises TypeError and RuntimeError where there are no elements."""
+    """The memory of a tensor on the CPU as an array. A dtype that NumPy does not have becomes its bits if elements
+    are kept `whole`, otherwise float32. Raises TypeError and RuntimeError if there are no elements."""
     if value.dtype is torch.bfloat16:
         return _as_bits_or_float32(value, whole, torch.int16)
     if value.dtype in _EIGHT_BITS:

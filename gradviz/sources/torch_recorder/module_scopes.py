@@ -1,4 +1,4 @@
-"""Modules: each call is a scope; parameters and buffers are called by the variable that holds the network."""
+"""Modules: each call is a scope; parameters and buffers are named after the variable that holds the network."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 
 
 class Scopes:
-    """Tells of the calls of modules. Not by hooks: with one in place PyTorch calls modules in another way."""
+    """Emits the calls of modules. Not with hooks: PyTorch calls modules differently if hooks are registered."""
 
     def __init__(
         self, source: Source, opaque: Callable[..., Any], note: Callable[[Any, FrameType], None]
     ) -> None:
-        self.source, self.opaque = source, opaque  # what calls a compiled module
-        self.note = note  # is given each module that is called, and the frame
-        self.binning: Binning | None = None  # is given what modules return, where there is one
+        self.source, self.opaque = source, opaque  # calls a compiled module
+        self.note = note  # receives each called module, and the frame
+        self.binning: Binning | None = None  # receives the results of modules, if it is set
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`__call__` of modules, told of."""
+        """The replacement of the modules' `__call__`, which emits the scope."""
         scopes = self
 
         def run(
@@ -65,7 +65,7 @@ class Scopes:
         return run
 
     def _enter(self, module: torch.nn.Module, frame: FrameType) -> bool:
-        """A module is called; returns whether it runs as `torch.compile` made it."""
+        """Emit that a module is called; returns whether it runs compiled by `torch.compile`."""
         source = self.source
         listener: Any = source.listener
         self.note(module, frame)
@@ -86,7 +86,7 @@ class Scopes:
         scopes = source.thread.scopes
         if source.listener is None:
             return
-        if scopes and scopes[-1][1] == id(module):  # nothing has left it in another way
+        if scopes and scopes[-1][1] == id(module):  # the usual case: the scope was not left in another way
             source.listener.scope_left(scopes.pop()[0])
             return
         if id(module) not in [owner for _, owner in scopes]:
@@ -99,8 +99,8 @@ class Scopes:
 
     @safely
     def name_gathered(self, module: torch.nn.Module) -> None:
-        """Tell of the names of the whole parameters that `fully_shard` put in the place of a module's parts while it
-        ran: the module has its parts again, and PyTorch tells of the others nowhere else."""
+        """Emit the names of the whole parameters that `fully_shard` put in place of a module's parts while it ran.
+        The module has its parts again, and PyTorch names the whole parameters nowhere else."""
         state_of, listener = getattr(module, "_get_fsdp_state", None), self.source.listener
         if state_of is None or listener is None:
             return
@@ -118,7 +118,8 @@ class Scopes:
         return known[1] if known is not None and known[0]() is module else ""
 
     def _name_all(self, module: torch.nn.Module, frame: FrameType) -> str:
-        """Tell of the names of all parameters and buffers of the outermost module that is called; returns its own."""
+        """Emit the names of all parameters and buffers of the outermost called module; returns the module's own
+        name."""
         source = self.source
         listener: Any = source.listener
         root = holder_of(module, users_frame(frame)) or type(module).__name__
@@ -135,7 +136,7 @@ class Scopes:
 
 
 def name_the_rest(source: Source, frame: FrameType | None) -> None:
-    """Tell of the names of parameters whose modules nobody has called, where variables hold these modules."""
+    """Emit the names of parameters whose modules were never called, if variables hold these modules."""
     rest, source.identity.nameless = source.identity.nameless, {}
     listener: Any = source.listener
     for path, parameter in parameters_below(outermost_modules(users_frame(frame))):

@@ -1,4 +1,5 @@
-"""The formulas of the derivatives of PyTorch's ops, for people: those that gradviz's own engine shows for its ops."""
+"""The formulas of the derivatives of PyTorch's ops, for people: the same that gradviz's own engine shows for its
+ops."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from gradviz.sources.torch_recorder.node_words import in_words
 
 _FILE = Path(__file__).parent.parent / "formulas.json"
 _PLAIN = (int, float, str, bool, type(None))
-_DEFAULTS = {"ord": 2, "reduction": "mean"}  # of arguments that a formula depends on
+_DEFAULTS = {"ord": 2, "reduction": "mean"}  # defaults of arguments that a formula depends on
 _DEFAULTS_OF: dict[str, dict[str, Any]] = {"clamp": {"min": None, "max": None}}  # by op
 _NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 _ALIASES = {"clip": "clamp", "clip_": "clamp"}
@@ -35,7 +36,7 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 
 def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: int) -> Rule:
-    """The rule of an op that was called so, with so many inputs."""
+    """The rule of an op for a call with these arguments and so many inputs."""
     if name == "cross_entropy":
         return _OF_CROSS_ENTROPY if _is_plain_loss(args, kwargs) else NO_RULE
     if name == "rpow" and len(args) == 2:
@@ -60,7 +61,7 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
 
 
 def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a cross_entropy is that of classes, each of the same weight, and the mean of them."""
+    """Whether a cross_entropy has class targets, equal weights, and the mean as its reduction."""
     if len(args) != 2 or args[1].is_floating_point():
         return False
     return all(value is None or value == _PLAIN_LOSS.get(name, ...) for name, value in kwargs.items())
@@ -116,14 +117,14 @@ def _rule_of_kind(name: str, edges: int, of: Rule, kept: tuple[tuple[str, Any], 
 
 
 def rule_in_derivative(name: str, edges: int, numbers: Mapping[str, Any]) -> Rule:
-    """The rule of a node that a derivative consists of, by its name and by the numbers that it keeps."""
+    """The rule of a node in the graph of a derivative, by its name and by the numbers that it keeps."""
     values = dict(numbers) | ({"number": numbers["other"]} if "other" in numbers else {})
     row = _row(_by_node().get(name, []), edges, False, values)
     return in_words(name, edges) if row is None else _filled(row, (), values)
 
 
 def _of_mean(rule: Rule) -> Rule:
-    """The rule of a loss of classes, where it is the mean and each class has the same weight."""
+    """The rule of a classification loss that is the mean with equal weights."""
     texts = tuple((name, text.replace("share", "1/N")) for name, text in rule.inputs)
     return rule._replace(inputs=texts)
 
@@ -131,7 +132,7 @@ def _of_mean(rule: Rule) -> Rule:
 def _row(
     rows: Sequence[dict[str, Any]], inputs: int, of_number: bool, named: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The row for so many inputs that knows the most of the arguments; `of_number` says that a number stands before
+    """The row for so many inputs that has the most of the arguments; `of_number` means that a number stands before
     the tensor, as in 2 ** x."""
     fitting = [
         row
@@ -142,7 +143,7 @@ def _row(
 
 
 def _counts(row: dict[str, Any]) -> tuple[int, int]:
-    """How many inputs an op of a row has: without and with the target of a loss, which comes behind them."""
+    """The numbers of inputs that an op of a row may have: without and with the target of a loss, which comes last."""
     count = len(row["inputs"])
     return count, count + (_TARGET in row["args"])
 
@@ -153,7 +154,7 @@ def _filled(
     named: dict[str, Any],
     defaults: Mapping[str, Any] = _NO_DEFAULTS,
 ) -> Rule:
-    """The formulas of a row for these arguments; `defaults` are those of arguments that the call leaves out."""
+    """The formulas of a row for these arguments; `defaults` are the values of omitted arguments."""
     known = {name: value for name, value in named.items() if name in row["args"]}
     plain = (name for name in row["args"] if name not in _TENSORS)
     values = {**defaults, **dict(zip(plain, given, strict=False)), **known}
@@ -164,7 +165,7 @@ def _filled(
 
 
 def _chosen(text: Any, values: Mapping[str, Any]) -> str:
-    """The formula for these arguments; empty where it depends on one that was not given."""
+    """The formula for these arguments; empty if it depends on an unknown argument."""
     while not isinstance(text, str):
         argument, cases, otherwise = text
         value = values.get(argument, _UNKNOWN)

@@ -1,5 +1,5 @@
-"""Training: the steps of optimizers and schedulers, and the clearing of gradients. What goes on inside an optimizer is
-not told op by op: only that it steps, and what its parameters are afterwards."""
+"""Training: the steps of optimizers and schedulers, and the clearing of gradients. The ops inside an optimizer are
+not emitted; only its step, and its parameters afterwards."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gradviz.events.settings_text import SettingsText
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.tensor_values import READER
 
-_HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that change the speed only
+_HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that affect only the speed
 
 
 class Training:
-    """Tells of optimizers by their global hooks. `pause` and `go_on` switch the mode of the thread."""
+    """Emits the work of optimizers by their global hooks. `pause` and `go_on` switch the mode of the thread."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Training:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        """Put the hooks there."""
+        """Register the hooks."""
         self.handles.append(torch_optimizer.register_optimizer_step_pre_hook(self._before))
         self.handles.append(torch_optimizer.register_optimizer_step_post_hook(self._after))
 
     def end(self) -> None:
-        """Remove them."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
 
@@ -61,7 +61,8 @@ class Training:
     # --- what an optimizer holds
 
     def holding(self, change: Callable[..., None]) -> Callable[..., None]:
-        """`__init__` or `add_param_group` of optimizers, told of. The first calls the second."""
+        """The replacement of the optimizers' `__init__` or `add_param_group`, which emits the change. The first calls
+        the second."""
 
         @functools.wraps(change)
         def run(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -79,7 +80,7 @@ class Training:
 
     @safely
     def tell_held(self, optimizer: Any, where: Where) -> None:
-        """Tell what an optimizer holds, if that has changed."""
+        """Emit the parameters that an optimizer holds, if they have changed."""
         held = parameters_of(optimizer)
         identities = [id(parameter) for parameter in held]
         if identities == self.told.get(optimizer):
@@ -102,7 +103,7 @@ class Training:
             return None
         source.recover()
         frame = users_frame(sys._getframe())
-        running = sys._getframe(2)  # PyTorch's, below the frame of `safely`
+        running = sys._getframe(2)  # PyTorch's frame, below that of `safely`
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
@@ -128,7 +129,7 @@ class Training:
     # --- gradients cleared, schedulers
 
     def clearing(self, zero_grad: Callable[..., None]) -> Callable[..., None]:
-        """`zero_grad` of an optimizer or a module, told of."""
+        """The replacement of `zero_grad` of an optimizer or a module, which emits the clearing."""
 
         def run(owner: Any, set_to_none: bool = True) -> None:
             source = self.source
@@ -136,7 +137,8 @@ class Training:
                 zero_grad(owner, set_to_none)
                 return
             source.recover()
-            frame = sys._getframe(1)  # its own frame in a variable would live until garbage is collected
+            # this function's own frame, in a variable, would live until garbage is collected
+            frame = sys._getframe(1)
             cleared = self._tell_cleared(owner, set_to_none, frame)
             with self.paused():
                 zero_grad(owner, set_to_none)
@@ -152,7 +154,8 @@ class Training:
     def _tell_cleared(
         self, owner: Any, set_to_none: bool, frame: FrameType
     ) -> tuple[list[int], list[torch.Tensor | None]]:
-        """Tell that gradients are cleared. Returns the numbers of their leaves, and those that become zero."""
+        """Emit that gradients are cleared. Returns the numbers of their leaves, and the gradients that become
+        zero."""
         listener: Any = self.source.listener
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
@@ -167,7 +170,7 @@ class Training:
     def _tell_dropped(
         self, numbers: list[int], grads: list[torch.Tensor | None], set_to_none: bool, frame: FrameType
     ) -> None:
-        """Tell what has become of gradients that were cleared."""
+        """Emit the new state of gradients that were cleared."""
         source = self.source
         listener: Any = source.listener
         with torch._C.DisableTorchFunction():
@@ -178,7 +181,7 @@ class Training:
                 listener.all_mutated(frame, "zero_", states, source.in_pass)
 
     def clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that clips gradients, told of."""
+        """The replacement of a function that clips gradients, which emits the clipping."""
 
         @functools.wraps(clip)
         def run(parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,7 +203,7 @@ class Training:
         listener.clipped(frame, how, numbers)
 
     def scheduling(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """`step` of a scheduler, told of."""
+        """The replacement of the `step` of a scheduler, which emits the step."""
 
         def run(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             result = step(scheduler, *args, **kwargs)
@@ -231,11 +234,12 @@ class _Step:
         self.training, self.optimizer, self.running = training, optimizer, running
         self.source = training.source
         self.where = None if frame is None else self.source.place(frame)
-        self.parameters: list[torch.Tensor] | None = None  # those with a gradient, once told
+        # the parameters with a gradient, once the step was emitted
+        self.parameters: list[torch.Tensor] | None = None
         self.is_in_closure = False
 
     def with_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, which belongs to the program: what runs in it is told."""
+        """The closure, which belongs to the program: its events are recorded."""
 
         def run() -> Any:
             self.training.go_on()
@@ -252,7 +256,7 @@ class _Step:
 
     @safely
     def tell(self) -> None:
-        """Tell that it steps, once."""
+        """Emit the step, once."""
         if self.parameters is not None:
             return
         source = self.source
@@ -276,7 +280,7 @@ class _Step:
 
     @safely
     def tell_results(self) -> None:
-        """Tell what the parameters are now."""
+        """Emit the new states of the parameters."""
         listener: Any = self.source.listener
         name = type(self.optimizer).__name__
         READER.recent.clear()
@@ -293,7 +297,7 @@ def parameters_of(owner: Any) -> list[torch.Tensor]:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's settings, without its parameters and what only the speed depends on."""
+    """A group's settings, without its parameters and the settings that affect only the speed."""
     return {
         name: value
         for name, value in group.items()
@@ -303,7 +307,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """A setting that JSON has no form of."""
+    """A setting that JSON cannot express, as a value that it can."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_cpu:
         return float(value)
     return type(value).__name__

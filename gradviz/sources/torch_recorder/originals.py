@@ -1,7 +1,7 @@
-"""Which function of PyTorch's a call has reached, where a program has wrapped it.
+"""The function of PyTorch that a call has reached, where a program has wrapped it.
 
-PyTorch hands a call on to a mode by the function's public name, where the wrapper stands by then. The wrapper has run
-already: called again it would run twice."""
+PyTorch hands a call on to a mode by the function's public name, which now leads to the wrapper. The wrapper has
+already run: called again it would run twice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 from gradviz.sources.torch_recorder.shared import PYTORCH
 
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
-_known: dict[CodeType, Any] = {}  # functions by their code, of which there is only one with that code
+_known: dict[CodeType, Any] = {}  # functions by their code, if exactly one function has that code
 
 
 def original_of(func: Any, frame: FrameType) -> Any:
-    """PyTorch's function that `frame`, which called the mode, speaks of by `func`. `func` itself where it is PyTorch's,
-    or where nothing better is known."""
+    """PyTorch's function behind `func`, as called in `frame`, which called the mode. `func` itself if it is
+    PyTorch's, or if no better one is known."""
     if _is_pytorchs(func):
         return func
     if frame.f_code is not _HANDS_ON:
@@ -39,7 +39,7 @@ def _is_pytorchs(func: Any) -> bool:
 
 
 def _function_of(frame: FrameType) -> Any:
-    """The function that runs in a frame."""
+    """The function that runs in a frame; None if it cannot be identified."""
     code = frame.f_code
     if code in _known:
         return _known[code]
@@ -47,7 +47,7 @@ def _function_of(frame: FrameType) -> Any:
     if len(found) == 1:
         _known[code] = found[0]
         return found[0]
-    names = frame.f_locals  # functions of one code differ in what they enclose
+    names = frame.f_locals  # functions with the same code differ in what they enclose
     for function in found:
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         if all(name in names and cell.cell_contents is names[name] for name, cell in cells):
@@ -56,7 +56,7 @@ def _function_of(frame: FrameType) -> Any:
 
 
 def _written_in_c(func: Any) -> Any:
-    """The method or attribute of tensors that has been replaced by `func`, or by the property that it belongs to."""
+    """The method or attribute of tensors that `func`, or the property that it belongs to, has replaced."""
     put_there = getattr(func, "__self__", None)
     replaced: Any = put_there if isinstance(put_there, property) else func
     for name, value in vars(torch.Tensor).items():

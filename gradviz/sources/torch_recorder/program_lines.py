@@ -1,4 +1,4 @@
-"""Warnings and tracebacks of the program: they name its own lines, as without a recorder."""
+"""Warnings and tracebacks of the program: they show its own lines, as without a recorder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _warnings: Any = warnings
 
 
 class Places:
-    """Corrects what is shown, from `begin` to `end`."""
+    """Corrects the lines that are shown, from `begin` to `end`."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
     def begin(self) -> None:
-        """Look at each warning before it is shown, and hide our frames."""
+        """Correct each warning before it is shown, and hide our frames."""
         self.show = show = _warnings._showwarnmsg
 
         def shown(message: Any) -> None:
@@ -32,19 +32,19 @@ class Places:
         hiding.begin()
 
     def end(self) -> None:
-        """Leave them as they are."""
+        """Stop correcting."""
         _warnings._showwarnmsg = self.show
         hiding.end()
 
     @safely
     def corrected(self, message: Any, frame: FrameType) -> bool:
-        """Give a warning its line; False where it has been shown for that line."""
+        """Correct the line of a warning; False if the warning has already been shown for that line."""
         return _corrected(message, frame)
 
 
 def _corrected(message: Any, frame: FrameType) -> bool:
-    """Give a warning that was called for in `frame` the line that it would have without us: it may say how many frames
-    above its own it is about. False where it has been shown for that line."""
+    """Give a warning that was issued in `frame` the line that it would have without us: a warning may concern a frame
+    a given number of frames above its own. False if it has already been shown for that line."""
     shown = [*_frames(frame)]
     at = next((at for at, one in enumerate(shown) if _is_at(one, message)), None)
     if at is None or not any(map(_is_ours, shown[: at + 1])):
@@ -80,8 +80,8 @@ def _is_at(frame: FrameType, message: Any) -> bool:
 
 
 def _without_ours(frames: list[FrameType]) -> Iterator[FrameType]:
-    """Frames, the innermost first, as they would be without us: what PyTorch handed on to us, and we called again, is
-    there once."""
+    """Frames, the innermost first, as they would be without us: a call that PyTorch handed on to us, and that we made
+    again, appears once."""
     at = 0
     while at < len(frames):
         if not _is_ours(frames[at]):

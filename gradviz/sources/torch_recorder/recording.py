@@ -1,4 +1,4 @@
-"""The recorder of PyTorch: what is switched on while somebody listens, and off again without a trace."""
+"""The recorder of PyTorch: switches on all that watches PyTorch, and off again without leaving a trace."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _overrides: Any = torch.overrides
 
 
 class TorchRecorder:
-    """Tells `listener` of what PyTorch does, from `begin` to `end`; with `aten` also of the ops that ops are made of,
-    with `check_functions` also of how custom Functions compare with finite differences, with `profile` also of what
-    ops cost, with `histograms` also of how elements are distributed."""
+    """Emits to `listener` what PyTorch does, from `begin` to `end`; with `aten` also the ops that ops are made of,
+    with `check_functions` also the comparison of custom Functions with finite differences, with `profile` also the
+    costs of ops, with `histograms` also the distribution of elements."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class TorchRecorder:
         self.source.pause, self.source.go_on = watching.pause, watching.go_on
         self.places = Places(self.source)
         self.replaced = Replaced(self.source)
-        self.switched_on = ExitStack()  # switches off what is on
+        self.switched_on = ExitStack()  # switches off all that is on
         self.imports = AroundImports("torch", watching.paused, watching.is_watched)
         self.dynamo = OnImport("torch._dynamo", self._prepare_dynamo, self._as_before)
         self.calls: Calls | None = None
@@ -86,12 +86,12 @@ class TorchRecorder:
         return calls
 
     def begin(self) -> None:
-        """Switch on. Where a part of it fails, the others are switched off again, and it raises."""
+        """Switch on. If a part fails, the parts already on are switched off again, and the error is raised."""
         with ExitStack() as stack:
             stack.callback(self.dynamo.end)
             stack.callback(self.imports.end)
             self.imports.begin()
-            self.dynamo.begin()  # the first, as it looks at PyTorch's own functions
+            self.dynamo.begin()  # first, since it looks at PyTorch's own functions
             stack.callback(self.training.end)
             self.training.begin()
             self.places.begin()
@@ -106,7 +106,7 @@ class TorchRecorder:
             self.switched_on = stack.pop_all()
 
     def end(self) -> None:
-        """Switch off. What is on beside a part that cannot be switched off is switched off all the same."""
+        """Switch off. If one part cannot be switched off, the others are switched off all the same."""
         self._tell_last()
         self.source.listener = None
         self.switched_on.close()
@@ -118,14 +118,14 @@ class TorchRecorder:
 
     @safely
     def left_out(self) -> int:
-        """How many values had no device memory since this recorder was made."""
+        """The number of values that were left out for lack of device memory since this recorder was made."""
         return FETCHER.left_out - self.left_out_before
 
     def abandon(self) -> None:
-        """Tell nobody any more; a child process does so."""
+        """Emit no more events; a child process calls this."""
         self.source.listener = None
 
-    # --- what has no hook
+    # --- the replacements of functions without a hook
 
     def _replace_all(self) -> None:
         engine = torch.autograd.graph._engine_run_backward
@@ -166,7 +166,7 @@ class TorchRecorder:
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:
-        """PyTorch's own functions are in their places inside, and its calls are not watched."""
+        """A context in which PyTorch's own functions are in their places, and its calls are not watched."""
         with self.replaced.put_back_for_now(), self.watching.paused():
             yield
 
@@ -175,7 +175,7 @@ class TorchRecorder:
         prepare_dynamo()
 
     def _starting(self) -> Callable[[threading.Thread], None]:
-        """A thread begins with its calls watched."""
+        """The replacement of a thread's start, which watches the thread's calls."""
         bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
         def run(thread: threading.Thread) -> None:
@@ -190,7 +190,8 @@ class TorchRecorder:
         return run
 
     def _asking(self, has_torch_function: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        """`has_torch_function`, which layers ask whether they may take a fast path. Our mode is none against it."""
+        """The replacement of `has_torch_function`, by which layers decide whether they may take a fast path. Our mode
+        alone does not count."""
 
         def ask(relevant_args: Any) -> bool:
             if not self.source.is_off and self._is_alone():
@@ -205,7 +206,7 @@ class TorchRecorder:
         return torch._C._len_torch_function_stack() == 1 and self.watching.is_on()
 
     def _taking(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """`from_numpy`, which no mode hears of."""
+        """The replacement of `from_numpy`, which no mode sees."""
 
         @functools.wraps(make)
         def run(array: Any) -> Any:
@@ -217,7 +218,7 @@ class TorchRecorder:
         return run
 
     def _making_parameters(self) -> Callable[..., Any]:
-        """The call of a class of parameters: what it makes is told of once it may be filled."""
+        """The replacement of a parameter class's call: the new parameter is emitted once it may be filled."""
 
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)
@@ -253,7 +254,7 @@ class TorchRecorder:
 
     @safely
     def _put_off(self, parameter: torch.Tensor, data: Any, frame: FrameType) -> None:
-        """Tell of a new parameter later."""
+        """Note a new parameter, which is emitted later."""
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
             if id(parameter) not in identity.known:
@@ -262,8 +263,8 @@ class TorchRecorder:
                 identity.put_off(parameter, self.source.place(frame), "Parameter", of)
 
     def _applying(self, own: Any) -> Callable[..., Any]:
-        """`apply` of custom Functions: the call of one is a scope and an op. `own` is PyTorch's class method, written
-        in Python up to 2.13 and in C from 2.14 on."""
+        """The replacement of `apply` of custom Functions: a call is a scope and an op. `own` is PyTorch's class
+        method, written in Python up to 2.13 and in C from 2.14 on."""
 
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
@@ -296,7 +297,7 @@ class TorchRecorder:
 
     @safely
     def _enter_function(self, cls: Any, frame: FrameType) -> int:
-        """A custom Function is called; returns the number of its scope."""
+        """Emit that a custom Function is called; returns the number of its scope."""
         self.source.identity.tell_pending()
         number = next_scope_number()
         listener: Any = self.source.listener
@@ -310,20 +311,21 @@ class TorchRecorder:
 
     @safely
     def _kept(self, cls: Any, args: Any) -> Any:
-        """The call of a custom Function that is to be compared with finite differences; else None."""
+        """A copy of the call of a custom Function that is compared with finite differences; None if it is not
+        compared."""
         return None if self.compared is None else self.compared.kept(cls, args)
 
     @safely
     def _keep(self, cls: Any, args: Any, kwargs: Any, call: Any, result: Any) -> None:
-        """Keep the call of a custom Function, where somebody may run it again."""
+        """Keep the call of a custom Function, if it is compared or may run again."""
         if call is not None and self.compared is not None:
             self.compared.made(call, result)
         if self.calls is not None:
             self.calls.note(cls.apply, args, kwargs, result)
 
     def opaque(self, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
-        """Call what cannot be seen into, a compiled function, and tell of it as one op, and of all that it wrote over:
-        in it optimizers step unseen."""
+        """Call a compiled function, which cannot be seen into. Emit it as one op, together with all tensors that it
+        wrote to: inside, optimizers step unseen."""
         thread = self.source.thread
         if thread.unseen:
             return call(*args, **kwargs)
@@ -346,12 +348,12 @@ class TorchRecorder:
 
     @safely
     def _written_over(self) -> set[int]:
-        """The tensors that have been written over and not told of, by identity."""
+        """The tensors that were written to without being recorded, by identity."""
         return set(map(id, self.source.identity.written_over()))
 
     @safely
     def _tell_written_over(self, before: set[int] | None, frame: FrameType) -> None:
-        """Tell of the tensors that compiled code has written over, but for those of `before`."""
+        """Emit the tensors that compiled code has written to, without those in `before`."""
         source = self.source
         if source.listener is None or before is None:
             return
@@ -396,12 +398,12 @@ class TorchRecorder:
 
 
 def _modes_below_autograd(source: Source, aten: bool, profile: bool) -> list[Any]:
-    """The modes that see the ops that ops are made of, the lowest first."""
+    """The modes that see the ops below autograd, the lowest first."""
     modes: list[Any] = []
     if profile:
         from gradviz.sources.torch_recorder.measuring import (
             Measured,
-        )  # which loads PyTorch's counter of operations
+        )  # this import loads PyTorch's counter of operations
 
         modes.append(Measured(source))
     return [*modes, Kernels(source)] if aten else modes

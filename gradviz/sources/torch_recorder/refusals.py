@@ -1,4 +1,4 @@
-"""Passes that PyTorch refuses before they begin: of a root that is no scalar, or that does not require grad."""
+"""Passes that PyTorch refuses before they begin: from a root that is not a scalar, or does not require grad."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 
 
 class Refusals:
-    """Hands what refuses a pass to the listener."""
+    """Emits such errors to the listener."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
     @contextmanager
     def seen(self, roots: Sequence[Any] = ()) -> Iterator[None]:
-        """What is raised inside refuses a pass from these roots."""
+        """A context whose RuntimeErrors are emitted as refusals of a pass from these roots."""
         try:
             yield
         except RuntimeError as error:
@@ -27,7 +27,8 @@ class Refusals:
             raise
 
     def making_gradients(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """PyTorch's function that makes the gradients that a pass starts with, whose refusals are seen."""
+        """The replacement of PyTorch's function that makes the initial gradients of a pass; its refusals are
+        emitted."""
 
         def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             with self.seen(outputs):

@@ -1,4 +1,4 @@
-"""What stands in the place of PyTorch's own functions."""
+"""The replacements of PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from gradviz.sources.torch_recorder.shared import Source, safely
 
 
 class Replaced:
-    """Puts functions in the place of others, and these back."""
+    """Replaces functions, and restores them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.replaced: list[tuple[Any, str, Any, Any]] = []  # what stood there, and what stands there now
+        # for each: the owner, the name, the old value, the replacement
+        self.replaced: list[tuple[Any, str, Any, Any]] = []
 
     def put(self, owner: Any, name: str, new: Any) -> None:
-        """Put `new` in the place that `owner` has under a name."""
+        """Replace the attribute `name` of `owner` by `new`."""
         before = vars(owner).get(name)
         setattr(owner, name, new)
         self.replaced.append((owner, name, before, vars(owner)[name]))
 
     def put_back(self) -> list[tuple[Any, str, Any]]:
-        """Put back what stood there; returns what took its place. What somebody else has put there since stays: it may
-        call ours, which then only hands the call on."""
+        """Restore the old values; returns the replacements. An attribute that was replaced again since stays: the
+        newer function may call ours, which then only hands the call on."""
         taken_out = []
         while self.replaced:
             owner, name, before, ours = self.replaced.pop()
@@ -39,7 +40,7 @@ class Replaced:
 
     @contextmanager
     def put_back_for_now(self) -> Iterator[None]:
-        """What stood there before stands there inside."""
+        """A context in which the old values are restored."""
         taken_out = self._put_back()
         try:
             yield

@@ -1,10 +1,10 @@
-"""`--values inputs`: the calls of a program as they can be made again, and the elements of what enters them.
+"""`--values inputs`: records the calls that a replay can make again, and the elements of the tensors that enter them.
 
-A pass can run again from the elements of its leaves, its data and its random numbers: all else follows from the calls.
-So a call that is in the closed table, with arguments that are data, is told with its function and arguments. What it is
-given and what no such call has made is kept as it is then: a parameter once, and again where something has written to
-it; the results of other calls whenever they are used. The results of calls without grad mode are constants of the pass,
-and are kept where they enter it (held_values.py)."""
+A pass can run again from the elements of its leaves, its data and its random numbers: all else follows from the
+calls. So a call of a function in the closed table, with arguments that are data, is recorded with its function and
+arguments. Inputs that no such call has made are kept at that time: a parameter once, and again after a write to it;
+the results of other calls at every use. The results of calls without grad mode are constants of the pass, and are
+kept where they enter it (held_values.py)."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ TORCH = Library(
 
 
 class _TorchTensors:
-    """PyTorch's tensors, as `HeldValues` asks of them."""
+    """PyTorch's tensors, with the methods that `HeldValues` needs."""
 
     def __init__(self, source: Source) -> None:
         self.source_of_events = source
 
     def version(self, tensor: torch.Tensor) -> int:
-        """How often it was written over."""
+        """The number of in-place writes to a tensor."""
         return version_of(tensor)
 
     def has_node(self, tensor: torch.Tensor) -> bool:
-        """Whether it has a `grad_fn`."""
+        """Whether a tensor has a `grad_fn`."""
         return grad_fn_of(tensor) is not None
 
     def reference(self, tensor: torch.Tensor) -> Callable[[], Any]:
-        """What is known of it."""
+        """The tensor's record, which is a weak reference."""
         return self.source_of_events.identity.known[id(tensor)]
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: torch.Tensor) -> None:
-        """Tell of its value."""
+        """Record the value of a tensor."""
         listener: Any = self.source_of_events.listener
         listener.kept(where, how, number, State(copy, value))
 
     def source(self, call: CallBegun, output: torch.Tensor) -> int:
-        """The first tensor of the call, for what shares memory."""
+        """The first tensor of the call, if the output shares memory; otherwise 0."""
         shares_memory = base_name(call.function) in calls.ALIASES or output._is_view()
         return call.numbers[0] if call.numbers and shares_memory else 0
 
     def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
-        """Tell of a call."""
+        """Record a call."""
         listener: Any = self.source_of_events.listener
         listener.called(
             where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
@@ -85,7 +85,7 @@ class Replayable:
         self.held = HeldValues(recorder, _TorchTensors(source))
 
     def follow(self, ways: dict[str, Way]) -> None:
-        """Tell of the calls that these ways of a recorder deal with."""
+        """Record the calls that these ways of a recorder handle."""
         self.source.differentiated = self.differentiated
         for sort in (calls.OP, calls.LINEAR, calls.DATA):
             ways[sort] = self._following(ways[sort])
@@ -94,7 +94,7 @@ class Replayable:
         ways[calls.SET_REQUIRES_GRAD] = self._forgetting(ways[calls.SET_REQUIRES_GRAD])
 
     def differentiated(self, of: Pass, gradients: Sequence[Any]) -> None:
-        """Tell of a pass that can be differentiated itself as of a call: `autograd.grad`."""
+        """Record a differentiable pass as a call of `autograd.grad`."""
         if not all(isinstance(one, torch.Tensor) for one in (*of.roots, *of.wanted)):
             return
         args = [list(of.roots), list(of.wanted), list(of.gradients)]
@@ -118,7 +118,7 @@ class Replayable:
         return run
 
     def _noting(self, way: Way) -> Way:
-        """For a function of `nn.init`, which fills its first argument."""
+        """Wrap the way of `nn.init` functions, which fill their first argument."""
 
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
             yield from way(func, name, args, kwargs, frame)
@@ -127,7 +127,8 @@ class Replayable:
         return run
 
     def _forgetting(self, way: Way) -> Way:
-        """For a call that makes a leaf of its first argument, or no leaf of it: it is kept anew where it is used."""
+        """Wrap a way that changes whether its first argument is a leaf: the tensor is kept anew where it is used
+        next."""
 
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
             steps = way(func, name, args, kwargs, frame)
@@ -143,7 +144,7 @@ class Replayable:
     # --- before a call
 
     def _before(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> CallBegun | None:
-        """A call that can be made again; what enters it is kept. None for any other."""
+        """The call, if it can be made again, after keeping what enters it; None for any other call."""
         source = self.source
         if not source.is_detailed or in_transform():
             return None
@@ -176,7 +177,7 @@ class Replayable:
         return CallBegun(function, arguments, context, generator, tensors, numbers, versions)
 
     def _note_silent_write(self, name: str, args: Any, kwargs: Any) -> None:
-        """Note what a call that is not told writes to under other names, as `w.data.normal_()` does."""
+        """Note the tensors that an unrecorded call writes to under other names, as `w.data.normal_()` does."""
         tensors = tensors_in(args, kwargs) if calls.writes(name) else ()
         known = self.source.identity.known.get(id(tensors[0])) if tensors else None
         if known is not None:
@@ -194,7 +195,7 @@ class Replayable:
     # --- after it
 
     def _made(self, call: CallBegun, func: Any, args: Any, kwargs: Any, result: Any, frame: Where) -> None:
-        """Tell of a call that was made."""
+        """Record a call that was made."""
         identity = self.source.identity
         outputs = outputs_of(result)
         numbers = [identity.number_of(output, frame) for output in outputs]
@@ -205,7 +206,8 @@ class Replayable:
 
 
 def _context() -> str:
-    """What a call depends on besides its arguments, where it is not as usual: `cpu=bfloat16 default=float64`."""
+    """The state that a call depends on besides its arguments, where it is not the default: `cpu=bfloat16
+    default=float64`."""
     found = [
         f"{device}={_name(torch.get_autocast_dtype(device))}"
         for device in _AUTOCASTING

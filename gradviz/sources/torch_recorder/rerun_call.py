@@ -1,4 +1,4 @@
-"""The calls of PyTorch as a debugger may run them again: the function and its arguments, without the tensors."""
+"""The calls of PyTorch that a debugger may run again: functions and arguments, without the tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 
-_MOST = 100_000  # calls that are kept, the newest
+_MOST = 100_000  # the number of calls that are kept, the newest
 
 
 class _Slot(NamedTuple):
-    """Where a tensor stood, by its number."""
+    """The place of a tensor in the arguments, by its number."""
 
     number: int
 
@@ -29,7 +29,7 @@ class Calls:
         self.known: dict[int, tuple[Callable[..., Any], Any, Any]] = {}
 
     def follow(self, ways: dict[str, Way]) -> None:
-        """Keep the calls that these ways of a recorder deal with."""
+        """Keep the calls that these ways of a recorder handle."""
         for sort in (calls.OP, calls.LINEAR):
             ways[sort] = self._keeping(ways[sort])
 
@@ -44,7 +44,7 @@ class Calls:
         return run
 
     def note(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
-        """Keep a call and what it made."""
+        """Keep a call, for the tensors that it returned."""
         call = None
         for output in outputs_of(result):
             known = self.identity.known.get(id(output))
@@ -55,7 +55,7 @@ class Calls:
             del self.known[next(iter(self.known))]
 
     def _emptied(self, value: Any) -> Any:
-        """Arguments with slots in the place of tensors."""
+        """Arguments with slots in place of tensors."""
         if isinstance(value, torch.Tensor):
             known = self.identity.known.get(id(value))
             return _Slot(0 if known is None else known.number)
@@ -69,10 +69,10 @@ class Calls:
         self, op: str, outputs: Sequence[int], inputs: Sequence[int]
     ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
         """The call of `op` that made `outputs`, as a function of the tensors `inputs`. Raises LookupError, with the
-        reason, if it was not kept."""
+        reason, if there is none that can run again."""
         call: tuple[Callable[..., Any], Any, Any] | None
         call = next((self.known[number] for number in outputs if number in self.known), None)
-        if op in _STEPS:  # of a linear layer, whose call is told as its two steps
+        if op in _STEPS:  # the call of a linear layer, which is recorded as its two steps
             call = _STEPS[op], [_Slot(number) for number in inputs], {}
         if call is None or not _numbers(call[1:]) <= set(inputs):
             raise LookupError(
@@ -96,7 +96,7 @@ _STEPS: dict[str, Callable[..., Any]] = {"t": torch.t, "addmm": torch.addmm}
 
 
 def _numbers(value: Any) -> set[int]:
-    """The tensors that stood in arguments."""
+    """The numbers of the tensors in arguments."""
     if type(value) is _Slot:
         return {value.number}
     parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()

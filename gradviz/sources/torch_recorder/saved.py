@@ -1,4 +1,4 @@
-"""What nodes saved, read without running code of the program's."""
+"""The tensors that nodes saved, read without running code of the program."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from gradviz.events.field_types import Saved
 from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
 
-RAW = "_raw_saved_"  # begins the names of attributes of nodes
+RAW = "_raw_saved_"  # the beginning of the attribute names of saved tensors
 HAVE_DATA = hasattr(torch._C._autograd.SavedTensor, "data")  # from 2.10 on
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _SavedTensor: Any = torch._C._autograd.SavedTensor
 _WITH_MEMORY = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 _hooks = optional(torch, "_C._autograd._top_saved_tensors_default_hooks")  # not in 2.5
-IS_KNOWN = HAVE_DATA or _hooks is not None  # whether what nodes saved can be read at all
+IS_KNOWN = HAVE_DATA or _hooks is not None  # whether saved tensors can be read at all
 
 
 def saved_as_is(fn: Any, name: str, is_new: bool) -> Any:
-    """What a node saved under a name that begins with RAW: one thing, or several, for `data_of`. Before 2.10 a tensor
-    can only be unpacked, which runs the program's hooks where there are any: None unless the node `is_new`, and nothing
-    packs what this thread saves. Raises RuntimeError and AttributeError where nothing is saved, or no longer."""
+    """The saved value of a node under a name that begins with RAW: one or several, to be given to `data_of`. Before
+    2.10 a tensor can only be unpacked, which runs the program's hooks if there are any: then the result is None,
+    unless the node `is_new` and this thread has no such hooks. Raises RuntimeError and AttributeError if nothing is
+    saved, or no longer."""
     if HAVE_DATA:
         return getattr(fn, name)
     if not is_new or _hooks is None or _hooks(True) is not None:
@@ -34,7 +35,7 @@ def saved_as_is(fn: Any, name: str, is_new: bool) -> Any:
 
 
 def data_of(saved: Any) -> Any:
-    """The tensor that was saved, of which no mode hears; None where hooks packed it."""
+    """The saved tensor, read without any mode seeing it; None if hooks packed it."""
     if not HAVE_DATA:
         return saved
     if not torch._C._len_torch_dispatch_stack():
@@ -44,23 +45,22 @@ def data_of(saved: Any) -> Any:
 
 
 class SavedTensors:
-    """Tells which tensors nodes saved, of those that are known. `key` is that of what is known of a node, in its
-    metadata."""
+    """Finds the known tensors that nodes saved. `key` is the key of a node's record in its metadata."""
 
     def __init__(self, known: Mapping[int, Known], key: str) -> None:
         self.known, self.key = known, key
         self._names: dict[type, tuple[str, ...]] = {}
 
     def names(self, fn: Any) -> tuple[str, ...]:
-        """The attributes of a node that hold what it saved, as it was saved."""
+        """The attributes of a node that hold its saved values."""
         names = self._names.get(type(fn))
         if names is None:
             names = self._names[type(fn)] = tuple(name for name in dir(fn) if name.startswith(RAW))
         return names
 
     def by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
-        """What a node saved, of the tensors that are known, and of `candidates` (those of its op), which may be saved
-        as another tensor on the same memory."""
+        """The known tensors that a node saved. `candidates` are the tensors of its op, which may be saved as another
+        tensor on the same memory."""
         names = self.names(fn)
         if not names:
             return []
@@ -68,29 +68,29 @@ class SavedTensors:
         for name in names:
             try:
                 raw = saved_as_is(fn, name, bool(candidates))
-            except (RuntimeError, AttributeError):  # freed already, or none was saved
+            except (RuntimeError, AttributeError):  # freed already, or nothing was saved
                 continue
             found += self.of(raw, candidates)
-        if len(found) > 1:  # PyTorch's are in the order of the alphabet
+        if len(found) > 1:  # PyTorch's order is alphabetical
             order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
             found.sort(key=lambda entry: order.get(entry.tensor, -1))
         return found
 
     def of(self, raw: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
-        """The same of one attribute of a node."""
+        """The known tensors in one attribute of a node."""
         each = [self._one(saved, candidates) for saved in (raw if type(raw) in (tuple, list) else (raw,))]
         return [entry for entry in each if entry is not None]
 
     def flat(self, fn: Any, names: Sequence[str], candidates: Sequence[torch.Tensor]) -> Sequence[int]:
-        """What a node saved under these names, flat: as `by`, with a call only for another tensor on the memory of one
-        that is known."""
+        """The known tensors that a node saved under these names, flat: (number, version, ...). A faster form of
+        `by`."""
         known = self.known
         is_plain = HAVE_DATA and not _dispatch_modes()
         found: list[tuple[int, int]] = []
         for name in names:
             try:
                 raw = getattr(fn, name) if is_plain else saved_as_is(fn, name, True)
-            except (RuntimeError, AttributeError):  # none was saved
+            except (RuntimeError, AttributeError):  # nothing was saved
                 continue
             if not is_plain:
                 found += self.of(raw, candidates)
@@ -104,7 +104,7 @@ class SavedTensors:
                 continue
             try:
                 found.append((one.number, data._version))
-            except RuntimeError:  # of inference mode
+            except RuntimeError:  # a tensor of inference mode
                 found.append((one.number, 0))
         if len(found) < 2:
             return found[0] if found else ()
@@ -114,14 +114,14 @@ class SavedTensors:
 
     def _one(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:
         data = data_of(saved)
-        if not isinstance(data, torch.Tensor):  # none, or packed by hooks
+        if not isinstance(data, torch.Tensor):  # nothing was saved, or hooks packed it
             return None
         known = self.known.get(id(data)) or self._twin(data, candidates)
         number = self._number_by_node(data) if known is None else known.number
         return Saved(number, version_of(data)) if number else None
 
     def _twin(self, tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> Known | None:
-        """The candidate that shows the same memory in the same way."""
+        """The entry of the candidate that shows the same memory in the same way."""
         if not _is_strided(tensor):
             return None
         shape, place = tensor.shape, 0
@@ -136,19 +136,19 @@ class SavedTensors:
         return None
 
     def _number_by_node(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor that was never seen, of which only the node is known; 0 if there is none."""
+        """The number of an unknown tensor, found by its node; 0 if there is none."""
         fn = grad_fn_of(tensor)
         record = None if fn is None else fn.metadata.get(self.key)
         return 0 if record is None else record.tensor(tensor.output_nr)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape, strides, and memory of its own."""
+    """Whether a tensor has a shape, strides, and its own memory."""
     return type(tensor) in _WITH_MEMORY and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    """Where the elements of a strided tensor begin; 0 of one that has none."""
+    """The address of a strided tensor's first element; 0 if it has none."""
     try:
         return tensor.data_ptr()
     except RuntimeError:

@@ -1,4 +1,5 @@
-"""What the parts of the recorder share: whom they tell, who is who, and what runs on each thread."""
+"""The state that the parts of the recorder share: the listener, the numbers of tensors, and the state of each
+thread."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class _OfThread(threading.local):
-    """What runs on a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. Of one
-    that is `muted` nothing is told. While its calls are not watched for a time, `below` is how many modes of the
-    program were below ours; `unseen` says that what runs is compiled."""
+    """The state of a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. A
+    `muted` thread emits nothing. While its calls are not watched for a time, `below` is the number of the program's
+    modes below ours; `unseen` means that compiled code runs."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
@@ -47,8 +48,8 @@ class _OfThread(threading.local):
 
 
 class Source:
-    """The recorder of one recording. `listener` is None once it is over, or in a child process. `failed` is given a
-    line about it if the recorder fails."""
+    """The recorder of one recording. `listener` is None once the recording is over, or in a child process. `failed`
+    receives a line of text if the recorder fails."""
 
     def __init__(self, listener: Listener, failed: Callable[[str], None]) -> None:
         self.listener: Listener | None = listener
@@ -56,29 +57,31 @@ class Source:
         self.identity = Identity(listener, self.gave_up)
         self.living = LivingGraphs()
         self.thread = _OfThread()
-        # Set by whoever switches the mode of a thread:
+        # Set by the part that switches the mode of a thread:
         self.pause: Callable[[], object] = lambda: None
         self.go_on: Callable[[], object] = lambda: None
-        # ...and by whoever compares the nodes of custom Functions: a node, the pass, its gradients on both sides
+        # ...by the part that compares custom Functions, called with a node, the pass, and its gradients on both
+        # sides:
         self.ran_backward: Callable[..., None] = lambda *_: None
-        # ...and by whoever tells of calls that can be made again: a pass that can be differentiated, its results
+        # ...by the part that records replayable calls, called with a pass that can be differentiated, and its
+        # results:
         self.differentiated: Callable[..., None] = lambda *_: None
 
     def gave_up(self, error: Exception) -> None:
-        """The recorder itself has failed: the program goes on without it, and its user is told once."""
+        """Stop recording after a fault of the recorder: the program goes on, and its user is told once."""
         if self.listener is not None:
             self.listener = None
             reason = (
                 _TOO_DEEP if "RecursionError" in repr(error) else fault(error)
-            )  # ctypes has another around it
+            )  # ctypes wraps it in another error
             self.failed(f"recording of PyTorch stopped: {reason}")
 
     def place(self, frame: FrameType) -> Where:
-        """The place of a frame, to be told later."""
+        """The place of a frame, for a later event."""
         return None if self.listener is None else self.listener.place(frame)
 
     def recover(self) -> None:
-        """A step of an optimizer that an exception has left told nobody: what was switched off for it goes on."""
+        """Resume watching if an exception has left an optimizer's step, for which watching was paused."""
         try:
             step = self.thread.stepping
             if step is not None and not _is_below(step.running, sys._getframe(1)):
@@ -89,7 +92,7 @@ class Source:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Tell nobody of what this thread does inside."""
+        """A context in which this thread emits no events."""
         thread = self.thread
         before, thread.muted = thread.muted, True
         try:
@@ -99,18 +102,19 @@ class Source:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is to be told of this thread. `torch.compile` looks into what takes the place of PyTorch's
-        functions, and sees from the first question that it is only they."""
+        """Whether this thread records nothing. `torch.compile` looks into our replacements of PyTorch's functions;
+        this first check makes it see only the original functions there."""
         return is_compiling() or self.listener is None or self.thread.muted or _is_traced()
 
     @property
     def is_silent(self) -> bool:
-        """The same where nothing is being compiled. `torch.jit.trace` writes down all that is read of a tensor."""
+        """Whether this thread records nothing, without the check for compilation. During `torch.jit.trace` nothing is
+        recorded, since it writes down all that is read of a tensor."""
         return self.listener is None or self.thread.muted or _is_traced()
 
     @property
     def is_detailed(self) -> bool:
-        """Whether ops and nodes of this thread are to be told."""
+        """Whether ops and nodes of this thread are recorded."""
         listener = self.listener  # another thread may end the recording
         try:
             return listener is not None and listener.detailed
@@ -120,13 +124,13 @@ class Source:
 
     @property
     def follows_passes(self) -> bool:
-        """Whether the nodes of a pass that begins now are to be told of."""
+        """Whether the nodes of a pass that begins now are recorded."""
         listener = self.listener
         return listener is not None and listener.detailed_passes
 
     @property
     def in_pass(self) -> int:
-        """The number of the pass that runs on this thread, 0 for none."""
+        """The number of the pass that runs on this thread; 0 for none."""
         passes = self.thread.passes
         return passes[-1].number if passes else 0
 
@@ -134,8 +138,8 @@ class Source:
 def safely(
     method: Callable[Concatenate[Any, _Given], _Result],
 ) -> Callable[Concatenate[Any, _Given], _Result | None]:
-    """For a method that calls nothing of the program's: where it fails, its `source` gives up, None is returned, and
-    the program does not notice."""
+    """Wrap a method that calls no code of the program: if it fails, its `source` gives up, None is returned, and the
+    program does not notice."""
 
     def run(self: Any, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
         try:
@@ -149,14 +153,14 @@ def safely(
 
 
 def _is_below(frame: FrameType, above: FrameType | None) -> bool:
-    """Whether a frame is still running, below another."""
+    """Whether a frame is still running, below the frame `above`."""
     while above is not None and above is not frame:
         above = above.f_back
     return above is not None
 
 
 def in_transform() -> bool:
-    """Whether a transform of torch.func is at work: there tensors stand for many, and cannot be read."""
+    """Whether a transform of torch.func is active: inside it a tensor stands for many, and cannot be read."""
     return _transforms() is not None
 
 

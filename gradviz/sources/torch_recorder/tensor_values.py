@@ -1,4 +1,4 @@
-"""Values of PyTorch tensors: how a recorder reads them, where they live and without leaving a trace in the graph."""
+"""Values of PyTorch tensors: read in place, without a trace in the graph."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from gradviz.sources.torch_recorder.memory import (
 )  # fmt: skip
 
 _MOST_RECENT = 8
-_LARGE = 4096  # up to so many elements statistics are computed later, those of many tensors at once
+_LARGE = 4096  # the statistics of smaller tensors are computed later, many at once
 _numpy = NumpyReader()
 _later: Callable[[tuple[Any, ...]], Later] = partial(
     tuple.__new__, Later
-)  # as Later, without a call of Python
-_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program hears what is read
+)  # makes a Later without a Python call
+_Plain = torch._C.DisableTorchFunction  # inside, no mode of the program sees our reads
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiling: Any = torch.autograd
 _is_profiled = _profiling._profiler_enabled
@@ -43,7 +43,7 @@ _is_profiled = _profiling._profiler_enabled
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """No dispatch mode of the program hears of what is computed inside, and no profiler."""
+    """A context in which no dispatch mode of the program, and no profiler, sees our computations."""
     profiled = _is_profiled()
     if profiled:
         _profiling._enable_record_function(False)
@@ -65,37 +65,39 @@ class Unseen:
 
 
 class UnseenReader:
-    """Reads of unseen tensors what is known of them."""
+    """Reads the forms of unseen tensors."""
 
     def form(self, value: Unseen) -> Form:
-        """What is known."""
+        """The shape, dtype and device."""
         return value.form
 
     def size(self, value: Unseen) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return int(np.prod(value.form.shape))
 
     def array(self, value: Unseen) -> None:
-        """Nothing."""
+        """None: there are no elements."""
 
     def keep(self, value: Unseen, whole: bool) -> None:
-        """Nothing: it has no value."""
+        """None: there is no value."""
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
-        """Nothing waits."""
+        """An empty list: no value waits."""
         return []
 
 
 class TorchReader:
-    """PyTorch tensors. Those on the CPU are read in place: a call of NumPy takes several times as long after an op that
-    has filled the processor's caches, so that the statistics of middling ones are computed later, many at once. Of
-    others they are computed on their device, and fetched later, all that wait in one copy for each device.
+    """Reads PyTorch tensors. Tensors on the CPU are read in place: after an op that has filled the processor's
+    caches, a call of NumPy takes several times as long, so the statistics of small tensors are computed later, many
+    at once. For other tensors statistics are computed on their device, and fetched later, with one copy for all on a
+    device.
 
-    A tensor that has no elements to read (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
+    A tensor without readable elements (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
 
     def __init__(self) -> None:
         self.forms: dict[tuple[Any, ...], Form] = {}
-        self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}  # by memory: the tensor, its version
+        # for a place in memory: the tensor, its version, its statistics
+        self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}
 
     def form(self, value: torch.Tensor) -> Form:
         """The shape, dtype and device of a tensor."""
@@ -115,7 +117,7 @@ class TorchReader:
         return found
 
     def size(self, value: torch.Tensor) -> int:
-        """How many elements a tensor has."""
+        """The number of elements of a tensor."""
         if type(value) not in PLAIN and is_sharded(value):
             return sys.maxsize  # its elements are not all here
         try:
@@ -124,7 +126,7 @@ class TorchReader:
             return 0
 
     def array(self, value: torch.Tensor) -> np.ndarray | None:
-        """Its elements, in place where it is on the CPU."""
+        """The elements of a tensor, read in place if it is on the CPU; None if they cannot be read."""
         if type(value) not in PLAIN and is_sharded(value):
             return None
         try:
@@ -134,7 +136,7 @@ class TorchReader:
             return None
 
     def keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
-        """Its elements or its statistics, or what they are made of later."""
+        """The elements or statistics of a tensor, or what they are computed from later; None if it has no value."""
         if type(value) not in PLAIN:
             local = local_part(value)
             return None if local is None else self.keep(local, whole)
@@ -168,13 +170,13 @@ class TorchReader:
         return self._keep_dense(value)
 
     def _keep_dense(self, value: torch.Tensor) -> bytes | Later:
-        """The statistics of a dense tensor. Of a large one those of a tensor on the same memory will do, if they have
-        just been computed, that tensor lives, and nobody has written since."""
+        """The statistics of a dense tensor. A large tensor reuses the recent statistics of a tensor on the same
+        memory, if that tensor is alive and has not been written to since."""
         start, size, dtype = start_of(value), value.nbytes, value.dtype
         if value.numel() <= _LARGE:
             return _later(((string_at(start, size), in_numpy(dtype)), False, size, False))
         elements = flat_in_place(value, start)
-        if value.is_inference():  # which counts no versions
+        if value.is_inference():  # it counts no versions
             return packed_stats_of(elements)
         key, version = (start, size, dtype), value._version
         known = self.recent.get(key)
@@ -191,7 +193,7 @@ class TorchReader:
             return None
         streams = streams_of(value.device)
         if streams is not None and streams.is_current_stream_capturing():
-            return None  # what is launched now would be run at every replay
+            return None  # a kernel launched now would run at every replay
         check_room(value)
         try:
             with torch.no_grad():
@@ -204,7 +206,7 @@ class TorchReader:
         return Later(kept, whole, kept.held, is_distant=True)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
-        """The bytes of what waits. What lies on one device comes from there together."""
+        """The bytes of waiting values. Values on one device are fetched together."""
         by_device: dict[Any, list[int]] = {}
         for at, later in enumerate(waiting):
             by_device.setdefault(getattr(later.kept, "device", None), []).append(at)
@@ -217,8 +219,8 @@ class TorchReader:
 
 
 def local_part(value: torch.Tensor) -> torch.Tensor | None:
-    """The elements of a tensor that lies on several ranks which are here; None of another tensor, or where its value is
-    a sum over ranks that is yet to be made."""
+    """The part here of a tensor that lies on several ranks; None for any other tensor, or if its value is a sum over
+    ranks that is not yet computed."""
     local = getattr(value, "_local_tensor", None)
     if type(local) not in PLAIN or any(place.is_partial() for place in _placements(value)):
         return None
@@ -231,21 +233,21 @@ def is_sharded(value: torch.Tensor) -> bool:
 
 
 def _placements(value: Any) -> Sequence[Any]:
-    """How a tensor lies on the dimensions of a mesh of ranks."""
+    """The placements of a tensor on the dimensions of a mesh of ranks."""
     return getattr(value, "placements", ())
 
 
 def _form_of(value: torch.Tensor) -> Form:
     try:
         shape = tuple(map(int, value.shape))
-    except (RuntimeError, AttributeError):  # a nested tensor has none, or a length that is no number
+    except (RuntimeError, AttributeError):  # a nested tensor has no shape, or a symbolic length
         shape = ()
     return Form(shape, dtype_name(value.dtype), str(value.device))
 
 
 def _is_plain_memory(value: torch.Tensor) -> bool:
-    """Whether a tensor lies on the CPU, its elements one behind the other, as NumPy would have them. Raises
-    RuntimeError where it has no strides."""
+    """Whether a tensor lies contiguously on the CPU, with elements as NumPy has them. Raises RuntimeError if it has
+    no strides."""
     return (
         not is_distant(value)
         and value.dtype in _IN_NUMPY
@@ -256,11 +258,11 @@ def _is_plain_memory(value: torch.Tensor) -> bool:
 
 
 def is_distant(value: torch.Tensor) -> bool:
-    """Whether a tensor lies on a device, which to look at it one would have to wait for."""
+    """Whether a tensor lies on a device, so that reading it would wait for the device."""
     return not value.is_cpu
 
 
-# Read as they lie in memory, unless a float's sign is to be changed on reading.
+# Read as they lie in memory, unless reading has to change a float's sign.
 _IN_NUMPY = {
     torch.float32, torch.float64, torch.float16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -270,6 +272,6 @@ READER = TorchReader()
 
 
 def register() -> None:
-    """Have recorders read PyTorch's tensors."""
+    """Make recorders read PyTorch's tensors."""
     READERS[torch.Tensor] = READERS[torch.nn.Parameter] = READER
     READERS[Unseen] = UnseenReader()

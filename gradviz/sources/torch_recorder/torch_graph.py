@@ -1,4 +1,5 @@
-"""A graph of PyTorch's that is at hand, told to a listener as if it ran now: for drawing what nobody recorded."""
+"""Emits the events of a PyTorch graph that exists already, as if it ran now: for drawing a tensor that was not
+recorded."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ def tell_graph(
     modules: Mapping[str, Any],
     gradients: bool,
 ) -> list[int]:
-    """Tell a listener of everything that leads to tensors; `names` are what tensors are called, and `modules` the
-    modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
-    Returns the numbers that the tensors have there. Raises NoGradientsError where there is no such pass."""
+    """Emit to a listener everything that leads to tensors. `names` are the names of tensors, and `modules` the
+    modules that may have been called. With `gradients` a backward pass runs and is emitted too; it changes nothing.
+    Returns the numbers of the tensors in these events. Raises NoGradientsError where there is no such pass."""
     tensor_values.register()
     with torch._C.DisableTorchFunction():
         live = _Live(listener, names, modules)
@@ -45,8 +46,8 @@ def tell_graph(
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
-    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict. A
-    recording that is under way does not hear of it, as the call is not the program's own."""
+    """Emit to a listener one call of a module. `inputs` are its arguments: a tensor, a tuple of tensors, or a dict. A
+    recording under way does not receive the call, which is not the program's own."""
     with _nobody_listening():
         recorder = TorchRecorder(listener, _failed)
         recorder.begin()
@@ -62,7 +63,7 @@ def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
 
 @contextmanager
 def _nobody_listening() -> Iterator[None]:
-    """The recorders that are at work tell nothing of this thread inside."""
+    """A context in which the active recorders emit nothing of this thread."""
     overrides: Any = torch.overrides
     modes = overrides._get_current_function_mode_stack()
     recorders = [mode.source for mode in modes if isinstance(mode, Forward)]
@@ -73,12 +74,12 @@ def _nobody_listening() -> Iterator[None]:
 
 
 def _failed(line: str) -> None:
-    """What is drawn would lack something."""
+    """Raise an error: without this part the drawing would be incomplete."""
     raise RuntimeError(line)
 
 
 class _Live:
-    """Tells a listener of a graph that exists already."""
+    """Emits a graph that exists already to a listener."""
 
     def __init__(self, listener: Listener, names: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
         self.listener = listener
@@ -87,7 +88,7 @@ class _Live:
         self.identity = self.source.identity
         self.nodes: list[Any] = []
         self.names: dict[int, str] = {}
-        # by their node and which of its outputs they are
+        # by their node and output index
         self.tensors: dict[tuple[int, int], torch.Tensor] = {}
         self.saved: dict[Any, list[tuple[str, torch.Tensor]]] = {}  # by node: see `_saved_by`
         for name, value in names.items():
@@ -101,7 +102,7 @@ class _Live:
             self.tensors.setdefault((id(fn), tensor.output_nr), tensor)
 
     def tell(self, roots: Sequence[torch.Tensor]) -> list[int]:
-        """Tell of everything that leads to `roots`, and return their numbers."""
+        """Emit everything that leads to `roots`, and return their numbers."""
         fns = [root.grad_fn for root in roots if root.grad_fn is not None]
         for leaf, record in self._leaves(fns):
             self._tell_leaf(leaf, record)
@@ -123,8 +124,7 @@ class _Live:
         return [self.identity.known[id(root)].number for root in roots]
 
     def _note_saved(self, fn: Any) -> None:
-        """Note the tensors of the graph that a node saved and that nobody has written since, and tell of the program's
-        data among them."""
+        """Note the unchanged tensors of the graph that a node saved, and emit the program's data among them."""
         for name, saved in self.saved[fn]:
             if saved.grad_fn is not None:
                 self._note(saved)
@@ -134,8 +134,8 @@ class _Live:
                 self.tensors.setdefault((id(fn), 0), saved)
 
     def _saved_by(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
-        """The tensors that a node saved, by their names there. One that hooks packed is left out, as unpacking it runs
-        the program's code; so is one that was written or freed since."""
+        """The tensors that a node saved, by their names there. A tensor that hooks packed is left out, as unpacking
+        it runs the program's code; so is a tensor that was written to or freed since."""
         found = []
         for attribute in self.identity.saved.names(fn):
             name = attribute.removeprefix(RAW)
@@ -143,14 +143,14 @@ class _Live:
                 raw = getattr(fn, attribute)
                 parts = raw if isinstance(raw, (tuple, list)) else (raw,)
                 if all(part.unpack_hook is None for part in parts):
-                    getattr(fn, f"_saved_{name}")  # raises if it was written since
+                    getattr(fn, f"_saved_{name}")  # raises if it was written to since
                     found += [(name, part.data) for part in parts]
             except (RuntimeError, AttributeError):
                 continue
         return [(name, saved) for name, saved in found if isinstance(saved, torch.Tensor)]
 
     def _steps(self, nodes: Sequence[Any]) -> list[Step]:
-        """What each node took."""
+        """The parameters, earlier nodes and data that each node took."""
         places = {fn: place for place, fn in enumerate(nodes)}
         parameters = parameters_of(self.modules)
         steps = []

@@ -1,4 +1,4 @@
-"""The gradients of a graph of PyTorch's that is at hand: a backward pass of which nothing stays, told to a listener."""
+"""The gradients of an existing PyTorch graph: a backward pass that is emitted to a listener and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gradviz.sources.torch_recorder.shared import Source
 
 
 def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Source) -> None:
-    """Run the backward pass of `roots` through `nodes`, and tell of it. Leaves do not accumulate, tensors that retain
-    their gradients keep the ones they had, and the graph is not freed."""
+    """Run the backward pass of `roots` through `nodes`, and emit it. Leaves do not accumulate, tensors that retain
+    their gradients keep the old ones, and the graph is not freed."""
     with torch._C.DisableTorchFunction():
         ends = _ends(nodes)
         retaining = _retaining(nodes)
@@ -36,7 +36,8 @@ def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Sourc
 
 
 def _ends(nodes: Sequence[Any]) -> list[GradientEdge]:
-    """Where gradients stop: at leaves, and at nodes that lead nowhere. All nodes have to run to reach them."""
+    """The edges at which gradients stop: at leaves, and at nodes that lead nowhere. All nodes have to run to reach
+    them."""
     found: dict[Any, None] = {}
     for fn in nodes:
         onward = [target for target, _ in fn.next_functions if target is not None]
@@ -47,14 +48,15 @@ def _ends(nodes: Sequence[Any]) -> list[GradientEdge]:
 
 
 def _retaining(nodes: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors of these nodes that retain their gradients. Nodes do not tell them, so all that live are asked."""
+    """The tensors of these nodes that retain their gradients. Nodes do not list them, so all living tensors are
+    searched."""
     made_by = set(nodes)
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
     return [one for one in tensors if one.requires_grad and one.retains_grad and grad_fn_of(one) in made_by]
 
 
 def _note_hooks(identity: Identity) -> None:
-    """Note the tensors with hooks of the program's, so that the sum of gradients is told before they change it."""
+    """Note the tensors with hooks of the program, so that the sum of gradients is emitted before hooks change it."""
     for known in list(identity.known.values()):
         tensor: Any = known()
         if tensor is not None and tensor.requires_grad and tensor._backward_hooks:

@@ -1,4 +1,4 @@
-"""Which calls are watched: those of a thread, from when its mode is pushed until it is taken out."""
+"""Switches the watching of a thread's calls: they are watched from when its mode is pushed until it is taken out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Watching:
         self.source, self.forward = source, forward
 
     def push(self, below: int | None = None) -> None:
-        """Watch the calls of this thread: with only so many modes of the program below ours, if it says how many."""
+        """Watch the calls of this thread. `below` is the number of the program's modes to leave below ours; None:
+        all."""
         above = []
         while below is not None and torch._C._len_torch_function_stack() > below:
             above.append(_overrides._pop_mode())
@@ -30,7 +31,7 @@ class Watching:
             _overrides._push_mode(mode)
 
     def take_out(self) -> int:
-        """Watch the calls of this thread no longer. Returns how many modes were below ours."""
+        """Stop watching the calls of this thread. Returns the number of modes that were below ours."""
         above = []
         while torch._C._len_torch_function_stack():
             mode = _overrides._pop_mode()
@@ -49,12 +50,13 @@ class Watching:
 
     @safely
     def is_watched(self) -> bool:
-        """Whether calls of this thread are told."""
+        """Whether calls of this thread are recorded."""
         return self.source.listener is not None and self.is_on()
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Watch the calls of this thread: inside a call that is watched already it is off."""
+        """A context in which the calls of this thread are watched, also inside a watched call, where watching is
+        off."""
         thread = self.source.thread
         unseen = thread.unseen
         is_new = self._push_if_off()
@@ -79,7 +81,7 @@ class Watching:
 
     @safely
     def pause(self) -> bool:
-        """PyTorch works on its own account until `go_on`. Returns whether its calls were watched."""
+        """Stop watching the calls of PyTorch until `go_on`. Returns whether they were watched."""
         if not self.is_on():
             return False
         self.source.thread.below = self.take_out()
@@ -87,14 +89,14 @@ class Watching:
 
     @safely
     def go_on(self) -> None:
-        """...and does so no longer."""
+        """Watch the calls again."""
         thread = self.source.thread
         if not (thread.unseen or self.is_on()) and self.source.listener is not None:
             self.push(thread.below)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """PyTorch works on its own account inside."""
+        """A context in which the calls of PyTorch are not watched."""
         was_on = self.pause()
         try:
             yield

@@ -38,7 +38,7 @@ class _GradvizAsTorch(MetaPathFinder, Loader):
 
 
 def _is_the_users(name: str) -> bool:
-    """Whether it is a module `torch` of the user's, or one below it."""
+    """Whether `name` is the user's own module `torch`, or a module below it."""
     if name != "torch":
         return not is_served()
     found = PathFinder.find_spec(name, sys.path)
@@ -74,8 +74,8 @@ _set_aside: dict[str, ModuleType] = {}
 
 
 def install(served: Callable[[], None] = lambda: None) -> None:
-    """From now on `import torch` gives gradviz, but for a module `torch` of the user's own; PyTorch, if it is imported,
-    is set aside. `served` is called when it has been imported."""
+    """Make `import torch` give gradviz from now on, except where the user has a module `torch`. PyTorch, if it is
+    already imported, is set aside. `served` is called when the engine has been imported."""
     _finder.served = served
     if _finder not in sys.meta_path:
         _set_aside.update(_take_out())
@@ -83,7 +83,7 @@ def install(served: Callable[[], None] = lambda: None) -> None:
 
 
 def uninstall() -> None:
-    """`import torch` means PyTorch again."""
+    """Make `import torch` mean PyTorch again."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
         _take_out()

@@ -1,4 +1,4 @@
-"""The arguments of a call as data: JSON, in which a tensor is a place in a list. Never code, and nothing pickled."""
+"""The arguments of a call as JSON data, never as code or pickles. A tensor is written as its place in a list."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
-_DEEPEST = 8  # nested lists and objects, as many as a reader takes
+_DEEPEST = 8  # nested lists and objects: the most that a reader accepts
 _LARGEST = 1 << 63
 _MOST = 4096  # characters
 
 
 class NotExpressed(Exception):
-    """An argument cannot be told as data."""
+    """An argument cannot be written as data."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """The classes of a library with PyTorch's names: of its tensors, its sizes, its devices, and of what is told by its
-    `named` text (dtypes, layouts). `is_plain` says whether a tensor is one that a replay can make."""
+    """The classes of a library with PyTorch's names: its tensors, sizes and devices. `named` are the classes whose
+    values are written as text (dtypes, layouts). `is_plain` decides whether a replay can make a tensor."""
 
     tensor: type
     size: type
@@ -78,7 +78,7 @@ class _Writing:
         return _whole(value)
 
     def _place(self, tensor: Any) -> int:
-        """The place of a tensor among those met so far, to which it is added."""
+        """The place of a tensor in the list; a tensor that is not in the list is added."""
         if not self.library.is_plain(tensor):
             raise NotExpressed
         for place, known in enumerate(self.tensors):
@@ -89,7 +89,7 @@ class _Writing:
 
 
 def _whole(value: Any) -> int:
-    """A whole number, NumPy's too."""
+    """An integer, also an integer of NumPy."""
     try:
         number = index(value)
     except TypeError:

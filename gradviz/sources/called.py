@@ -1,9 +1,9 @@
-"""Which calls of modules made a graph that nobody recorded, as the parameters that its nodes took tell.
+"""The calls of modules that made an unrecorded graph, worked out from the parameters that its nodes took.
 
-A node that took a parameter of a layer ran in a call of that layer. What ran between the first and the last such node
-of one call of a network ran in that call. No more than this is told: what ran before the first or behind the last
-stays outside, and so does all that could be otherwise, as a network of which only a part was called, or one whose
-`forward` may use a layer more than once where the layer was used more than once."""
+A node that took a parameter of a layer ran in a call of that layer. The nodes between the first and the last such
+node of one call of a network ran in that call. Nothing that could be otherwise is claimed: nodes before the first or
+after the last stay outside. A network of which only a part was called gets no call, and neither does a network whose
+`forward` may use a layer repeatedly if the layer was used repeatedly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradviz.events.counters import next_scope_number
 from gradviz.events.listener import Listener
 from gradviz.sources.forward_code import ForwardCode, is_of_library
 
-# What a layer's parameters go into: parts of the names of nodes. Another node of its parameters is not the layer's own.
+# Parts of the names of the nodes that take a layer's parameters. A node with any other name is not the layer's own.
 _OWN_NODES = {
     "Linear": ("AddmmBackward", "MmBackward", "BmmBackward", "MvBackward", "AddmvBackward", "Linear", "AddBackward"),
     "_ConvNd": ("Conv",),
@@ -37,8 +37,8 @@ _VIEWS = {
 
 
 class Step(NamedTuple):
-    """A node: its name, the parameters that it took itself (by identity), the nodes that it took something from (by
-    their places among the steps), and whether it took something else that is no parameter."""
+    """A node: its name, the parameters that it took directly (by identity), the steps whose results it took (by their
+    places in the sequence), and whether it took data that is not a parameter."""
 
     name: str
     parameters: tuple[int, ...]
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a module: its first and last step. `level` counts the modules around it that were told."""
+    """A call of a module: its first and last step. `level` counts the modules around it."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A part of a module was used, from one step to another. The part is a parameter, or a module inside."""
+    """The use of a part of a module, from one step to another. The part is a parameter or an inner module."""
 
     first: int
     last: int
@@ -65,7 +65,7 @@ class _Item(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """A step took parameters, in steps from `first` on, that did nothing but pass them on."""
+    """A step that took parameters. The steps from `first` up to it only passed the parameters on."""
 
     first: int
     at: int
@@ -73,8 +73,8 @@ class _Use(NamedTuple):
 
 
 def calls(steps: Sequence[Step], modules: Mapping[str, Any]) -> list[Call]:
-    """The calls of these modules (by their paths) and of those inside them, in order, outer ones first. Two of them
-    lie apart or one lies in the other."""
+    """The calls of these modules (by their paths) and of the modules inside them, in order, outer calls first. Two
+    calls are disjoint, or the first contains the second."""
     uses = list(_uses(steps))
     owners = _Owners(modules)
     found = []
@@ -90,7 +90,7 @@ def parameters_of(modules: Mapping[str, Any]) -> set[int]:
 
 
 class Scopes:
-    """Tells a listener of the calls around steps, as a recording does."""
+    """Emits the calls around steps to a listener, as a recording does."""
 
     def __init__(self, listener: Listener, found: Iterable[Call]) -> None:
         self.listener = listener
@@ -98,7 +98,7 @@ class Scopes:
         self.open: list[tuple[Call, int]] = []
 
     def begin(self, step: int) -> None:
-        """A step is about to be told of."""
+        """Enter the calls that begin with a step, before the step is emitted."""
         while self.waiting and self.waiting[0].first == step:
             call = self.waiting.popleft()
             number = next_scope_number()
@@ -109,7 +109,7 @@ class Scopes:
             self.open.append((call, number))
 
     def end(self, step: int) -> None:
-        """...and has been."""
+        """Leave the calls that end with a step, after the step was emitted."""
         while self.open and self.open[-1][0].last == step:
             self.listener.scope_left(self.open.pop()[1])
 
@@ -118,13 +118,13 @@ def _uses(steps: Sequence[Step]) -> Iterator[_Use]:
     """The steps that took parameters together with something else. A step that computes with parameters alone, as
     weight decay does, is in no layer."""
     readers = Counter(place for step in steps for place in step.behind)
-    begins: list[int | None] = []  # of a step that only passes parameters on: the first such step of theirs
+    begins: list[int | None] = []  # for a step that only passes parameters on: the first step that did so
     taken: list[frozenset[int]] = []
     is_of_parameters: list[bool] = []
     for at, step in enumerate(steps):
         views = [place for place in step.behind if begins[place] is not None]
         taken.append(frozenset(step.parameters).union(*(taken[place] for place in views)))
-        looks_up = "Embedding" in step.name  # by indices, of which not every engine's node tells
+        looks_up = "Embedding" in step.name  # by indices, which not every engine's node keeps
         alone = not (step.has_data or looks_up) and all(is_of_parameters[place] for place in step.behind)
         is_of_parameters.append(alone)
         first = min([at, *(begins[place] or 0 for place in views if readers[place] == 1)])
@@ -134,7 +134,7 @@ def _uses(steps: Sequence[Step]) -> Iterator[_Use]:
 
 
 class _Owners:
-    """Which modules have a parameter, and what they call it."""
+    """The modules that have each parameter, and its name in each of them."""
 
     def __init__(self, modules: Mapping[str, Any]) -> None:
         self.of: dict[int, list[tuple[Any, str]]] = {}
@@ -146,14 +146,14 @@ class _Owners:
                     self.of.setdefault(id(parameter), []).append((part, name))
 
     def part(self, parameter: int, node: str) -> tuple[Any, str] | None:
-        """The module in whose call a node takes this parameter, and its name there; None where it can be several or
-        none."""
+        """The module in whose call a node takes this parameter, and the parameter's name there; None if no module
+        fits, or several do."""
         fitting = [(module, name) for module, name in self.of.get(parameter, ()) if _fits(module, node)]
         return fitting[0] if len(fitting) == 1 else None
 
 
 class _Calls:
-    """Finds the calls of one module, those inside it first."""
+    """Finds the calls of one module, after the calls of the modules inside it."""
 
     def __init__(self, steps: Sequence[Step], uses: Sequence[_Use], owners: _Owners) -> None:
         self.found: list[Call] = []
@@ -168,20 +168,20 @@ class _Calls:
                     self.own.setdefault(id(module), []).append(_Item(use.first, use.at, name))
 
     def of(self, path: str, module: Any) -> list[Call]:
-        """The calls of a module that has this path, and of those inside it."""
+        """The calls of the module with this path, and of the modules inside it."""
         self._find(path, module, 0)
         return self.found
 
     def _find(self, path: str, module: Any, level: int) -> list[tuple[int, int]]:
-        """Note the calls of a module, and return where they are; if they cannot be told apart, where what is inside
-        them is."""
+        """Note the calls of a module and return their places. If the calls cannot be separated, return the places of
+        the parts inside."""
         items = sorted(self.own.get(id(module), ()))
         for name, part in _children(module):
             if id(part) in self.seen:
                 continue
             self.seen.add(id(part))
             inside = self._find(f"{path}.{name}", part, level + 1)
-            if id(part) not in self.shared:  # else nobody knows which of its holders called it
+            if id(part) not in self.shared:  # else it is unknown which of its holders called it
                 items += [_Item(first, last, name) for first, last in inside]
         items.sort()
         stretches = _stretches(module, items)
@@ -190,7 +190,8 @@ class _Calls:
 
 
 def _stretches(module: Any, items: Sequence[_Item]) -> list[tuple[int, int]]:
-    """The first and last step of each call of a module, of which these parts were used; none where that is unknown."""
+    """The first and last step of each call of a module, from the parts that were used; empty where that is
+    unknown."""
     if not items or not _is_called(module):
         return []
     groups = _groups(module, items)
@@ -202,7 +203,7 @@ def _stretches(module: Any, items: Sequence[_Item]) -> list[tuple[int, int]]:
 
 
 def _groups(module: Any, items: Sequence[_Item]) -> list[list[_Item]]:
-    """The items by calls of the module; none where its code may have done in one call what looks like several."""
+    """The items, grouped by calls of the module; empty if the module's code may use a part repeatedly in one call."""
     if _uses_once(module, items):
         return _until_used_again(items)
     count = min(Counter(item.part for item in items).values())
@@ -219,7 +220,7 @@ def _uses_once(module: Any, items: Sequence[_Item]) -> bool:
 
 
 def _until_used_again(items: Sequence[_Item]) -> list[list[_Item]]:
-    """The items in groups: a part that is used again begins the next one."""
+    """The items in groups; a repeated part begins the next group."""
     groups: list[list[_Item]] = [[]]
     for item in items:
         if item.part in {known.part for known in groups[-1]}:
@@ -229,7 +230,7 @@ def _until_used_again(items: Sequence[_Item]) -> list[list[_Item]]:
 
 
 def _repetitions(items: Sequence[_Item], count: int) -> list[list[_Item]]:
-    """The items in `count` groups of the same parts in the same order; none where they are not that."""
+    """The items in `count` groups with the same parts in the same order; empty if they do not repeat like that."""
     length, rest = divmod(len(items), count)
     groups = [list(items[start : start + length]) for start in range(0, len(items), length)]
     first = [item.part for item in groups[0]]
@@ -237,7 +238,7 @@ def _repetitions(items: Sequence[_Item], count: int) -> list[list[_Item]]:
 
 
 def _is_whole(module: Any, items: Sequence[_Item]) -> bool:
-    """Whether a call of the module would use exactly these parts, but for what takes no gradient."""
+    """Whether a call of the module would use exactly these parts, apart from parts that take no gradient."""
     used = {item.part for item in items}
     trained = {name for name, part in _children(module) if _is_trained(part)}
     trained |= {name for name, parameter in _own_parameters(module) if parameter.requires_grad}
@@ -253,7 +254,7 @@ def _first_names(parts: Iterable[str]) -> set[str]:
 
 
 def _nested(found: Sequence[Call]) -> list[Call]:
-    """The calls but for those that overlap: they cannot both be true."""
+    """The calls without those that overlap: overlapping calls cannot both be true."""
     wrong: set[int] = set()
     open_now: list[int] = []
     for at, call in enumerate(found):
@@ -277,7 +278,7 @@ def _is_called(module: Any) -> bool:
 
 
 def _children(module: Any) -> list[tuple[str, Any]]:
-    """The modules that a module may call, by their paths in it: those that it has, and those in its lists."""
+    """The modules that a module may call, by their paths in it: its direct children, and the modules in its lists."""
     functional = _NEVER_CALLED.get(type(module).__name__, ())
     found = []
     for name, part in module._modules.items():
@@ -291,7 +292,8 @@ def _children(module: Any) -> list[tuple[str, Any]]:
 
 
 def _own_parameters(module: Any) -> list[tuple[str, Any]]:
-    """The parameters that a module takes itself, by their paths in it: its own, and those of what it does not call."""
+    """The parameters that a module takes itself, by their paths in it: its own, and those of inner modules that it
+    does not call."""
     found = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]
     functional = _NEVER_CALLED.get(type(module).__name__, ())
     for name, part in module._modules.items():
@@ -323,6 +325,6 @@ def _own_nodes(module: Any) -> tuple[str, ...]:
 
 
 def _fits(module: Any, node: str) -> bool:
-    """Whether a node can be one that this module makes of its parameters."""
+    """Whether this module can have made a node with this name from its parameters."""
     own = _own_nodes(module)
     return not own or any(part in node for part in own)

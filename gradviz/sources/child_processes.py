@@ -1,8 +1,8 @@
-"""How the processes that a program starts are recorded, too.
+"""Records the processes that a program starts.
 
-What starts ranks (`torchrun`, `mp.spawn`, a script) is told nothing: its environment lets each Python process that it
-starts import `child_start/sitecustomize.py` first. A rank that runs a script becomes `gradviz trace SCRIPT`; what
-`multiprocessing` starts is recorded around its target."""
+Programs that start ranks (`torchrun`, `mp.spawn`, a script) need no change: their environment makes each Python
+process that they start import `child_start/sitecustomize.py` first. A rank that runs a script becomes `gradviz trace
+SCRIPT`; a process of `multiprocessing` is recorded around its target."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from typing import Any
 
 from gradviz.sources.ranks_here import RANKS, of_rank
 
-SETTINGS = "GRADVIZ_RANKS"  # the variable that the processes of a program find their settings in
-_STARTER = (
-    "GRADVIZ_STARTER"  # the process whose children are recorded, if no variable says that they are ranks
-)
-_BASE = "trace"  # among them: the trace of the process that starts others
+SETTINGS = "GRADVIZ_RANKS"  # the variable in which the processes of a program find their settings
+_STARTER = "GRADVIZ_STARTER"  # the process whose children are recorded, if no variable marks them as ranks
+_BASE = "trace"  # the key, among the settings, of the trace of the process that starts others
 _STARTS = Path(__file__).parent / "child_start"
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of the interpreter
 # Libraries whose processes compute nothing that is differentiated.
@@ -32,9 +30,9 @@ _HELPERS = ("torch.utils.data", "multiprocessing", "concurrent", "joblib", "torc
 
 
 def record_children(settings: Mapping[str, Any], trace: Path | None = None, starts_one: bool = False) -> None:
-    """From now on have the processes recorded that this one starts: each rank into its own file, by the name of
-    `trace`, else by that of its script. The settings are those of `gradviz trace` by the names of its options. Of a
-    launcher that `starts_one`, the script that it runs itself is recorded, too, though it is no rank."""
+    """Record the processes that this process starts from now on. Each rank gets its own file, named after `trace`, or
+    after its script. `settings` are those of `gradviz trace`, by the names of its options. With `starts_one`, also
+    record the script that a launcher runs itself, though it is no rank."""
     chosen = {name: value for name, value in {**settings, _BASE: trace}.items() if value not in (None, False)}
     chosen |= {name: path.absolute() for name, path in chosen.items() if isinstance(path, Path)}
     os.environ[SETTINGS] = json.dumps(chosen, default=str)
@@ -49,8 +47,8 @@ def record_children(settings: Mapping[str, Any], trace: Path | None = None, star
 
 
 def begin_in_child() -> None:
-    """Record this process, which a program has just started: become `gradviz trace`, if it is a rank that runs a
-    script, else record what `multiprocessing` has it do."""
+    """Record this process, which a program has just started. A rank that runs a script becomes `gradviz trace`; in a
+    process of `multiprocessing` the target is recorded."""
     try:
         options, what = _command(sys.orig_argv)
         if what[:1] == ["-c"]:
@@ -68,7 +66,8 @@ def _is_rank() -> bool:
 
 
 def _is_only_one() -> bool:
-    """Whether a launcher has started this process itself. The launcher tells its own children which process it is."""
+    """Whether a launcher has started this process itself. The launcher writes into the environment which process it
+    is."""
     starter = os.environ.get(_STARTER, "")
     if starter == f"above {os.getppid()}":
         os.environ[_STARTER] = str(os.getpid())
@@ -103,8 +102,8 @@ def _command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _record_targets() -> None:
-    """Have the processes of `multiprocessing` record what they do: those that this one becomes, or that it forks."""
-    from multiprocessing import process as processes  # where nobody asks for ranks it stays unloaded
+    """Record the targets of `multiprocessing`: in this process, and in the processes that it forks."""
+    from multiprocessing import process as processes  # stays unloaded where no ranks are recorded
 
     base: Any = processes.BaseProcess
     if not hasattr(base._bootstrap, "__wrapped__"):
@@ -128,7 +127,7 @@ def _recorded(bootstrap: Callable[..., int]) -> Callable[..., int]:
 
 @contextmanager
 def _printed(recording: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, what the process prints is kept too, if the settings say so."""
+    """A context in which the output of the process is kept too, if the settings ask for it."""
     from gradviz.sources.output_tap import OutputTap
 
     tap = OutputTap(recording)

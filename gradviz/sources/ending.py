@@ -1,5 +1,5 @@
-"""How Python ends a program, done for a script that ends before its process does: the exception that left it is
-printed, threads are waited for, what `atexit` was given is called. Each follows what the interpreter does in C
+"""Ends a script as Python ends a program, while the process goes on: prints the exception that left the script, waits
+for threads, calls the functions that `atexit` was given. Each step follows what the interpreter does in C
 (`Python/pythonrun.c`, `Python/pylifecycle.c`)."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gradviz.sources.tracebacks import clean_chain, without_our_frames
 from gradviz.system.process import CTRL_C_STATUS, stop_timers
 
 _MISSING = object()
-_display = sys.__excepthook__  # which no failing stream keeps from its end
+_display = sys.__excepthook__  # does its work even if a stream fails
 
 
 def report(error: BaseException) -> BaseException:
-    """Print what left a script as the interpreter does: the message of a SystemExit, the traceback of anything else, by
-    `sys.excepthook`. Returns the error that ends the script: a SystemExit of the hook's is one, too."""
+    """Print what left a script as the interpreter does: the message of a SystemExit, or any other traceback by
+    `sys.excepthook`. Returns the error that ends the script, which may be a SystemExit that the hook raised."""
     if isinstance(error, SystemExit):
         _say_why(error)
         return error
@@ -62,7 +62,7 @@ def _by_hook(error: BaseException, trace: TracebackType | None) -> BaseException
 
 
 def _raised_by(hook: Any, error: BaseException, trace: TracebackType | None) -> BaseException | None:
-    """What a hook raises."""
+    """The exception that a hook raises; None if it raises none."""
     try:
         hook(type(error), error, trace)
     except BaseException as second:
@@ -85,7 +85,7 @@ def _say_why(error: SystemExit) -> None:
 
 
 def _to_stderr(text: str) -> None:
-    """Write to `sys.stderr`, or past it if it takes nothing."""
+    """Write to `sys.stderr`, or to the file descriptor if that fails."""
     try:
         sys.stderr.write(text)
     except Exception:
@@ -117,8 +117,8 @@ def wait_for_threads() -> None:
 
 
 def shut_down(waits: bool) -> None:
-    """Do what the interpreter does at its end, up to where it takes the modules apart: wait for threads (if `waits`),
-    and call what `atexit` was given. It will find nothing left to do."""
+    """Do what the interpreter does at its end, up to the removal of the modules: wait for threads (if `waits`), and
+    call the functions that `atexit` was given. The interpreter then finds nothing left to do."""
     if waits:
         try:
             shut_threads_down: Any = threading._shutdown  # type: ignore[attr-defined]
@@ -132,7 +132,7 @@ def shut_down(waits: bool) -> None:
 
 
 def _unraisable(error: BaseException, thing: object) -> None:
-    """As the interpreter does, tell of an exception that nobody can catch."""
+    """Report an exception that cannot be caught, as the interpreter does."""
     hook: Any = sys.unraisablehook
     if hook is not sys.__unraisablehook__:
         hook(SimpleNamespace(exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__,
@@ -149,14 +149,15 @@ _IGNORED = (
 
 
 def leave(error_kind: type[BaseException] | None, status: int) -> NoReturn:
-    """End the process as a script that ended by such an error does."""
+    """End the process as a script does that ended by an error of this kind."""
     if error_kind is not None and issubclass(error_kind, KeyboardInterrupt):
         _die_of_ctrl_c()
     raise SystemExit(status)
 
 
 def _die_of_ctrl_c() -> NoReturn:
-    """The interpreter ends itself by SIGINT if a KeyboardInterrupt leaves its main program. It has been printed."""
+    """End the process by Ctrl-C: the interpreter ends itself by SIGINT if a KeyboardInterrupt leaves its main
+    program. The exception has already been printed."""
     sys.excepthook = lambda *_: None
     if signal.getsignal(signal.SIGINT) is None:
         raise SystemExit(CTRL_C_STATUS)

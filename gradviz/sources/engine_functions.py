@@ -1,4 +1,4 @@
-"""What gradviz's engine does for the comparison of custom Functions with finite differences."""
+"""gradviz's engine in the comparison of custom Functions with finite differences."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ class EngineFunctions:
         return array.astype(np.float32) if array.dtype.kind == "f" and array.dtype.itemsize < 4 else array
 
     def itemsize(self, tensor: Tensor) -> int:
-        """The size of the elements."""
+        """The size of an element in bytes; 0 if the elements are not real numbers."""
         return tensor.array.dtype.itemsize if tensor.array.dtype.kind == "f" else 0
 
     def form(self, tensor: Tensor) -> Any:
-        """Shape and dtype."""
+        """The shape and the dtype."""
         return tensor.array.shape, tensor.array.dtype
 
     def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> Tensor:
-        """A new tensor."""
+        """A new tensor with these elements, in the dtype of another tensor or in float64."""
         dtype = np.dtype(np.float64) if in_double and like[1].kind == "f" else like[1]
         return new_tensor(np.array(array, dtype))
 
     def is_asked_for(self, tensor: Tensor) -> bool:
-        """Whether it requires a gradient."""
+        """Whether a tensor requires a gradient."""
         return tensor.requires_grad
 
     def is_on(self) -> bool:
-        """Whether the graph is recorded, and somebody listens."""
+        """Whether the graph is recorded and the engine has a listener."""
         return is_grad_enabled() and state.listener is not None and not state.dual_level
 
     def refusal(self) -> str:
-        """Nothing is against it."""
+        """An empty text: functions can always run again on this engine."""
         return ""
 
     def random_state(self) -> Any:
-        """Of the generator that programs draw from."""
+        """The state of the generator that programs draw from."""
         return default_generator.get_state()
 
     def set_random_state(self, state: Any) -> None:
-        """Set it."""
+        """Set the state of that generator."""
         default_generator.set_state(state)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, nobody hears, and no graph is made."""
+        """A context in which no events are emitted and no graph is made."""
         with unheard(), no_grad():
             yield
 
@@ -75,7 +75,7 @@ class EngineFunctions:
 
 
 def compare() -> Callable[[], None]:
-    """Compare the Functions that run from now on. Returns what ends it."""
+    """Compare the Functions that run from now on. Returns the function that ends the comparison."""
     functions = Functions(
         EngineFunctions(), lambda: None if state.listener is None else state.listener.compared
     )
@@ -98,7 +98,7 @@ def compare() -> Callable[[], None]:
 
 
 def _follow(functions: Functions, call: Call, result: Any) -> None:
-    """Have the node of a call say when its backward has run."""
+    """Make the node of a call report when its backward has run."""
     nodes = (
         node_of(one)
         for one in (result if isinstance(result, tuple) else (result,))

@@ -1,6 +1,6 @@
-"""`--values inputs` on gradviz's engine: the calls of a program as they can be made again, and the elements of what
-enters them. It says the same as torch_recorder/replayable.py, from functions of the engine that are replaced by others,
-which call them, from `begin` to `end`."""
+"""`--values inputs` on gradviz's engine: records the calls that a replay can make again, and the elements of the
+tensors that enter them. It records the same as torch_recorder/replayable.py. From `begin` to `end`, functions of the
+engine are replaced by functions that call them."""
 
 from __future__ import annotations
 
@@ -37,44 +37,44 @@ _ENGINE = Library(
     {dtype: "dtype", memory_format: "memory_format"},
     lambda tensor: type(tensor) in (Tensor, Parameter) and number_of(tensor) != 0,
 )
-_CREATE_GRAPH = 4  # the place of this argument of autograd.grad
+_CREATE_GRAPH = 4  # the position of this argument of autograd.grad
 
 
 class _EngineTensors:
-    """The engine's tensors, as `HeldValues` asks of them."""
+    """The engine's tensors, with the methods that `HeldValues` needs."""
 
     def __init__(self, listener: Any) -> None:
         self.listener = listener
 
     def version(self, tensor: Tensor) -> int:
-        """How often it was written over."""
+        """The number of in-place writes to a tensor."""
         return tensor._version
 
     def has_node(self, tensor: Tensor) -> bool:
-        """Whether it has a `grad_fn`."""
+        """Whether a tensor has a `grad_fn`."""
         return not flags_of(tensor) & LEAF
 
     def reference(self, tensor: Tensor) -> Callable[[], Any]:
-        """A weak reference."""
+        """A weak reference to a tensor."""
         return weakref.ref(tensor)
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: Tensor) -> None:
-        """Tell of its value."""
+        """Record the value of a tensor."""
         self.listener.kept(where, how, number, State(copy, value.array))
 
     def source(self, call: CallBegun, output: Tensor) -> int:
-        """The tensor whose memory it shares."""
+        """The tensor whose memory an output shares."""
         return base_of(output)
 
     def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
-        """Tell of a call."""
+        """Record a call."""
         self.listener.called(
             where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
         )
 
 
 class _OfThread(threading.local):
-    is_inside = False  # whether a function that is followed runs: what it calls is a part of it
+    is_inside = False  # whether a followed function is running: its inner calls are not recorded
 
 
 class EngineReplayable:
@@ -87,10 +87,11 @@ class EngineReplayable:
         self.undo: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Put functions that tell of their calls in the place of those of the closed table, and of those that write to
-        a tensor; wherever the engine has them under a name."""
+        """Replace the functions of the closed table, and those that write to a tensor, by functions that record their
+        calls, under every name that the engine has for them."""
         known: dict[Any, str] = {function: name for name, function in reversed(functions_of(engine).items())}
-        for function, name in list(known.items()):  # the engine's own files call it without PyTorch's names
+        # the engine's own files call the function that has no names of PyTorch
+        for function, name in list(known.items()):
             known.setdefault(without_pytorchs_names(function), name)
         own = {
             function: self._following(function, known.get(function, ""))
@@ -125,7 +126,7 @@ class EngineReplayable:
         return property(getter, value.fset, value.fdel, value.__doc__)
 
     def _following(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """A function that tells of its calls. Without a `name` they cannot be made again."""
+        """A function that records its calls. Without a `name` the calls cannot be made again."""
         thread = self.thread
 
         @functools.wraps(function)
@@ -150,7 +151,7 @@ class EngineReplayable:
         return run
 
     def _before(self, name: str, args: Any, kwargs: Any, frame: FrameType) -> CallBegun | None:
-        """A call that can be made again; what enters it is kept. None for any other."""
+        """The call, if it can be made again, after keeping what enters it; None for any other call."""
         if not self.recorder.detailed or kwargs.get("out") is not None:
             return None
         if not is_grad_enabled() and _writes(name):
@@ -180,21 +181,21 @@ class EngineReplayable:
         return None
 
     def _note_silent_write(self, args: Sequence[Any]) -> None:
-        """Note what a call that is not told writes to under other names, as `w.data.normal_()` does."""
+        """Note the tensors that an unrecorded call writes to under other names, as `w.data.normal_()` does."""
         written = self.recorder.written
         if args and isinstance(args[0], Tensor):
             written += [number for number in (number_of(args[0]), base_of(args[0])) if number not in written]
 
 
 def _writing_methods() -> Iterator[Callable[..., Any]]:
-    """The methods of tensors that write over them."""
+    """The in-place methods of tensors."""
     for name, value in vars(Tensor).items():
         if name.endswith("_") and not name.startswith("_") and callable(value):
             yield value
 
 
 def _writes(name: str) -> bool:
-    """Whether a function of that name writes over its first argument."""
+    """Whether a function with this name writes to its first argument."""
     last = name.rpartition(".")[2]
     if last.startswith("__"):
         return last.startswith("__i") and base_name(f".{last}") not in ("__invert__", "invert")
@@ -202,7 +203,7 @@ def _writes(name: str) -> bool:
 
 
 def _namespaces() -> Iterator[dict[Any, Any]]:
-    """The names of the engine's modules, and the dictionaries among them."""
+    """The namespaces of the engine's modules, and the dictionaries in them."""
     for name, module in list(sys.modules.items()):
         if name == "gradviz.engine" or name.startswith("gradviz.engine."):
             yield vars(module)
@@ -212,7 +213,7 @@ def _namespaces() -> Iterator[dict[Any, Any]]:
 
 
 def _of(own: dict[Any, Any], function: Any) -> Any:
-    """What stands for a function; None for one that is left as it is."""
+    """The replacement of a function; None if it is left as it is."""
     try:
         return own.get(function)
     except TypeError:  # it cannot be hashed
@@ -220,6 +221,6 @@ def _of(own: dict[Any, Any], function: Any) -> Any:
 
 
 def _context() -> str:
-    """What a call depends on besides its arguments, where it is not as usual: `default=float64`."""
+    """The state that a call depends on besides its arguments, where it is not the default: `default=float64`."""
     default = str(engine.get_default_dtype()).removeprefix("torch.")
     return "" if default == "float32" else f"default={default}"

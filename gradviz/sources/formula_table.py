@@ -1,5 +1,5 @@
-"""The formulas of gradviz's derivatives as data, for recorders of other engines: they show the same, and load no
-engine for it.
+"""The formulas of gradviz's derivatives as data. Recorders of other engines show the same formulas without loading
+the engine.
 
     python -m gradviz.sources.formula_table > gradviz/sources/formulas.json
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def table() -> dict[str, list[dict[str, Any]]]:
-    """For each op its rows: inputs and other arguments by name, for each input the formula, whether the op works
+    """The rows of each op: its inputs and other arguments by name, the formula for each input, whether the op works
     element by element, the name of its node, and whether it takes any number of inputs. A formula that depends on an
     argument is a list: the argument, pairs of value and formula, and the formula for all other values."""
     from gradviz.engine.core.derivative import Choice

@@ -1,4 +1,4 @@
-"""What the code of a module's `forward` says of its parts: which it uses, and whether one call may use one again."""
+"""The parts of a module that the code of its `forward` uses, and whether one call may use a part several times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LIBRARIES = ("torch.nn.", "gradviz.engine.nn.")
 
 
 def is_of_library(module: Any) -> bool:
-    """Whether what a call of the module does is a library's: a layer, or a sequence of them."""
+    """Whether a call of the module runs only a library's code: the module is a layer, or a sequence of layers."""
     forward = getattr(type(module), "forward", None)
     return getattr(forward, "__module__", "").startswith(_LIBRARIES)
 
 
 class ForwardCode:
-    """The code that a call of a module runs: its `forward`, and the methods with `_` that this names. The program may
-    call other methods itself."""
+    """The code that a call of a module runs: its `forward`, and the methods with `_` that `forward` names. Other
+    methods may also be called by the program directly."""
 
     def __init__(self, module: Any) -> None:
         self.type = type(module)
@@ -41,12 +41,12 @@ class ForwardCode:
 
     @cached_property
     def names(self) -> set[str]:
-        """All names of attributes there."""
+        """All names of attributes in the code."""
         return {name for code in self.codes for name in code.co_names}
 
     def repeats(self, parts: Collection[str]) -> bool:
         """Whether one call may use one of these attributes several times. A loop over an attribute that holds modules
-        uses each of them once."""
+        uses each module once."""
         counts: Counter[str] = Counter()
         for code in self.codes:
             if code.co_name[:1] == "<" or _loops(code, parts):
@@ -57,12 +57,12 @@ class ForwardCode:
 
 
 def is_of_library_code(function: FunctionType) -> bool:
-    """Whether a method is a library's own."""
+    """Whether a method is defined by a library."""
     return function.__module__.startswith(_LIBRARIES)
 
 
 def _with_inner(code: CodeType) -> list[CodeType]:
-    """Some code, and that of the functions in it."""
+    """A code object, and the code of the functions in it."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(one for part in inner for one in _with_inner(part))]
 
@@ -72,7 +72,7 @@ def _attributes(code: CodeType) -> list[str]:
 
 
 def _loops(code: CodeType, parts: Collection[str]) -> bool:
-    """Whether code may go back, other than in a loop over one of these attributes."""
+    """Whether code may jump back, other than in a loop over one of these attributes."""
     steps = [
         step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOT_TAKEN")
     ]
@@ -83,7 +83,7 @@ def _loops(code: CodeType, parts: Collection[str]) -> bool:
 
 
 def _is_over(before: Sequence[dis.Instruction], parts: Collection[str]) -> bool:
-    """Whether the three instructions before a loop take one of these attributes, as it is or by `enumerate`."""
+    """Whether the three instructions before a loop load one of these attributes, directly or through `enumerate`."""
     return before[-1].opname == "GET_ITER" and any(
         step.opname == "LOAD_ATTR" and step.argval in parts for step in before
     )

@@ -1,8 +1,9 @@
-"""The backward of custom Functions compared with finite differences of their forward, while the program runs.
+"""The backward of custom Functions, compared with finite differences of their forward while the program runs.
 
-Of each Function one call is compared for each form of its arguments (shapes, dtypes, flags). What it was given and what
-it made is kept as it was until its backward has run; then its forward runs again on copies, with the random numbers
-that it had, unheard, and what it draws or prints is undone. What cannot be compared is told with the reason."""
+For each Function, one call is compared for each form of its arguments (shapes, dtypes, flags). Copies of the call's
+arguments and results are kept until its backward has run. Then its forward runs again on copies, with the same random
+numbers and without events; its draws and prints are undone. A call that cannot be compared is recorded with the
+reason."""
 
 from __future__ import annotations
 
@@ -20,36 +21,36 @@ import numpy as np
 from gradviz.errors import text_of
 from gradviz.query.directions import compared_along
 
-_FORMS = 8  # of a Function's arguments that are compared
-_WAITING = 4  # calls of a form that are kept until one has run backward
+_FORMS = 8  # the most forms of a Function's arguments that are compared
+_WAITING = 4  # calls of a form that are kept until the backward of one of them has run
 _ALIKE = {
     8: 1e-3,
     4: 1e-3,
-}  # how far outputs are apart that are the same, relative to the largest, by their size
+}  # the largest difference between equal outputs, relative to the largest element, by element size
 _COARSE = 5e-2
-_SHORT = 2  # bytes of numbers that are too short for differences
+_SHORT = 2  # element size in bytes: numbers this short are too coarse for differences
 _LONGEST = 120  # characters of a reason
 
 
 class Engine(Protocol):
-    """What differs between PyTorch and gradviz's engine."""
+    """The differences between PyTorch and gradviz's engine."""
 
     @property
     def tensor(self) -> type:
-        """The class of its tensors."""
+        """The class of the engine's tensors."""
 
     def array(self, tensor: Any) -> np.ndarray:
-        """A copy of a tensor's elements. Raises an exception where they cannot be had."""
+        """A copy of a tensor's elements. Raises an exception if they cannot be read."""
 
     def itemsize(self, tensor: Any) -> int:
-        """The size in bytes of its numbers, 0 for what are no real numbers."""
+        """The size in bytes of a tensor's elements; 0 if they are not real numbers."""
 
     def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> Any:
-        """A new tensor, of the dtype and on the device of another one; in float64 if it is one of real numbers and
-        that is asked for."""
+        """A new tensor, with the dtype and device of the form `like`; in float64 if `in_double` and its elements are
+        real numbers."""
 
     def form(self, tensor: Any) -> Any:
-        """What a shape, dtype and device are, and nothing that keeps the tensor."""
+        """The shape, dtype and device of a tensor, without a reference to the tensor."""
 
     def is_asked_for(self, tensor: Any) -> bool:
         """Whether the tensor requires a gradient."""
@@ -58,35 +59,35 @@ class Engine(Protocol):
         """Whether the graph is recorded."""
 
     def refusal(self) -> str:
-        """Why nothing can run again in this program; empty if it can."""
+        """The reason why nothing can run again in this program; empty if functions can run again."""
 
     def random_state(self) -> Any:
         """The state of the generators."""
 
     def set_random_state(self, state: Any) -> None:
-        """Set it."""
+        """Set the state of the generators."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """Inside, nobody hears what this thread does, and no graph is made."""
+        """A context in which this thread emits no events and makes no graph."""
 
     def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
         """Run a Function."""
 
 
 class NotCompared(Exception):
-    """A call cannot be compared. The message says why."""
+    """A call cannot be compared. The message gives the reason."""
 
 
 class Call:
-    """A call of a Function as it was: its arguments, its outputs, and the random numbers that were to come."""
+    """A call of a Function: copies of its arguments and outputs, and the random state before it."""
 
     def __init__(self, engine: Engine, function: Any, arguments: Sequence[Any]) -> None:
         self.engine, self.function = engine, function
         self.key: Any = None
         self.names = _names(function, len(arguments))
         self.asked = [isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments]
-        self.rest: list[Any] = []  # arguments that are no tensors
-        self.forms: list[Any] = []  # of those that are
+        self.rest: list[Any] = []  # arguments that are not tensors
+        self.forms: list[Any] = []  # of the tensor arguments
         self.inputs: list[np.ndarray | None] = []
         self.outputs: list[np.ndarray | None] = []
         self.sizes: list[int] = []
@@ -118,7 +119,7 @@ class Call:
         return array
 
     def made(self, results: Any) -> None:
-        """Keep what the call returned."""
+        """Keep a copy of the call's results."""
         if self.why_not:
             return
         try:
@@ -130,7 +131,7 @@ class Call:
             self.why_not = str(error)
 
     def again(self, arrays: Sequence[np.ndarray | None], in_double: bool) -> list[np.ndarray]:
-        """The outputs of forward for other inputs: an empty array for one that is no tensor of real numbers."""
+        """The outputs of forward for other inputs; an empty array for an output that is not a tensor."""
         given = [
             rest if array is None else self.engine.tensor_of(array, form, in_double)
             for array, form, rest in zip(arrays, self.forms, self.rest, strict=True)
@@ -145,7 +146,7 @@ class Call:
 
 
 class Functions:
-    """Which calls are compared. `tell` is the listener's `compared`, to be asked for at each call."""
+    """Chooses the calls to compare. `tell` returns the listener's `compared`; it is called at each comparison."""
 
     def __init__(self, engine: Engine, tell: Callable[[], Callable[..., None] | None]) -> None:
         self.engine, self.tell = engine, tell
@@ -154,7 +155,7 @@ class Functions:
         self.forms: dict[Any, int] = {}
 
     def kept(self, function: Any, arguments: Sequence[Any]) -> Call | None:
-        """A call that is about to run, kept; None if it need not be."""
+        """A copy of a call that is about to run; None if the call is not compared."""
         engine = self.engine
         asked = any(isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments)
         if not asked or not engine.is_on():
@@ -177,7 +178,8 @@ class Functions:
         return call
 
     def _form(self, value: Any) -> Any:
-        """What a value is, as far as another call has the same form; nothing that keeps it."""
+        """The form of an argument, which is equal for calls of the same form. It keeps no reference to the
+        argument."""
         if isinstance(value, self.engine.tensor):
             return self.engine.form(value), self.engine.is_asked_for(value)
         return repr(value) if type(value) in (bool, int, float, str, tuple, type(None)) else type(value)
@@ -185,8 +187,8 @@ class Functions:
     def ran_backward(
         self, call: Call, node: int, in_pass: int, upstream: Sequence[Any], gradients: Sequence[Any]
     ) -> None:
-        """The backward of a call has run: compare it if it is the first of its form, and tell. There is an upstream
-        gradient for each output and a gradient for each argument, None where there is none."""
+        """Compare a call whose backward has run, if it is the first of its form, and emit the result. There is an
+        upstream gradient for each output and a gradient for each argument, None where there is none."""
         tell = self.tell()
         if call.key in self.compared or tell is None:
             return
@@ -211,7 +213,7 @@ class Functions:
 def _compared(
     call: Call, upstream: Sequence[np.ndarray | None], gradients: Sequence[np.ndarray | None]
 ) -> Iterator[tuple[str, Any]]:
-    """Each input that requires a gradient, beside the differences."""
+    """Each input that requires a gradient, with the result of its comparison."""
     if call.why_not:
         raise NotCompared(call.why_not)
     in_double = _runs_the_same(call)
@@ -244,7 +246,8 @@ def _compared(
 
 
 def _runs_the_same(call: Call) -> bool:
-    """Whether the call gives what it gave in float64; False: in its own dtype. Raises NotCompared if in neither."""
+    """Whether the call gives the same outputs again in float64; False if only in its own dtype. Raises NotCompared if
+    in neither."""
     why = ""
     for in_double in (True, False):
         if not in_double and min(call.sizes, default=8) <= _SHORT:
@@ -277,7 +280,7 @@ def _alike(outputs: Sequence[np.ndarray], before: Sequence[np.ndarray | None], s
 
 
 def _summed(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A gradient in the shape of its input, to which an engine sums what was broadcast."""
+    """A gradient, summed over broadcast dimensions to the shape of its input."""
     if gradient.shape == shape:
         return gradient
     more = gradient.ndim - len(shape)
@@ -288,7 +291,7 @@ def _summed(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _names(function: Any, count: int) -> list[str]:
-    """What forward calls its arguments, without ctx."""
+    """The names of forward's arguments, without ctx."""
     try:
         parameters = list(inspect.signature(function.forward).parameters.values())
     except (TypeError, ValueError):
@@ -305,7 +308,7 @@ def _names(function: Any, count: int) -> list[str]:
 
 
 def _may_change(value: Any, tensor: type) -> bool:
-    """Whether running forward again with an argument may change it: a module, a function, tensors in a list."""
+    """Whether running forward again may change an argument: a module, a function, tensors in a list."""
     if isinstance(value, (list, tuple, dict)):
         parts = value.values() if isinstance(value, dict) else value
         return any(isinstance(part, tensor) or _may_change(part, tensor) for part in parts)
@@ -329,7 +332,8 @@ def _set_random_state(engine: Engine, state: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _undone(engine: Engine, begun: tuple[Any, ...]) -> Iterator[None]:
-    """Inside, random numbers go on from `begun`; afterwards as if nothing had been. What is printed is dropped."""
+    """A context in which random numbers continue from `begun` and prints are dropped; afterwards the random state is
+    restored."""
     before = _random_state(engine)
     _set_random_state(engine, begun)
     nowhere = io.StringIO()

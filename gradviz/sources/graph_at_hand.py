@@ -1,4 +1,4 @@
-"""A graph that is at hand, told to a listener as if it ran now: for drawing a tensor that nobody recorded."""
+"""Emits the events of a graph that exists already, as if it ran now: for drawing a tensor that was not recorded."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def tell_graph(
     modules: dict[str, Any],
     gradients: bool = False,
 ) -> list[int]:
-    """Tell a listener of everything that leads to tensors; `names` are what tensors are called, and `modules` the
-    modules that may have been called. With `gradients` a backward pass runs, of which nothing stays, and is told, too.
-    Returns the numbers that the tensors have there. Raises TypeError for tensors of both engines, and NoGradientsError
-    where there is no such pass."""
+    """Emit to a listener everything that leads to tensors. `names` are the names of tensors, and `modules` the
+    modules that may have been called. With `gradients` a backward pass runs and is emitted too; it changes nothing.
+    Returns the numbers of the tensors in these events. Raises TypeError for tensors of both engines, and
+    NoGradientsError where there is no such pass."""
     of_torch = [pytorch.is_of("Tensor", tensor) for tensor in tensors]
     if any(of_torch) and not all(of_torch):
         raise TypeError("draw() takes tensors of one engine, not of gradviz and PyTorch together")
@@ -58,7 +58,8 @@ def is_module(thing: Any) -> bool:
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
-    """Tell a listener of one call of a module. `inputs` are its arguments: a tensor, a tuple of them, or a dict."""
+    """Emit to a listener one call of a module. `inputs` are its arguments: a tensor, a tuple of tensors, or a
+    dict."""
     if pytorch.is_of("nn.Module", module):
         from gradviz.sources.torch_recorder import torch_graph
 
@@ -72,16 +73,17 @@ def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
 
 
 class _Live:
-    """Tells a listener of a graph that exists already."""
+    """Emits a graph that exists already to a listener."""
 
     def __init__(self, listener: Listener, names: dict[str, Any], modules: dict[str, Any]) -> None:
         self.listener = listener
         self.modules = modules
         self.known: dict[Key, Tensor] = {}
         self.names: dict[Key, str] = {}
-        self.data: dict[int, str] = {}  # what data without a gradient is called, by its identity
+        self.data: dict[int, str] = {}  # the name of each tensor without a gradient, by its identity
         self.data_numbers: dict[int, int] = {}
-        self.edges: list[Any] = []  # a leaf that is in no graph has a node for as long as somebody holds it
+        # a leaf that is in no graph has a node only while a reference to the node exists
+        self.edges: list[Any] = []
         for name, value in names.items():
             if isinstance(value, Tensor) and not value.requires_grad and not name.startswith("_"):
                 self.data[id(value)] = name
@@ -94,8 +96,8 @@ class _Live:
         self.numbers: dict[Key, int] = {}
 
     def tell(self, roots: Sequence[Tensor], gradients: bool) -> list[int]:
-        """Tell of everything that leads to `roots`, with `gradients` also of their backward pass; return their
-        numbers."""
+        """Emit everything that leads to `roots`, with `gradients` also their backward pass. Returns the numbers of
+        the roots."""
         keys: list[Key] = []
         for at, root in enumerate(roots):
             edge = gradient_edge(root) if root.requires_grad else None
@@ -128,7 +130,7 @@ class _Live:
         return [self.numbers[key] for key in keys]
 
     def _steps(self, nodes: Sequence[Any]) -> list[Step]:
-        """What each node took."""
+        """The parameters, earlier nodes and data that each node took."""
         places = {node: place for place, node in enumerate(nodes)}
         parameters = parameters_of(self.modules)
         steps = []
@@ -192,7 +194,7 @@ class _Live:
             self._tell_retained(node, nr)
 
     def _tell_retained(self, node: Any, nr: int) -> None:
-        """Tell of the gradient that a tensor kept."""
+        """Emit the gradient that a tensor kept."""
         tensor = self.known.get((node.number, nr))
         if tensor is not None and tensor.retains_grad and tensor.grad is not None:
             grad = next_tensor_number()
@@ -220,7 +222,7 @@ class _Live:
 
 
 def _base_of(tensor: Tensor) -> Tensor:
-    """The tensor that a view shows, else itself."""
+    """The tensor that a view shows; any other tensor itself."""
     base = tensor._rare.base if tensor._rare is not None else None
     return tensor if base is None else base
 
@@ -232,7 +234,7 @@ def key_of(edge: NodeEdge) -> Key:
 
 
 def reached(roots: Sequence[Any]) -> list[Any]:
-    """The nodes that `roots` lead to and these themselves, inputs before what is computed from them."""
+    """The nodes that `roots` lead to, including `roots`; inputs come before the nodes computed from them."""
     found = set(roots)
     stack = [*found]
     while stack:

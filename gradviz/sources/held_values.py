@@ -1,12 +1,13 @@
-"""Which values of a run a replay has, while the run is recorded with `--values inputs`: what was kept, and what follows
-from it by calls. What a call is given and no such call has made is kept as it is then.
+"""The values that a replay has, while a run is recorded with `--values inputs`: the kept values, and the values that
+follow from them by recorded calls. A value that enters a call without having been made by such a call is kept at that
+time.
 
-Calls without grad mode give constants. In the first segment that has such calls on what requires a gradient, they are
-recorded, too, so that a replay can tell what gradient there would have been with grad mode: what they give is kept
-where it is used all the same.
+Calls without grad mode give constants. In the first segment that has such calls on values that require a gradient,
+the calls are recorded too, so that a replay can compute the gradient that grad mode would have given. Their results
+are still kept where they are used.
 
-What has been written to is known by its version, by the groups of tensors that calls have made on one memory, and by
-what the recorder is told to be `written`: through `.data` nothing counts versions."""
+Writes to a tensor are found by its version, by the groups of tensors that calls have made on one memory, and by the
+recorder's list `written`: writes through `.data` count no version."""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ from gradviz.replay.function_names import WITHOUT_GRAD
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 _MOST_WITHOUT_GRAD = (
-    500  # calls without grad mode that are recorded: an evaluation may stand before all training
+    500  # calls without grad mode that are recorded: an evaluation may come before all training
 )
 
 
 class Tensors(Protocol):
-    """What is asked of the tensors of a library."""
+    """The questions that HeldValues asks about the tensors of a library."""
 
     def version(self, tensor: Any) -> int:
-        """How often it was written over."""
+        """The number of in-place writes to a tensor."""
 
     def has_node(self, tensor: Any) -> bool:
-        """Whether it was computed from something that requires a gradient."""
+        """Whether a tensor was computed from something that requires a gradient."""
 
     def reference(self, tensor: Any) -> Callable[[], Any]:
         """A weak reference to a tensor."""
@@ -42,12 +43,13 @@ class Tensors(Protocol):
         """The number of the tensor whose memory a result of a call shares; 0 where it has its own."""
 
     def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
-        """Have the recorder record a call, with the tensors that it returned and those that it has written to."""
+        """Record a call, with the tensors that it returned and those that it wrote to."""
 
 
 class CallBegun(NamedTuple):
-    """A call that is about to be made: its function and arguments as they are told, what else it depends on, the copy
-    of the random numbers' state (0: none), and the tensors that enter it, with their numbers and versions."""
+    """A call that is about to be made: its function and arguments as recorded, the state that it depends on besides
+    its arguments, the copy of the random numbers' state (0: none), and the tensors that enter it, with their numbers
+    and versions."""
 
     function: str
     arguments: str
@@ -59,8 +61,8 @@ class CallBegun(NamedTuple):
 
 
 class _Here:
-    """A tensor whose value a replay has: at which `version`, since which segment, whether because it was kept (or made
-    by a call), and the tensor whose memory it shares."""
+    """A tensor whose value a replay has: the `version` that has this value, the segment since which a replay has it,
+    whether the value was kept (or made by a call), and the tensor whose memory it shares."""
 
     __slots__ = ("group", "is_kept", "reference", "segment", "version")
 
@@ -72,7 +74,7 @@ class _Here:
 
 
 class HeldValues:
-    """The values that a replay has, by the numbers of tensors. A segment is what happens between the beginnings of two
+    """The values that a replay has, by the numbers of tensors. A segment is the time between the beginnings of two
     passes."""
 
     def __init__(self, recorder: InputsRecorder, tensors: Tensors) -> None:
@@ -81,19 +83,19 @@ class HeldValues:
         self.segment = 0
         self.without_grad: dict[
             int, int
-        ] = {}  # what recorded calls without grad mode gave: the number and the version
+        ] = {}  # the results of recorded calls without grad mode: number and version
         self.calls_without_grad = 0
         self.segment_without_grad: int | None = None
 
     def look_around(self) -> None:
-        """Before a call: forget what has been written to, and begin another segment where a pass has begun."""
+        """Before a call: forget the tensors that were written to, and begin another segment if a pass has begun."""
         if self.recorder.written:
             self._forget(self.recorder.take_written())
         if self.segment != self.recorder.passes_begun:
             self._begin_segment()
 
     def have(self, tensor: Any, number: int, where: Where) -> None:
-        """See to it that a replay has the value of a tensor."""
+        """Keep the value of a tensor, unless a replay has it."""
         entry, version = self.here.get(number), self.tensors.version(tensor)
         is_valid = entry is not None and entry.version == version and number not in self.recorder.written
         if entry is not None and is_valid and (entry.is_kept or entry.segment == self.segment):
@@ -108,13 +110,13 @@ class HeldValues:
         self.here[number] = _Here(reference, version, not has_node, self.segment, number)
 
     def have_all(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
-        """See to it that a replay has the values of tensors; returns their versions."""
+        """Keep the values of tensors that a replay does not have; returns the tensors' versions."""
         for tensor, number in zip(tensors, numbers, strict=True):
             self.have(tensor, number, where)
         return [self.tensors.version(tensor) for tensor in tensors]
 
     def follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
-        """Whether a call without grad mode, on these tensors, is to be recorded."""
+        """Whether a call without grad mode on these tensors is recorded."""
         is_on_the_way = any(
             number in self.without_grad or tensor.requires_grad
             for tensor, number in zip(tensors, numbers, strict=True)
@@ -129,7 +131,8 @@ class HeldValues:
     def have_all_without_grad(
         self, tensors: Sequence[Any], numbers: Sequence[int], where: Where
     ) -> list[int]:
-        """As `have_all`, for a call without grad mode: what such a call has given follows from that."""
+        """As `have_all`, for a call without grad mode. Results of earlier recorded calls without grad mode are not
+        kept again."""
         versions = [self.tensors.version(tensor) for tensor in tensors]
         for tensor, number, version in zip(tensors, numbers, versions, strict=True):
             if self.without_grad.get(number) != version:
@@ -144,8 +147,8 @@ class HeldValues:
     def note_call(
         self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int], where: Where
     ) -> None:
-        """Record a call that has been made, with what it returned; `changed` are the tensors that it has written to,
-        but for those that only share their memory."""
+        """Record a call that has been made, with its results. `changed` are the tensors that it wrote to, without
+        those that only share their memory."""
         if WITHOUT_GRAD in call.context.split():
             self._note_without_grad(call, outputs, numbers, changed, where)
             return
@@ -162,7 +165,7 @@ class HeldValues:
     def _note_without_grad(
         self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int], where: Where
     ) -> None:
-        """Record a call without grad mode, if it gives something and changes nothing."""
+        """Record a call without grad mode, if it returns tensors and changes none."""
         if not changed and numbers:
             self.calls_without_grad += 1
             self.tensors.record(where, call, numbers, ())
@@ -175,12 +178,12 @@ class HeldValues:
         return copy
 
     def drop(self, number: int) -> None:
-        """Keep the value of a tensor anew where it is used next."""
+        """Forget a tensor: its value is kept anew where it is used next."""
         self.here.pop(number, None)
 
     def all_written(self, changed: Iterable[int]) -> set[int]:
-        """The tensors that a call has written to, if it `changed` these: all that share their memory. What else has
-        been written to meanwhile is forgotten."""
+        """The tensors that a call wrote to, given those that it `changed`: all that share their memory. Other tensors
+        that were written to meanwhile are forgotten."""
         written = set(changed)
         groups = {self.here[number].group for number in written if number in self.here}
         if groups:
@@ -190,7 +193,7 @@ class HeldValues:
         return written
 
     def note_written(self, written: Iterable[int]) -> None:
-        """Note that a call has made these tensors what they are now."""
+        """Note that a call has made the present values of these tensors."""
         for number in written:
             entry = self.here.get(number)
             tensor = None if entry is None else entry.reference()
@@ -198,25 +201,26 @@ class HeldValues:
                 self.note_made(tensor, number, entry.group)
 
     def note_made(self, tensor: Any, number: int, group: int) -> None:
-        """Note that a call has made a tensor what it is now; `group` is the tensor whose memory it shares, or
-        itself."""
+        """Note that a call has made the present value of a tensor; `group` is the tensor whose memory it shares, or
+        the tensor itself."""
         reference, version = self.tensors.reference(tensor), self.tensors.version(tensor)
         self.here[number] = _Here(reference, version, False, self.segment, group)
 
     def group_of(self, number: int) -> int | None:
-        """The tensor whose memory a tensor shares, None where a replay does not have it."""
+        """The tensor whose memory a tensor shares; None if a replay does not have the tensor."""
         entry = self.here.get(number)
         return None if entry is None else entry.group
 
     def _forget(self, written: Collection[int]) -> None:
-        """A replay has no longer what was written to by others, and what shares its memory."""
+        """Forget tensors that were written to outside recorded calls, and all that share their memory."""
         groups = {self.here[number].group for number in written if number in self.here}
         if groups:
             self.here = {number: entry for number, entry in self.here.items() if entry.group not in groups}
 
     def _begin_segment(self) -> None:
-        """What calls have made of constants is kept anew where it is used; what is gone is forgotten. Of a ring that
-        drops its oldest passes nothing is kept once for all."""
+        """Begin a segment: forget values that calls made from constants, so that they are kept anew where they are
+        used, and tensors that are gone. A ring that drops its oldest passes keeps no value for more than one
+        segment."""
         self.segment = self.recorder.passes_begun
         self.without_grad.clear()
         is_ring = self.recorder.writer.ring is not None

@@ -1,8 +1,8 @@
-"""Recording inside scopes of one name: a listener between the sources and whom they tell.
+"""Records only inside scopes of one name: a listener between the sources and the real listener.
 
-Outside of these scopes, what can be left out of a pass (`kinds.DETAILS`) is left out. In passes, only the nodes that
-were made inside are told of, and the leaves that they give a gradient to. The scopes around are told when one of that
-name is entered, so that its path is known."""
+Outside these scopes, all events that can be left out of a pass (`kinds.DETAILS`) are dropped. Of a pass, only the
+nodes that were made inside are passed on, and the leaves that they give a gradient to. The scopes around are entered
+late, when a scope of that name is entered, so that its path is known."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gradviz.events.kinds import DETAILS, VIEW, WHOLE, Kind
 from gradviz.events.listener import Listener, State, Where
 
 _LEAF = "AccumulateGrad"
-_MOST_NODES = 1 << 20  # that are remembered: those of evaluations no pass ever frees
-_MOST_OUTSIDE = 1 << 14  # tensors made outside that are remembered
+_MOST_NODES = 1 << 20  # the most nodes that are remembered: no pass ever frees the nodes of evaluations
+_MOST_OUTSIDE = 1 << 14  # the most tensors made outside that are remembered
 _MOST_SEEN = 1000
 _OF_NODES = {
     Kind.RETAINED: 1,
     Kind.HOOKED: 1,
     Kind.COMPARED: 0,
-}  # events about a node: which of their values it is
+}  # events about a node: the position of the node among their values
 
 
 class _Open:
-    """A scope that is open. It is told later, if at all: when one of the name is entered inside it."""
+    """An open scope. It is passed on later, when a scope of the wanted name is entered inside it, or never."""
 
     __slots__ = ("entered", "matches", "number", "told")
 
@@ -36,8 +36,8 @@ class _Open:
 
 
 class _OfThread(threading.local):
-    """The open scopes of a thread, and how many of them have the name. A Function's own op follows its scope: it is
-    `due`, and then its nodes are."""
+    """The open scopes of a thread, and how many of them have the wanted name. The op of a custom Function comes after
+    its scope: then `due` is set, and after it `nodes_due` for the op's nodes."""
 
     def __init__(self) -> None:
         self.scopes: list[_Open] = []
@@ -46,28 +46,30 @@ class _OfThread(threading.local):
 
     @property
     def tells(self) -> bool:
-        """Whether an op that comes now is told."""
+        """Whether an op that comes now is passed on."""
         return self.inside > 0 or self.due
 
 
 class InScope(Listener):
-    """Tells `listener` of what happens inside modules and custom Functions of this name: their path (`net.encoder.0`),
-    the end of it (`encoder.0`), or their class (`Encoder`)."""
+    """Passes on to `listener` what happens inside modules and custom Functions with this name: their path
+    (`net.encoder.0`), the end of it (`encoder.0`), or their class (`Encoder`)."""
 
     __slots__ = ("__dict__",)
 
     def __init__(self, listener: Listener, name: str) -> None:
         self.listener, self.name = listener, name
         self.here = _OfThread()
-        self.entered = False  # one of the name, ever
+        self.entered = False  # whether a scope of the name was ever entered
         self.seen: dict[str, None] = {}  # the names of scopes
         self.nodes: dict[int, None] = {}  # made inside, and not yet freed
-        self.leaves: dict[int, set[int]] = {}  # by pass: those that nodes made inside gave a gradient to
+        # by pass: the leaves that received a gradient from nodes made inside
+        self.leaves: dict[int, set[int]] = {}
         self.retaining: set[int] = set()  # passes that free no node
         self.outside: dict[
             int, tuple[Callable[[], Any], int, int]
-        ] = {}  # tensors that ops made, and were not told
-        # What nodes outside gave to others, by number. Held weakly: a source may reuse memory that nobody holds.
+        ] = {}  # tensors made by ops that were not passed on
+        # The gradients that nodes outside gave to other nodes, by number. Held weakly: a source may reuse memory that
+        # is free.
         self.given: dict[int, Callable[[], Any]] = {}
 
     @property
@@ -122,7 +124,7 @@ class InScope(Listener):
         if not any(known.number == scope for known in here.scopes):
             return
         number = 0
-        while number != scope:  # an exception may have left several
+        while number != scope:  # an exception may have left several scopes
             known = here.scopes.pop()
             number = known.number
             here.inside -= known.matches
@@ -166,7 +168,7 @@ class InScope(Listener):
         saved: Sequence[Saved],
     ) -> None:
         inside = self.here.inside or self.here.nodes_due
-        if inside and op is not None:  # a node of no op is the history of what comes in
+        if inside and op is not None:  # a node without an op is the history of an input
             self._note(node)
             self.listener.node(where, node, grad_fn, op, rule, outputs, edges, saved)
 
@@ -198,7 +200,7 @@ class InScope(Listener):
             self._leave_out([(output, value, flags, version)])
 
     def _tells_op(self, inputs: Sequence[int]) -> bool:
-        """Whether an op is told. What it reads of what was made outside is told first."""
+        """Whether an op is passed on. Its inputs that were made outside are passed on before it."""
         here = self.here
         told = here.tells
         here.due, here.nodes_due = False, here.due
@@ -207,14 +209,14 @@ class InScope(Listener):
         return told
 
     def _introduce(self, tensors: Sequence[int]) -> None:
-        """Tell of tensors that were made outside."""
+        """Pass on tensors that were made outside."""
         for number in tensors:
             value, flags, version = self.outside.pop(number, (_nothing, 0, 0))
             if value() is not None:
                 self.listener.tensor(None, "earlier", State(number, value(), flags, version))
 
     def _leave_out(self, made: Iterable[tuple[int, Any, int, int]]) -> None:
-        """Note what an op made that is not told: an op inside may read it."""
+        """Note the results of an op that is not passed on: an op inside may read them."""
         for number, value, flags, version in made:
             self.outside[number] = _reference(value), flags & ~(VIEW | WHOLE), version
             if len(self.outside) > _MOST_OUTSIDE:
@@ -285,19 +287,20 @@ class InScope(Listener):
         self.listener.ran(node, grad_fn, in_pass, gradient, value, flows, values)
 
     def _ran(self, node: int, in_pass: int, flows: Sequence[int]) -> None:
-        """A node made inside has run: note whom it gave a gradient, and that the pass has freed it."""
+        """Note that a node made inside has run: the leaves that it gave a gradient to, and that the pass has freed
+        it."""
         self.leaves.setdefault(in_pass, set()).update(flows[::2])
         if in_pass not in self.retaining:
             self.nodes.pop(node, None)
 
     def _hold(self, gradients: Sequence[int], values: Sequence[Any]) -> None:
-        """Note the values of gradients that are not told now: a node made inside may get them."""
+        """Note the values of gradients that are not passed on now: a node made inside may receive them."""
         for number, value in zip(gradients, values, strict=False):
             if value is not None:
                 self.given[number] = _reference(value)
 
     def _with_given(self, gradients: Sequence[int], values: Sequence[Any]) -> list[Any]:
-        """The values, with those that were not told when their gradients were produced."""
+        """The values, together with those that were not passed on when their gradients were produced."""
         if not self.given:
             return [*values]
         return [

@@ -21,17 +21,17 @@ class Replay(Protocol):
         """A tensor by its number."""
 
     def value(self, tree: Any, call: Call) -> Any:
-        """What a part of the arguments of a call stands for."""
+        """The value of a part of the arguments of a call."""
 
     def call(self, call: Call) -> None:
         """Make a call."""
 
     def refused(self, call: Call, why: str) -> ReplayError:
-        """The error that says why a call cannot be dealt with."""
+        """The error with the reason why a call cannot be split."""
 
 
 def parts_of(replay: Replay, last: Call, loss: torch.Tensor) -> torch.Tensor:
-    """The parts of a loss, one for each index of the first dimension, which add up to it."""
+    """The parts of a loss, one for each index of the first dimension; their sum is the loss."""
     positional, named = last.arguments
     if last.op in REDUCTIONS:
         elements = replay.value(positional[0] if positional else named["input"], last)
@@ -43,7 +43,7 @@ def parts_of(replay: Replay, last: Call, loss: torch.Tensor) -> torch.Tensor:
         raise replay.refused(last, "has one element only: there is no batch")
     by_sample = elements.flatten(1).sum(1) if elements.ndim > 1 else elements
     total, parts = float(loss.detach()), by_sample * _share(replay, last, elements.numel())
-    # A NaN is the sum of any parts with a NaN: then what the loss is tells whether the parts are its own.
+    # A NaN is the sum of any parts with a NaN: then the kind of the loss decides whether it is weighted.
     if np.isfinite(total):
         is_weighted = not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12)
     else:
@@ -54,8 +54,8 @@ def parts_of(replay: Replay, last: Call, loss: torch.Tensor) -> torch.Tensor:
 
 
 def _share(replay: Replay, last: Call, count: int) -> float:
-    """What each element of a loss has part in it with: all in a sum, one of so many in a mean. Targets that a loss
-    ignores do not count."""
+    """The factor of each element in a loss: 1 in a sum, 1/count in a mean. Targets that a loss ignores do not
+    count."""
     positional, named = last.arguments
     if last.op == "sum" or named.get("reduction") == "sum":
         return 1.0
@@ -66,7 +66,7 @@ def _share(replay: Replay, last: Call, count: int) -> float:
 
 
 def without_one(replay: Replay, last: Call, index: int) -> torch.Tensor:
-    """The loss without an index of its first dimension: of a mean, that of the others. Raises ReplayError."""
+    """The loss without one index of its first dimension; for a mean, the mean of the others. Raises ReplayError."""
     parts = parts_of(replay, last, replay.tensor(last.outputs[0]))
     count = len(parts)
     if not -count <= index < count:
@@ -89,8 +89,8 @@ def _is_mean(last: Call) -> bool:
 
 
 def _counted(replay: Replay, last: Call, count: int) -> list[int]:
-    """How many elements of a mean each index of the first dimension has, in any unit: targets that a loss ignores do
-    not count."""
+    """The number of elements that count in a mean, for each index of the first dimension, in any unit. Targets that a
+    loss ignores do not count."""
     positional, named = last.arguments
     target = positional[1] if len(positional) > 1 else named.get("target")
     if last.op in REDUCTIONS or "ignore_index" not in named or target is None:

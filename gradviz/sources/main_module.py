@@ -1,4 +1,4 @@
-"""`__main__` as the interpreter makes it, for a script, a directory, a zip, or (`-m`) a module."""
+"""`__main__` as the interpreter makes it: for a script, a directory, a zip, or (`-m`) a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradviz.errors import GradvizError
 from gradviz.system.paths import absolute
 
 _PYC_HEADER = 16  # bytes
-_FILE_INPUT = 257  # Py_file_input: what is run is a file
+_FILE_INPUT = 257  # Py_file_input: a whole file is run
 
 
 class ScriptError(GradvizError):
@@ -29,7 +29,7 @@ class ScriptError(GradvizError):
 
 
 class Target:
-    """What to run: a file, a directory or a zip, or (`-m`) a module, with its arguments.
+    """The program to run: a file, a directory or a zip, or (`-m`) a module, with its arguments.
 
     `path` is where the file is, written as `python` writes it: absolute, so that it holds in any directory."""
 
@@ -40,16 +40,17 @@ class Target:
 
     @property
     def stem(self) -> str:
-        """What its trace is called by default."""
+        """The default name of its trace."""
         return self.name.rsplit(".", 1)[-1] if self.is_module else Path(self.name).stem
 
     @property
     def imported(self) -> str | None:
-        """The module that is found by import: the one that was named, or that of a directory or zip."""
+        """The module that is found by import: the module that was named, or the `__main__` of a directory or zip;
+        None for a file."""
         return self.name if self.is_module else "__main__" if self.is_importable else None
 
     def check(self) -> None:
-        """Raise ScriptError if there is nothing to run."""
+        """Raise ScriptError if the target does not exist."""
         if self.is_module:
             return
         path = Path(self.name)
@@ -60,13 +61,13 @@ class Target:
 
     @property
     def first_of_path(self) -> str:
-        """Where its own modules are looked for first."""
+        """The first directory in which its modules are looked up."""
         if self.is_module:
             return os.getcwd()
         return self.path if self.is_importable else str(Path(self.name).resolve().parent)
 
     def command_line(self) -> list[str]:
-        """What `sys.orig_argv` is where `python` runs it."""
+        """The value of `sys.orig_argv` when `python` runs the target."""
         options = sys.orig_argv[: sys.orig_argv.index("-m")] if "-m" in sys.orig_argv else sys.orig_argv[:1]
         return [*options, *(["-m"] if self.is_module else []), self.name, *self.arguments]
 
@@ -96,8 +97,8 @@ class Target:
 
 
 def _run_from_file(path: str, namespace: dict[str, Any]) -> str:
-    """Run a file as the interpreter does: its messages about encodings and null bytes are others than those of
-    `compile`. Returns the code that is left to run: none."""
+    """Run a file as the interpreter does: its messages about encodings and null bytes differ from those of `compile`.
+    Returns the code that is left to run, which is empty."""
     open_file = ctypes.pythonapi._Py_fopen_obj  # of the C library that the interpreter itself uses
     open_file.restype = ctypes.c_void_p
     open_file.argtypes = [ctypes.py_object, ctypes.c_char_p]

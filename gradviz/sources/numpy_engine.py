@@ -1,5 +1,5 @@
-"""When gradviz's own engine is recorded: from the moment that the program imports it. A program that has PyTorch is not
-made to wait for it."""
+"""Begins to record gradviz's own engine when the program imports it, so that a program that uses PyTorch need not
+wait for the import."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 
 class Attachment:
-    """Has the engine tell `listener` from `begin` to `end`; with `check_functions` custom Functions are compared with
-    finite differences. `inputs` is a recorder that keeps what passes can be run again from."""
+    """Makes `listener` receive the engine's events from `begin` to `end`; with `check_functions` custom Functions are
+    compared with finite differences. `inputs` is a recorder that keeps what a replay of a pass needs."""
 
     def __init__(
         self, listener: Listener, check_functions: bool = False, inputs: InputsRecorder | None = None
@@ -23,29 +23,30 @@ class Attachment:
         self.check_functions = check_functions
         self.end_comparing: Callable[[], None] = lambda: None
         self.end_following: Callable[[], None] = lambda: None
-        self.waiting = OnImport("gradviz.engine", self._start)  # as a whole: it makes tensors as it is loaded
+        # waits for the whole package, which makes tensors while it is loaded
+        self.waiting = OnImport("gradviz.engine", self._start)
         self.previous: Any = None
         self.began = False
 
     def begin(self) -> None:
-        """Listen as soon as the engine is there."""
+        """Listen as soon as the engine is loaded."""
         self.waiting.begin()
 
     def end(self) -> None:
-        """Have it tell whom it told before."""
+        """Give the engine back the listener that it had before."""
         self.waiting.end()
         self.end_comparing()
         self.end_following()
         self._listen(self.previous)
 
     def abandon(self) -> None:
-        """Have it tell nobody."""
+        """Leave the engine without a listener."""
         self.waiting.end()
         self._listen(None)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Have it tell nobody of what happens inside."""
+        """A context in which no events are emitted."""
         if not self.began:
             yield
             return

@@ -1,4 +1,4 @@
-"""Waiting for a module: a function is called once it has been imported."""
+"""Waits for modules: calls a function once a module has been imported."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 
 
 class _Finder(MetaPathFinder):
-    """Leaves the execution of the modules that it `wants` to `execute`, while it is among `sys.meta_path`."""
+    """A finder that takes over the execution of the modules that it `wants`, while it is among `sys.meta_path`.
+    `execute` executes them."""
 
     looking = False
 
     def wants(self, name: str) -> object:
-        """Whether a module is one of those."""
+        """Whether this finder takes over a module."""
         raise AssertionError(f"nobody says whether {name} is wanted")
 
     def execute(self, execute: Callable[[], None]) -> None:
@@ -26,7 +27,7 @@ class _Finder(MetaPathFinder):
         execute()
 
     def end(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -43,8 +44,8 @@ class _Finder(MetaPathFinder):
 
 
 class OnImport(_Finder):
-    """Calls `start` once module `name` is there: in `begin`, if it is so already. Imports nothing itself. The module is
-    executed, and `start` called, in a context that `around` gives."""
+    """Calls `start` once module `name` is imported; if it already is, `begin` calls it. Imports nothing itself. The
+    module is executed, and `start` called, in a context that `around` gives."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class OnImport(_Finder):
         self.name, self.start, self.around = name, start, around
 
     def begin(self) -> None:
-        """Wait from now on."""
+        """Begin to wait."""
         module = sys.modules.get(self.name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):
             self.start()
@@ -66,7 +67,7 @@ class OnImport(_Finder):
         return name == self.name
 
     def execute(self, execute: Callable[[], None]) -> None:
-        if self not in sys.meta_path:  # nobody waits any more
+        if self not in sys.meta_path:  # the waiting has ended
             execute()
             return
         with self.around():
@@ -77,8 +78,8 @@ class OnImport(_Finder):
 
 
 class AroundImports(_Finder):
-    """Executes the modules below a package in a context that `around` gives, if `applies` says so when they are looked
-    for: from `begin` to `end`."""
+    """Executes the modules below a package in a context that `around` gives, from `begin` to `end`, for each module
+    where `applies` returns true when it is looked up."""
 
     def __init__(
         self, package: str, around: Callable[[], AbstractContextManager[None]], applies: Callable[[], object]
@@ -98,7 +99,7 @@ class AroundImports(_Finder):
 
 
 def _watched(name: str, execute: Callable[[Callable[[], None]], None]) -> ModuleSpec | None:
-    """How a module is imported whose execution is left to `execute`; None where there is no such module."""
+    """The spec of a module whose execution is left to `execute`; None if there is no such module."""
     spec = find_spec(name)
     if spec is not None and spec.loader is not None:
         spec.loader = _Watched(spec.loader, execute)
@@ -106,8 +107,8 @@ def _watched(name: str, execute: Callable[[Callable[[], None]], None]) -> Module
 
 
 class _Watched(Loader):
-    """Stands for the loader of a module until the module is executed, which it leaves to `execute`. The loader itself
-    may be that of other modules too."""
+    """Replaces the loader of a module until the module is executed, and leaves the execution to `execute`. The
+    original loader is not changed, since other modules may share it."""
 
     def __init__(self, loader: Any, execute: Callable[[Callable[[], None]], None]) -> None:
         self.loader, self.execute = loader, execute

@@ -1,7 +1,7 @@
-"""What a program writes to its `sys.stdout`, for a recording that was asked for it.
+"""Keeps the text that a program writes to its `sys.stdout`, if the recording was asked for it.
 
-`sys.stdout` stays the object that it is: it gets an attribute `write`, which calls its own method first. A program can
-notice that (docs/reliability.md), so nothing of this happens unless the user has asked for it."""
+`sys.stdout` stays the same object: it gets an attribute `write`, which calls its own method first. A program can
+notice that (docs/reliability.md), so this happens only when the user asks for it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from gradviz.sources.record import record
 
 
-_begun: list[OutputTap] = []  # of this process, and of the one that it is a copy of
+_begun: list[OutputTap] = []  # the taps of this process, and of the process that it is a copy of
 
 
 class OutputTap:
-    """Tells the recorder of a recording what is written, until enough of it is kept or the recording ends."""
+    """Gives the recorder of a recording the text that is written, until enough text is kept or the recording ends."""
 
     def __init__(self, recording: record) -> None:
         self.recording = recording
@@ -26,7 +26,7 @@ class OutputTap:
         self.write: Any = None
 
     def begin(self) -> None:
-        """From now on. Another stream than Python's own is left alone: it may be anything."""
+        """Begin to keep text. A stream that is not Python's own is left alone, since it may be anything."""
         while _begun and _begun[-1].recording.recorder is None:
             _begun.pop().end()
         stream = sys.stdout
@@ -53,6 +53,6 @@ class OutputTap:
         recorder.print_piece(_getframe(2), "".join([text]))  # a plain str, whatever class it has
 
     def end(self) -> None:
-        """The stream is as before, unless the program has given it another `write` meanwhile."""
+        """Restore the stream, unless the program has given it another `write` meanwhile."""
         if self.stream is not None and vars(self.stream).get("write") is self.write:
             del self.stream.write

@@ -1,4 +1,4 @@
-"""The gradients of a graph that is at hand: a backward pass of which nothing stays, told to a listener."""
+"""The gradients of an existing graph: a backward pass that is emitted to a listener and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECOND_TIME = "Trying to backward through the graph a second time"
 
 
 class NoGradientsError(GradvizError):
-    """The gradients of a tensor cannot be had. The message is one line for the user."""
+    """The gradients of a tensor cannot be computed. The message is one line for the user."""
 
 
 def check_root(requires_grad: bool, shape: Sequence[int]) -> None:
@@ -49,9 +49,9 @@ def tell_pass(
     tensors: Mapping[tuple[int, int], Tensor],
     numbers: Mapping[tuple[int, int], int],
 ) -> None:
-    """Run the backward pass of `roots` through `nodes`, and tell of it whoever `heard_by` names. `numbers` are those of
-    the `tensors` there, by their node's number and which of its outputs they are. Leaves do not accumulate, tensors
-    that retain their gradients keep the ones they had, and the graph is not freed."""
+    """Run the backward pass of `roots` through `nodes`; its events go to the listener that `heard_by` has set.
+    `numbers` are the tensors' numbers, by their node's number and output index, as are `tensors`. Leaves do not
+    accumulate, tensors that retain their gradients keep the old ones, and the graph is not freed."""
     for key, tensor in tensors.items():
         if key in numbers:
             give_number(tensor, numbers[key])
@@ -62,7 +62,8 @@ def tell_pass(
 
 @contextmanager
 def _unchanged(nodes: Sequence[Any], numbers: Mapping[tuple[int, int], int]) -> Iterator[None]:
-    """Hooks know their tensors by `numbers` inside; what nodes keep is as it was afterwards."""
+    """A context in which hooks know their tensors by `numbers`; afterwards the hooks and kept gradients of the nodes
+    are restored."""
     hooks = [(node, dict(node.rare.tensor_hooks)) for node in nodes]
     retaining = [reference() for node in nodes for reference in node.rare.retainers.values()]
     grads = [(tensor._rare, tensor._rare.grad) for tensor in retaining if tensor is not None]

@@ -1,6 +1,6 @@
-"""When PyTorch is recorded: from the moment that the program imports it, or at once where it has done so already.
+"""Begins to record PyTorch when the program imports it, or at once if it is already imported.
 
-Nothing here imports PyTorch: a program that does without it is not made to wait for it."""
+Nothing here imports PyTorch, so that a program without PyTorch need not wait for it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ NAME = "torch"
 
 
 def is_pytorchs(spec: ModuleSpec | None) -> bool:
-    """Whether a module of the name `torch` is PyTorch, and not one of the user's."""
+    """Whether a module named `torch` is PyTorch and not the user's own module."""
     places = (spec.submodule_search_locations if spec is not None else None) or ()
     return any(os.path.isfile(os.path.join(place, "_tensor.py")) for place in places)
 
 
 def _spec() -> ModuleSpec | None:
-    """Where PyTorch is, also where the current directory hides it, in which a script need not be."""
+    """The spec of PyTorch, even if a module in the current directory hides it: the script may be in another
+    directory."""
     module = sys.modules.get(NAME)
     found = find_spec(NAME) if module is None else getattr(module, "__spec__", None)
     if is_pytorchs(found):
@@ -51,7 +52,8 @@ def own_directories() -> list[str]:
 
 
 def is_of(name: str, thing: Any) -> bool:
-    """Whether something is of PyTorch's class of that name: `Tensor`, `nn.Module`. PyTorch need not be there."""
+    """Whether something is an instance of PyTorch's class of that name: `Tensor`, `nn.Module`. PyTorch need not be
+    loaded."""
     found: Any = sys.modules.get(NAME)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -60,10 +62,10 @@ def is_of(name: str, thing: Any) -> bool:
 
 class Attachment:
     """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
-    called when it is there, `failed` with a line where it cannot be recorded, or no longer. With `keeps_calls` the
-    calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with finite
-    differences; with `profile` it is told what ops cost, with `histograms` how elements are distributed. `inputs` is a
-    recorder that keeps what passes can be run again from."""
+    called when recording begins, `failed` with a line of text if PyTorch cannot be recorded, or no longer. With
+    `keeps_calls` the calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with
+    finite differences; with `profile` the costs of ops are measured, with `histograms` the distribution of elements.
+    `inputs` is a recorder that keeps what a replay of a pass needs."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class Attachment:
         self.waiting.begin()
 
     def end(self) -> None:
-        """Record no longer."""
+        """Stop recording."""
         self.waiting.end()
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
@@ -100,21 +102,21 @@ class Attachment:
                 self.failed(f"PyTorch may still be watched, by {fault(error)}")
 
     def rank(self) -> dict[str, str]:
-        """Which of how many processes this is, if it has called a collective or averaged gradients."""
+        """The rank of this process and the number of ranks, if it has called a collective or averaged gradients."""
         return self.recorder.collectives.rank if self.recorder is not None else {}
 
     def left_out(self) -> int:
-        """How many values had no device memory so far."""
+        """The number of values that were left out so far because there was no device memory for them."""
         return (self.recorder.left_out() if self.recorder is not None else None) or 0
 
     def abandon(self) -> None:
-        """Tell nobody any more."""
+        """Emit no more events."""
         self.waiting.end()
         if self.recorder is not None:
             self.recorder.abandon()
 
     def forward_of(self, op: OpRan) -> Any:
-        """What an op computed, as a function of its inputs. Raises LookupError if its call was not kept."""
+        """The function that an op computed, of its inputs. Raises LookupError if its call was not kept."""
         if self.calls is None:
             raise LookupError("this node cannot be checked: the calls of PyTorch were not kept")
         inputs = list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
@@ -122,7 +124,7 @@ class Attachment:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Tell nobody of what this thread does inside."""
+        """A context in which this thread emits no events."""
         if self.recorder is None:
             yield
             return
@@ -130,7 +132,7 @@ class Attachment:
             yield
 
     def _start(self) -> None:
-        """Begin, now that PyTorch is there. Where that fails, the program runs on unrecorded."""
+        """Begin to record the imported PyTorch. If that fails, the program runs on unrecorded."""
         try:
             import torch
 

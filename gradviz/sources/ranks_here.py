@@ -1,4 +1,4 @@
-"""Which rank a process is, and where its trace is."""
+"""The rank of this process, and the path of its trace."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import platform
 import re
 from pathlib import Path
 
-# What starts several processes tells each its rank, and how many there are. The number of tasks of a Slurm step is set
-# in what `srun` starts alone: the script of a job has a rank, too, and is one process. Lightning tells the local rank.
+# Launchers give each process its rank and the number of ranks in these variables. For Slurm, the number of tasks
+# of a step is used, which only `srun` sets: the script of a job has a rank, too, and is one process. Lightning sets
+# only the local rank.
 RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -20,7 +21,8 @@ _PLACES = re.compile(r"\{(rank|host)\}")
 
 
 def rank_meta() -> dict[str, str]:
-    """Which of several processes this is, by what started them: the first that says a rank decides."""
+    """The rank of this process and the number of ranks, from the first variable above that is set; empty for a single
+    process."""
     for rank_variable, world_variable in RANKS:
         rank, world = os.environ.get(rank_variable, ""), os.environ.get(world_variable, "1")
         if rank.isdigit() and (rank_variable != "LOCAL_RANK" or os.environ.get("NODE_RANK", "0") == "0"):
@@ -29,13 +31,13 @@ def rank_meta() -> dict[str, str]:
 
 
 def of_this_rank(trace: Path | str) -> Path:
-    """The trace of this process: under `torchrun` each of several writes its own, `NAME.rank0.gradviz`; or the rank and
-    the host are where the name has `{rank}` and `{host}`."""
+    """The trace of this process. Under `torchrun` each process writes its own, `NAME.rank0.gradviz`. If the name has
+    `{rank}` or `{host}`, the rank and the host are inserted there instead."""
     return of_rank(trace, rank_meta().get("rank"))
 
 
 def of_rank(trace: Path | str, rank: str | None) -> Path:
-    """The trace of a rank, None where there is one process."""
+    """The trace of a rank; `rank` is None for a single process."""
     path = Path(trace)
     if _PLACES.search(path.name):
         texts = {"rank": rank or "0", "host": platform.node()}

@@ -1,4 +1,4 @@
-"""Recording a block of a program: `with gradviz.record("run.gradviz"):`."""
+"""Records a block of a program: `with gradviz.record("run.gradviz"):`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _recording: list[record] = []
 
 
 def _before_fork() -> None:
-    """Let a commit end first: a child must not inherit the file in the middle of one. And let our threads end: Python
-    warns of a fork beside threads."""
+    """Wait for a commit to end: a child must not inherit the file in the middle of a commit. Also end our threads:
+    Python warns of a fork beside threads."""
     background.pause_all()
     for running in _recording:
         if running.recorder is not None:
@@ -53,7 +53,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """A child goes on without a recorder: the file is its parent's."""
+    """Stop recording in a child: the file belongs to its parent."""
     background.forget_all()
     for running in _recording:
         running.abandon()
@@ -112,7 +112,7 @@ class record:
         self.check_functions, self.profile, self.histograms = check_functions, profile, histograms
         self.source = source
         self.say = say
-        self.failure: BaseException | None = None  # why the recording ended before the block
+        self.failure: BaseException | None = None  # the error that ended the recording before the block ended
         self.in_scope: InScope | None = None
         self.sites = sites
         self.meta = meta
@@ -123,8 +123,8 @@ class record:
         self.error: BaseException | None = None
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """A function whose calls are recorded; what it calls itself belongs to the call that is recorded. Raises
-        TypeError for one that is a coroutine or a generator: its body runs later."""
+        """A function whose calls are recorded. A recorded call that calls the function again records both as one.
+        Raises TypeError for a coroutine or generator function: its body runs later."""
         if not callable(function) or iscoroutinefunction(function) or isgeneratorfunction(function):
             raise TypeError(f"record decorates a plain function, not {function!r}")
 
@@ -144,7 +144,7 @@ class record:
         return None if found is None or found.entered else tuple(found.seen)
 
     def ended_by(self, error: BaseException | None) -> None:
-        """Note an exception that ended the run and was dealt with inside the block."""
+        """Note an exception that ended the run and was handled inside the block."""
         self.error = error
 
     def __enter__(self) -> record:
@@ -193,8 +193,8 @@ class record:
         return self
 
     def up_to_here(self, tensor: Any) -> Numbers | None:
-        """The numbers of a recording that is under way, which is now in its file up to here; None if a tensor is not in
-        it, or the file could not be written, of which the recording tells by itself."""
+        """The numbers of a recording under way, after writing the file up to now; None if `tensor` is not in the
+        recording, or the file could not be written, which the recording reports itself."""
         numbers = numbers_now(self.engine, self.attachment)
         if self.recorder is None or not numbers.of(tensor):
             return None
@@ -206,7 +206,7 @@ class record:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Record nothing of what this thread does inside: a debugger asks the paused program something."""
+        """A context in which this thread records nothing: a debugger evaluates something in the paused program."""
         with ExitStack() as stack:
             stack.enter_context(self.engine.quiet())
             if self.attachment is not None:
@@ -216,8 +216,8 @@ class record:
     def forward_of(
         self, op: OpRan, node: int, alone: bool
     ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-        """What an op computed that made a node, as a function of its inputs that are tensors, arrays to arrays. `alone`
-        says that it made no other node. Raises LookupError, with the reason, if it cannot run again."""
+        """The function that the op which made a node computed, from its tensor inputs, arrays to arrays. `alone`
+        means that the op made no other node. Raises LookupError, with the reason, if the op cannot run again."""
         if self.attachment is not None and self.attachment.recorder is not None:
             return self.attachment.forward_of(op)
         from gradviz.sources.rerun_op import forward_of
@@ -225,14 +225,14 @@ class record:
         return forward_of(op, node, alone)
 
     def _torch_began(self) -> None:
-        """Note which engine it is."""
+        """Note in the file that the engine is PyTorch."""
         import torch
 
         if self.recorder is not None:
             self.recorder.note(engine="torch", torch=torch.__version__)
 
     def _torch_failed(self, line: str) -> None:
-        """PyTorch cannot be recorded, or no longer: say so once, to the user and in the file."""
+        """Report that PyTorch cannot be recorded, or no longer: once, to the user and in the file."""
         if self.recorder is not None:
             self.recorder.note(stopped=f"{line}; complete up to event {self.recorder.count}")
             with suppress(Exception):  # there may be no stderr
@@ -260,12 +260,12 @@ class record:
             error.with_traceback(without_our_frames(error.__traceback__))
 
     def _note_left_out(self, count: int) -> None:
-        """Note that values had no device memory, if any had none."""
+        """Note how many values were left out for lack of device memory, if there were any."""
         if count and self.recorder is not None:
             self.recorder.note(left_out=str(count))
 
     def _tell_of(self, error: BaseException | None) -> None:
-        """Tell of the error that ends the program, unless it was told of in the backward pass that raised it."""
+        """Record the error that ends the program, unless the backward pass that raised it has recorded it."""
         recorder = self.recorder
         if recorder is None or not isinstance(error, Exception):
             return
@@ -284,8 +284,8 @@ class record:
 
 
 def where_recorded(tensor: Any) -> tuple[Path, Numbers] | None:
-    """The file that a tensor at hand was recorded in, and the numbers of tensors there: of the newest recording that
-    knows it. None if there is none."""
+    """The file that a tensor at hand was recorded in, and the tensor numbers of that recording: the newest that has
+    the tensor. None if there is none."""
     for running in reversed(_recording):
         if (numbers := running.up_to_here(tensor)) is not None:
             return running.path, numbers
@@ -293,7 +293,7 @@ def where_recorded(tensor: Any) -> tuple[Path, Numbers] | None:
 
 
 def run_meta() -> dict[str, str]:
-    """What a trace says of the run as it begins."""
+    """The metadata that a trace has when the run begins."""
     from gradviz.version import __version__
 
     return {
@@ -308,13 +308,13 @@ def run_meta() -> dict[str, str]:
 
 
 def _rank_and_host() -> dict[str, str]:
-    """Which of several processes this is, and on which machine; nothing of one process."""
+    """The rank of this process and its machine; empty for a single process."""
     told = rank_meta()
     return {**told, "host": platform.node()} if told else {}
 
 
 def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:
-    """What a trace says of how the run ended; `names` are what files are called, by their paths."""
+    """The metadata about how the run ended; `names` are the displayed names of files, by their paths."""
     if error is None:
         return {"ended": "ok"}
     if isinstance(error, SystemExit):

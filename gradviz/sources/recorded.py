@@ -1,4 +1,4 @@
-"""Where a tensor at hand was recorded: in which file, and by which number. Nothing here keeps a tensor alive."""
+"""The file in which a tensor at hand was recorded, and its number there. Nothing here keeps a tensor alive."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_MOST = 4  # recordings that have ended
+_MOST = 4  # recordings that have ended and are remembered
 
 
 class Numbers(NamedTuple):
-    """The numbers of the tensors of one recording: of gradviz's engine those in a range, of PyTorch by identity."""
+    """The numbers of the tensors of one recording: a range for gradviz's engine, by identity for PyTorch."""
 
     first: int
     end: int
     of_torch: dict[int, tuple[weakref.ref[Any], int]]
 
     def of(self, tensor: Any) -> int:
-        """The number of a tensor of either engine, 0 if it was not recorded."""
+        """The number of a tensor of either engine; 0 if it was not recorded."""
         found, number = self.of_torch.get(id(tensor), (None, 0))
         if found is not None and found() is tensor:
             return number
@@ -40,7 +40,7 @@ _ended: OrderedDict[Path, _Ended] = OrderedDict()
 
 
 def numbers_now(engine: Any, of_torch: Any) -> Numbers:
-    """The numbers that a recording has given until now, by its attachments to both engines."""
+    """The numbers that a recording has given until now; the arguments are its attachments to both engines."""
     first = end = 0
     if engine.began:
         from gradviz.engine.core.state import state
@@ -54,8 +54,8 @@ def numbers_now(engine: Any, of_torch: Any) -> Numbers:
 
 
 def remember(path: Path, numbers: Numbers) -> None:
-    """Remember the tensors of a recording that has ended, of the last few recordings. The path is absolute: the program
-    may have changed its directory."""
+    """Remember the tensors of a recording that has ended; only the last few recordings are kept. The path has to be
+    absolute: the program may have changed its directory."""
     stamp = _stamp(path)
     _ended.pop(path, None)
     if stamp is not None:
@@ -65,8 +65,8 @@ def remember(path: Path, numbers: Numbers) -> None:
 
 
 def in_an_ended(tensor: Any) -> tuple[Path, Numbers] | None:
-    """The file and the numbers of the newest recording with a tensor that has ended; None if there is none, or the file
-    is no longer what was written."""
+    """The file and the numbers of the newest ended recording that has a tensor; None if there is none, or the file
+    has changed since."""
     for path, (numbers, stamp) in reversed(_ended.items()):
         if numbers.of(tensor) and _stamp(path) == stamp:
             return path, numbers
@@ -74,7 +74,7 @@ def in_an_ended(tensor: Any) -> tuple[Path, Numbers] | None:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells a file from one that was written over it later; None if there is no file."""
+    """The stamp of a file, which changes when the file is overwritten; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -21,8 +21,8 @@ Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
-    """What an op computed that made node `number`, as a function of its inputs that are tensors. `alone` says that it
-    made no other node. Raises LookupError, with the reason, if it cannot run again."""
+    """The op that made node `number`, as a function of its tensor inputs. `alone` means that the op made no other
+    node. Raises LookupError, with the reason, if it cannot run again."""
     node: Any = next(
         (one for one in gc.get_objects() if isinstance(one, Node) and one.number == number), None
     )
@@ -60,7 +60,7 @@ def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
 
 
 def _of_these(op: Op, inputs: Sequence[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of an op for other inputs: a normalization was given the mean and variance of its own."""
+    """The arguments of an op for other inputs: a normalization gets the mean and variance of the new inputs."""
     if not {"view", "axes", "eps", "stats"} <= set(op.args):
         return args
     known = dict(zip(op.args, args, strict=True))
@@ -69,7 +69,8 @@ def _of_these(op: Op, inputs: Sequence[Any], args: tuple[Any, ...]) -> tuple[Any
 
 
 def _constants(node: Any, op: OpRan) -> list[Any]:
-    """The inputs that are numbers: as the node saved them, else as the event tells them."""
+    """The inputs that are numbers, None for tensors: from the node's saved values, otherwise from the event's
+    text."""
     saved = [getattr(node, slot, None) for slot in ("x", "y")]
     found: list[Any] = []
     for place, tensor in enumerate(op.inputs):

@@ -1,4 +1,4 @@
-"""Running a script as `python` would, under a recorder."""
+"""Runs a script as `python` would, under a recorder."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ __all__ = [
 
 
 _OURS = __name__.partition(".")[0]
-_FEW_OBJECTS = 100_000  # that a script may have made before it imports PyTorch
+_FEW_OBJECTS = 100_000  # the most objects that a script may have made before it imports PyTorch
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: its exit status, and the exception that ended it or None. If the scope to record was never
-    entered, `others` are the names of some that were. If the recording ended before the script, because it could not be
-    written, it is `lost`."""
+    """The end of a script: its exit status, and the exception that ended it or None. If the scope to record was never
+    entered, `others` are the names of some scopes that were. `lost` means that the recording ended before the script,
+    because it could not be written."""
 
     status: int
     error: BaseException | None
@@ -59,27 +59,27 @@ class Outcome:
 
 
 class Companion(Protocol):
-    """Who goes along with a run: a debugger."""
+    """A debugger that accompanies a run."""
 
     def began(self, recording: Any) -> None:
         """The `record` has begun."""
 
     def listener(self, recorder: Recorder) -> Listener:
-        """Whom the engine is to tell in the recorder's place."""
+        """The listener that the engine is given instead of the recorder."""
 
     def failed(self, error: BaseException) -> None:
         """An exception has left the script, and is about to be printed."""
 
 
 class Running:
-    """A script that runs, and is recorded into `trace`: what it does with gradviz's engine and with PyTorch.
+    """A script that runs and is recorded into `trace`: its use of gradviz's engine and of PyTorch.
 
     `engine` decides which module `import torch` returns: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch
     where it is installed. A `stopper` may end the script. `say` takes a line for the user. `printed` keeps what the
     script prints. The other settings are those of `record`.
 
-    `begin()`, `execute(running)`, `ended()`, `end()` follow one another. Raises ScriptError and OSError where nothing
-    can be run or written."""
+    Call `begin()`, `execute(running)`, `ended()` and `end()` in this order. Raises ScriptError if the script cannot
+    be run, OSError if the trace cannot be written."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Running:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this is a copy of the process, made by `fork`: what is recorded is the other's."""
+        """Whether this process is a copy, made by `fork`: the recording belongs to the original."""
         return getpid() != self.process
 
     def begin(self) -> None:
@@ -156,7 +156,7 @@ class Running:
             self.tap.begin()
         if self.companion is not None:
             self.companion.began(self.recording)
-        gc.freeze()  # what we have loaded is not looked through each time that the script's garbage is
+        gc.freeze()  # exempts what we have loaded from each collection of the script's garbage
         self.loading.begin()
 
     def _tell_of_engine(self) -> None:
@@ -167,7 +167,7 @@ class Running:
             )
 
     def __enter__(self) -> None:
-        """The script's own code runs in this block. Exceptions of it are kept."""
+        """Begin a block that runs the script's own code. Its exceptions are kept."""
         self.stopper.begin()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
@@ -176,7 +176,7 @@ class Running:
         return True
 
     def ended(self) -> None:
-        """The script's own code has ended: print what left it, as the interpreter would."""
+        """After the script's own code has ended: print the exception that left it, as the interpreter would."""
         if self.error is not None:
             self._report()
         if self.target.imported is None:  # as the interpreter does
@@ -190,18 +190,19 @@ class Running:
         self.error = report(self.error)
 
     def wait(self, ends_the_process: bool, waits: bool = True) -> None:
-        """Wait for the script's threads; if the process ends with it, do all that comes before modules are gone."""
+        """Wait for the script's threads. If the process ends with the script, also do all that the interpreter does
+        before it removes the modules."""
         with self.stopper:
             try:
                 if ends_the_process:
                     shut_down(waits)
                 elif self.error is None:
                     wait_for_threads()
-            except SystemExit as error:  # of the stopper's
+            except SystemExit as error:  # raised by the stopper
                 self.error = error
 
     def end(self) -> Outcome:
-        """Record no longer."""
+        """Stop recording."""
         self.loading.end()
         if self.tap is not None:
             self.tap.end()
@@ -216,9 +217,9 @@ class Running:
 
 @contextmanager
 def _looked_through_no_more() -> Iterator[None]:
-    """What is made inside, the 300,000 things of PyTorch, is not looked through each time that the script's garbage is.
-    A recorder makes some more for each op, so that Python does that often. What the script has made before would go
-    with it: where that is much, or has a class of its own, all is looked through as before."""
+    """A context whose new objects, the 300,000 of PyTorch, are exempt from collections of the script's garbage. A
+    recorder makes some objects for each op, so that Python collects often. The script's earlier objects would be
+    exempt too: if they are many, or have a class of their own, nothing is exempt."""
     own = gc.get_objects()
     kinds = {id(kind): kind for kind in map(type, own)}.values()  # a class may have no hash
     is_frozen = len(own) < _FEW_OBJECTS and not any(map(_is_of_the_script, kinds))
@@ -229,19 +230,20 @@ def _looked_through_no_more() -> Iterator[None]:
 
 
 def _is_of_the_script(kind: type) -> bool:
-    """Whether a class was made by no library: its objects may have something to do when they are garbage."""
-    name: Any = type.__getattribute__(kind, "__module__")  # without what its own class makes of that
+    """Whether a class may be the script's own and not a library's: its objects may have something to do when they are
+    collected."""
+    name: Any = type.__getattribute__(kind, "__module__")  # bypasses the metaclass's own `__getattribute__`
     if type(name) is not str or name == "__main__":
         return True
     module = sys.modules.get(name)
     if name.partition(".")[0] == _OURS or not issubclass(type(module), ModuleType):
         return False
-    file = object.__getattribute__(module, "__dict__").get("__file__")  # a lazy module is not to load by this
+    file = object.__getattribute__(module, "__dict__").get("__file__")  # this must not load a lazy module
     return isinstance(file, str) and is_users(file)
 
 
 def execute(running: Running) -> None:
-    """Run the script's own code, with no frame of ours below it but this one and its callers."""
+    """Run the script's own code, with no frame of ours below it except this one and its callers."""
     with running:
         if running.target.imported is not None:
             as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined]
@@ -251,7 +253,7 @@ def execute(running: Running) -> None:
 
 
 def be_main(running: Running, owns_process: bool) -> None:
-    """Make `sys` what the script expects. A process that does nothing else keeps none of our own in it."""
+    """Set up `sys` as the script expects it. If we own the process, nothing of our own stays in `sys`."""
     target = running.target
     sys.modules["__main__"] = running.main
     sys.argv = ["-m" if target.is_module else target.name, *target.arguments]
@@ -263,30 +265,31 @@ def be_main(running: Running, owns_process: bool) -> None:
 
 
 def make_room(caller: FrameType, running: Running) -> None:
-    """Let the script recurse as deep as under `python`: the frames below it, those of `execute` and of its caller, are
-    not counted."""
+    """Let the script recurse as deep as under `python`: the frames below it, those of `execute` and of its callers,
+    are not counted."""
     frames = []
     frame: FrameType | None = caller
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
     entered = 0
-    if sys.version_info < (3, 12):  # code that is entered from C counts twice, but for the outermost
+    if sys.version_info < (3, 12):  # code entered from C counts twice, except the outermost
         entered = sum(frame.f_code.co_name == "<module>" for frame in frames[:-1])
         entered += running.target.imported is None
     sys.setrecursionlimit(sys.getrecursionlimit() + 1 + len(frames) + entered)
 
 
 def run(target: Target, trace: Path | str, **settings: Any) -> Outcome:
-    """Run a script to its end inside a program that goes on, and record it; the settings are those of Running.
+    """Run a script to its end and record it, inside a program that goes on; the settings are those of Running.
 
-    The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. What it raises is printed as
-    `python` prints it and returned. Raises ScriptError and OSError where nothing can be run or written."""
+    The script sees `__main__`, `sys.argv` and `sys.path` as under `python`. An exception that it raises is printed as
+    `python` prints it, and returned. Raises ScriptError if the script cannot be run, OSError if the trace cannot be
+    written."""
     return run_inside(Running(target, trace, **settings))
 
 
 def run_inside(running: Running) -> Outcome:
-    """As `run`, what is prepared already."""
+    """As `run`, for a script that is prepared already."""
     with restored():
         running.begin()
         try:
@@ -301,7 +304,7 @@ def run_inside(running: Running) -> Outcome:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """What a script changes of the interpreter is as before after this block."""
+    """A context after which the interpreter's state that a script changes is restored."""
     argv, path, main = sys.argv, sys.path[:], sys.modules.get("__main__")
     home = os.getcwd()
     try:
@@ -311,6 +314,6 @@ def restored() -> Iterator[None]:
         alias.uninstall()
         sys.argv, sys.path[:] = argv, path
         with suppress(OSError):  # the directory may be gone
-            os.chdir(home)  # the trace, and what is said of it, is there
+            os.chdir(home)  # the paths of the trace and of messages are relative to it
         if main is not None:
             sys.modules["__main__"] = main

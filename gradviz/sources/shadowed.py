@@ -1,7 +1,7 @@
-"""Modules that we have imported, kept apart from what a script makes of them.
+"""Keeps the modules that we have imported apart from the script's changes to them.
 
-Under `python` the script's directory comes first: of a module that it has of its own under the same name (`rich.py`,
-`queue.py`) it has to find its own. And a script may replace functions of modules that we use after it (`builtins.open`,
+Under `python` the script's directory comes first: a script that has its own module under the same name (`rich.py`,
+`queue.py`) has to find its own. A script may also replace functions of modules that we use later (`builtins.open`,
 `os.stat`)."""
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-# What the interpreter has imported before a script runs.
+# The modules that the interpreter has imported before a script runs.
 _ALWAYS = frozenset(
     """
     __future__ __main__ _collections_abc _sitebuiltins abc builtins codecs encodings genericpath gradviz io marshal
     nt ntpath os posix posixpath site stat sys time winreg zipimport
     """.split()
 )
-_own: set[str] = set()  # the names of the script's modules that are names of ours, too
-_modules: dict[str, ModuleType] = {}  # that there were before the script
+_own: set[str] = set()  # the names of the script's modules that are also names of ours
+_modules: dict[str, ModuleType] = {}  # the modules that were loaded before the script
 _path: list[str] = []
 _finders = sys.meta_path[:]
-_is_callable = callable  # also where a script has replaced it
+_is_callable = callable  # kept for the case that a script replaces it
 _contents: list[
     tuple[dict[str, Any], dict[str, Any]]
-] = []  # the names of modules as they are, and as they were
+] = []  # for each module: its present names, and its names before the script
 
 
 def set_aside(folder: str) -> None:
-    """Forget what we have imported of the names that modules in this folder have, the first of `sys.path`. Remember the
-    functions of what we have imported."""
+    """Forget our imports of names that modules in this folder have; the folder is the first of `sys.path`. Remember
+    the functions of all that we have imported."""
     _modules.update((name, module) for name, module in sys.modules.items() if name != "__main__")
     _path[:] = sys.path if sys.flags.safe_path else sys.path[1:]
     for name, module in _modules.items():
@@ -44,15 +44,15 @@ def set_aside(folder: str) -> None:
 
 
 def forget() -> None:
-    """Hold nothing any more: what only we would keep alive could not end with the interpreter."""
+    """Drop all references: objects that only we keep alive could not end with the interpreter."""
     _modules.clear()
     _contents.clear()
 
 
 class ours_again:
-    """In this block our modules have their names and their functions, and imports are not from the script's directory.
+    """A context in which our modules have their names and functions back, and imports ignore the script's directory.
 
-    It asks nothing of modules that the script may have changed before it has put them back."""
+    Nothing in modules that the script may have changed is called before they are restored."""
 
     def __enter__(self) -> None:
         self.replaced = _put_back()
@@ -74,7 +74,7 @@ class ours_again:
 
 
 def _put_back() -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Put functions that were replaced back. Returns what stood in their places."""
+    """Restore functions that were replaced. Returns the replacements."""
     replaced = []
     for names, known in _contents:
         changed = [

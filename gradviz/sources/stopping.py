@@ -1,4 +1,4 @@
-"""Ending a script that is running, from another thread."""
+"""Ends a running script from another thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATUS = 3  # the exit status of a script that was ended
 
 
 class Stopped(SystemExit):
-    """Raised in a script that is to end."""
+    """Raised in a script to end it."""
 
     def __init__(self) -> None:
         super().__init__(STATUS)
@@ -24,15 +24,15 @@ class Stopper:
     def __init__(self, looks: Callable[[bool], None] | None = None) -> None:
         self.looks = looks
         self.lock = threading.Lock()
-        self.thread = 0  # that runs the script now; 0 for none
+        self.thread = 0  # the thread that runs the script now; 0 for none
 
     def begin(self) -> None:
-        """The script runs from now on, on this thread."""
+        """Note that the script runs from now on, on this thread."""
         with self.lock:
             self.thread = threading.get_ident()
 
     def end(self) -> None:
-        """It runs no more."""
+        """Note that the script no longer runs."""
         with self.lock:
             self.thread = 0
 

@@ -1,4 +1,4 @@
-"""The tensors that calls are given and return, of PyTorch's or of an engine with its names."""
+"""The tensors among the arguments and results of calls, for PyTorch and for an engine with its names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Tensor = TypeVar("Tensor")
 
 
 def tensors_returned(result: Any, of_class: type[Tensor]) -> list[Tensor]:
-    """The tensors that a call returned: one, or those of a tuple or a list."""
+    """The tensors that a call returned: a single tensor, or those in a tuple or list."""
     if isinstance(result, of_class):
         return [result]
     found: list[Tensor] = []
@@ -19,7 +19,7 @@ def tensors_returned(result: Any, of_class: type[Tensor]) -> list[Tensor]:
 
 
 def collect(values: Iterable[Any], of_class: type[Tensor], found: list[Tensor]) -> None:
-    """Add the tensors among values to those that were found, and those of lists and tuples among them."""
+    """Add the tensors among values to `found`, including those in nested lists and tuples."""
     for value in values:
         if isinstance(value, of_class):
             found.append(value)

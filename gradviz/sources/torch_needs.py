@@ -1,4 +1,4 @@
-"""What the recorder needs of PyTorch that is no part of its public interface: versions differ in it."""
+"""The non-public parts of PyTorch that the recorder needs: versions differ in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 TESTED = "2.5.1 to 2.14.1"
-# The attributes of nodes are given with one class of nodes that has them.
+# The attributes of nodes are listed under one class of nodes that has them.
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction
     _C.DispatchKey.CompositeImplicitAutograd _C.TensorBase _C._FunctionBase _C._current_autograd_node
@@ -29,12 +29,12 @@ NEEDED = """
 
 
 def missing(torch: Any) -> str:
-    """The first of these that a PyTorch lacks; empty where it has all."""
+    """The first needed name that this PyTorch lacks; empty if it has all."""
     return next((f"torch.{path}" for path in NEEDED if optional(torch, path) is None), "")
 
 
 def optional(torch: Any, path: str) -> Any:
-    """What PyTorch has by that name, None where this version has nothing. Imports nothing."""
+    """The object of PyTorch with this dotted name; None if this version has none. Imports nothing."""
     found, known = torch, "torch"
     for part in path.split("."):
         known += f".{part}"

@@ -1,9 +1,9 @@
-"""Runs a plan of `gradviz.replay` on the library that was recorded: on PyTorch, or on gradviz's engine, which has its
-names, and takes its place where it is not installed.
+"""Runs a plan of `gradviz.replay` on the library that was recorded, PyTorch or gradviz's engine. Where PyTorch is not
+installed, the engine takes its place.
 
-A trace may come from anybody. It names the functions: only those of the closed table are called. Its arguments are
-numbers, names of dtypes and devices, and tensors, all decoded here by hand. What it makes PyTorch compute is limited in
-memory (where the system can) and in time."""
+A trace may come from anybody. It names the functions: only functions in the closed table are called. Its arguments
+are numbers, names of dtypes and devices, and tensors, all decoded here by hand. The memory of its computations is
+limited (where the system can), and so is the time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from gradviz.system.memory_limit import limited_memory
 if TYPE_CHECKING:
     import torch
 
-_SECONDS = 600.0  # between calls: one that has begun is not interrupted
+_SECONDS = 600.0  # checked between calls: a call that has begun is not interrupted
 _WIDENING = {"float16", "bfloat16", "float32", "float64"}
 _TO_FLOAT = ("Tensor.float", "Tensor.half", "Tensor.bfloat16", "Tensor.double")
-# What PyTorch raises of arguments that do not fit together.
+# The errors that PyTorch raises for arguments that do not fit together.
 _REFUSALS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RuntimeError,
     TypeError, ValueError,
@@ -42,8 +42,8 @@ _REFUSALS = (
 
 
 class TorchRunner:
-    """PyTorch as a `Runner`, or gradviz's engine, for passes of `its_own` and where PyTorch is not installed. `place`
-    turns the site of a call into words for a message, as `, line 12`."""
+    """PyTorch as a `Runner`. gradviz's engine replaces it for passes of `its_own`, and where PyTorch is not
+    installed. `place` turns the site of a call into words for a message, as `, line 12`."""
 
     def __init__(self, place: Any = lambda site: "", its_own: bool = False) -> None:
         self.is_pytorch = is_installed() and not its_own
@@ -61,32 +61,32 @@ class TorchRunner:
         self.place = place
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
-        """Run a plan. Raises ReplayError where a call fails, or is none of the table's."""
+        """Run a plan. Raises ReplayError if a call fails, or is not in the table."""
         with self.alone():
             return Replay(self, plan, edits, graph).outcome()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, memory is limited, and neither random numbers nor settings of this process change."""
+        """A context in which memory is limited, and neither random numbers nor settings of this process change."""
         before = self.torch.get_default_dtype()
         with ExitStack() as stack:
             stack.enter_context(limited_memory())
             stack.enter_context(self.torch.random.fork_rng())
             stack.enter_context(self.torch.enable_grad())
             stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # the program has had them
+            warnings.simplefilter("ignore")  # the program has already shown them
             stack.callback(self.torch.set_default_dtype, before)
             yield
 
     def dtype(self, name: str) -> torch.dtype:
-        """A dtype by its name. Raises ReplayError where there is none."""
+        """A dtype by its name. Raises ReplayError if there is none."""
         found: Any = getattr(self.torch, name, None)
         if not isinstance(found, self.torch.dtype):
             raise ReplayError("there is no dtype of that name: the trace is damaged")
         return found
 
     def device(self, name: str) -> torch.device:
-        """A device by its name; the CPU in place of one that is not here."""
+        """A device by its name; the CPU in place of a device that is not here."""
         torch = self.torch
         try:
             found = torch.device(name)
@@ -100,12 +100,12 @@ class TorchRunner:
         return found if is_here else torch.device("cpu")
 
     def array_of(self, tensor: torch.Tensor) -> np.ndarray:
-        """The elements of a tensor; those of dtypes that NumPy has not as float32."""
+        """The elements of a tensor; float32 for dtypes that NumPy does not have."""
         plain = tensor.detach().cpu()
         return (self._in_numpys_way(plain) if self.is_pytorch else plain).numpy().copy()
 
     def _in_numpys_way(self, plain: torch.Tensor) -> torch.Tensor:
-        """A tensor of PyTorch's as NumPy can have it."""
+        """A PyTorch tensor in a form that NumPy supports."""
         if plain.layout is not self.torch.strided:
             plain = plain.to_dense()
         if plain._is_zerotensor():  # a gradient of zeros for which PyTorch has no memory
@@ -115,12 +115,13 @@ class TorchRunner:
 
 
 def runner_of(query: Query, place: Any = lambda site: "") -> TorchRunner:
-    """What runs the passes of a trace again."""
+    """The runner that runs the passes of a trace again."""
     return TorchRunner(place, query.trace.meta.get("engine") != "torch")
 
 
 class Replay:
-    """One run of a plan: `tensors` are all that it has, by number, `leaves` those whose gradients are asked for."""
+    """One run of a plan: `tensors` are all tensors so far, by number; `leaves` are those whose gradients are
+    computed."""
 
     def __init__(self, runner: TorchRunner, plan: Plan, edits: Edits, graph: Graph | None) -> None:
         self.runner, self.plan, self.edits, self.graph = runner, plan, edits, graph
@@ -134,7 +135,7 @@ class Replay:
         self.nodes: dict[int, Flowed] = {}
 
     def outcome(self) -> Outcome:
-        """What the plan gives."""
+        """The results of the plan."""
         self.make_calls()
         roots = [self.tensor(number) for number in self.plan.roots]
         if self.edits.sample is not None and self.edits.loss is not None:
@@ -149,7 +150,7 @@ class Replay:
         return Outcome(values, gradients, self.checksums, self.small, self.made, self.nodes)
 
     def make_calls(self) -> None:
-        """Make the calls of the plan, with what enters them."""
+        """Make the calls of the plan, with their inputs."""
         with ExitStack() as contexts:
             context = ""
             for step in self.plan.steps:
@@ -166,7 +167,7 @@ class Replay:
                 self.call(step)
 
     def _context(self, call: Call) -> str:
-        """What a call is to depend on besides its arguments."""
+        """The state that a call has to depend on besides its arguments."""
         parts = call.context.split()
         return " ".join(
             part for part in parts if part != WITHOUT_GRAD or call.event not in self.edits.with_grad
@@ -175,7 +176,7 @@ class Replay:
     # --- inputs
 
     def _enter(self, step: Input) -> None:
-        """Put a value that was kept, or what is to be in its place, among the tensors."""
+        """Add a kept value, or its edited replacement, to the tensors."""
         value = step.value
         array = self.edits.values.get(step.tensor, value.array)
         assert array is not None
@@ -195,7 +196,7 @@ class Replay:
     # --- calls
 
     def call(self, call: Call) -> None:
-        """Make a call, and note what it gives."""
+        """Make a call, and note its results."""
         if call.event in self.edits.without:
             for number in call.outputs:
                 self.tensors[number] = self.tensor(call.inputs[0])
@@ -228,7 +229,7 @@ class Replay:
             raise self.refused(call, f"cannot be called: {_first_line(error)}") from error
 
     def _random_result(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What a call gives with the random numbers that it had."""
+        """The result of a call with the random numbers that it had."""
         state = self.torch.from_numpy(np.array(call.generator, np.uint8))
         device = self.tensor(call.inputs[0]).device
         set_state = (
@@ -252,7 +253,7 @@ class Replay:
         return result
 
     def _widened_dropout(self, call: Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A dropout in another dtype than it was recorded in, of the same elements."""
+        """A dropout in another dtype than the recorded one, which drops the same elements."""
         x = args[0] if args else kwargs["input"]
         ones = self.torch.ones_like(x, dtype=self.runner.dtype(call.dtype), requires_grad=False)
         rest = {key: part for key, part in kwargs.items() if key not in ("input", "inplace")}
@@ -264,7 +265,7 @@ class Replay:
         return x * (kept != 0) / (1 - share) if share < 1 else x * 0
 
     def _note(self, call: Call) -> None:
-        """Note what a call made, so that it can be compared with what was recorded."""
+        """Note the results of a call, to be compared with the recording."""
         found = 0
         for number in dict.fromkeys((*call.outputs, *call.written)):
             tensor = self.tensors.get(number)
@@ -283,8 +284,8 @@ class Replay:
     def gradients(
         self, roots: Sequence[torch.Tensor], starts: Sequence[torch.Tensor | None], retain_graph: bool = False
     ) -> dict[int, torch.Tensor | None]:
-        """The gradients of the leaves, from roots. A leaf that entered at several versions gets the sum, as from
-        PyTorch. Raises ReplayError where that is impossible."""
+        """The gradients of the leaves, from roots. A leaf that entered at several versions gets the sum, as in
+        PyTorch. Raises ReplayError if they cannot be computed."""
         if not any(root.requires_grad for root in roots):
             raise ReplayError(
                 "the loss leads to nothing that requires a gradient: no backward pass is possible"
@@ -303,14 +304,14 @@ class Replay:
         return gradients
 
     def starts(self, roots: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The gradients that the pass begins with at its roots."""
+        """The initial gradients of the pass at its roots."""
         return [
             None if start is None else self.torch.from_numpy(np.array(start)).to(root.device, root.dtype)
             for start, root in zip(self.plan.starts, roots, strict=True)
         ]
 
     def _watch(self, graph: Graph, roots: Sequence[torch.Tensor]) -> None:
-        """Keep the gradients at the nodes that are those of the recording: both graphs are walked side by side."""
+        """Keep the gradients at the nodes that the recording has: both graphs are walked side by side."""
         waiting = list(zip(graph.roots, [root.grad_fn for root in roots], strict=True))
         seen = set()
         while waiting:
@@ -334,14 +335,14 @@ class Replay:
     # --- arguments
 
     def tensor(self, number: int) -> torch.Tensor:
-        """A tensor by its number. Raises ReplayError for one that is none."""
+        """A tensor by its number. Raises ReplayError if there is none."""
         try:
             return self.tensors[number]
         except KeyError:
             raise ReplayError(f"t{number} is missing: the trace is damaged") from None
 
     def value(self, tree: Any, call: Call) -> Any:
-        """What a part of the arguments stands for. Raises ReplayError for what is none of the forms."""
+        """The value of a part of the arguments. Raises ReplayError for a part of unknown form."""
         kind, of = argument_of(tree, call)
         if kind == "plain":
             number, tensor = self.edits.numbers.get(call.event, (None, 0))
@@ -366,7 +367,7 @@ class Replay:
         return found
 
     def _begin_context(self, contexts: ExitStack, context: str) -> None:
-        """Set what calls depend on besides their arguments: autocast, default dtype."""
+        """Set the state that calls depend on besides their arguments: autocast, default dtype."""
         self.torch.set_default_dtype(self.torch.float32)
         for part in context.split():
             if part == WITHOUT_GRAD:
@@ -380,7 +381,7 @@ class Replay:
                 contexts.enter_context(self.torch.autocast(self.runner.device(key).type, dtype))
 
     def refused(self, call: Call, why: str) -> ReplayError:
-        """The error that says of a call, and where it is, why the plan cannot run."""
+        """The error with the reason why the plan cannot run, with the call and its place."""
         return ReplayError(f"{call.function}{self.runner.place(call.site)} {why}")
 
 

@@ -1,4 +1,4 @@
-"""Tells the terms of a loss apart on PyTorch, or on gradviz's engine: see gradviz.replay.samples."""
+"""Separates the terms of a loss on PyTorch, or on gradviz's engine: see gradviz.replay.samples."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ _SKIPPED = (_OURS, "<gradviz>")
 _RECORDERS = tuple(
     os.path.join(_OURS, name) for name in ("sources", "cli", "debug", "tracefile", "events", "__main__.py")
 )
-_RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # whose frame is below the script's
+_RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # its frame is below the script's
 HANDED_ON = (
     "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
 )
 _Entry = TypeVar("_Entry")
 _Positions = tuple[FrameType, Any]
 _stacks: Any = traceback.StackSummary
-_EXTRACT = "_extract_from_extended_frame_gen"  # which all of `traceback` that shows frames goes through
+_EXTRACT = "_extract_from_extended_frame_gen"  # all functions of `traceback` that show frames use it
 
 
 def has_our_frames(trace: TracebackType | None) -> bool:
@@ -37,7 +37,7 @@ def has_our_frames(trace: TracebackType | None) -> bool:
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame of the script on, without gradviz's."""
+    """The traceback from the first frame of the script on, without gradviz's frames."""
     entries = []
     while trace is not None:
         entries.append(trace)
@@ -49,7 +49,7 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def clean_chain(error: BaseException) -> None:
-    """Take gradviz's frames out of an exception, and out of those that it came from."""
+    """Remove gradviz's frames from an exception, and from its causes and contexts."""
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -63,9 +63,9 @@ def clean_chain(error: BaseException) -> None:
 def _without_ours(
     found: Sequence[_Entry], frame_of: Callable[[_Entry], FrameType], ours: Any
 ) -> list[_Entry]:
-    """What the program's own frames are, of what is found from the outermost to the innermost, without those of files
-    that begin with `ours`, and without what is below the script. Where PyTorch handed a call on to us and we made it
-    again, it stands there once."""
+    """The program's own frames among `found`, which goes from the outermost to the innermost: without frames of files
+    that begin with `ours`, and without all below the script. A call that PyTorch handed on to us, and that we made
+    again, appears once."""
     kept: list[_Entry] = []
     for entry in found:
         code = frame_of(entry).f_code
@@ -79,15 +79,15 @@ def _without_ours(
 
 
 class Hiding:
-    """While a recording goes on, `traceback` and what uses it show a program the frames that it has without us. Those
-    of gradviz's engine are the program's: it called them."""
+    """Makes `traceback` and its users show a program's frames as without us, while a recording goes on. Frames of
+    gradviz's engine count as the program's: it called them."""
 
     def __init__(self) -> None:
         self.users = 0
         self.extract: Any = None
 
     def begin(self) -> None:
-        """From now on, until `end` has been called as often."""
+        """Begin to hide frames, until `end` has been called as often as `begin`."""
         self.users += 1
         if self.users > 1 or _EXTRACT not in vars(_stacks):
             return
@@ -100,7 +100,7 @@ class Hiding:
         setattr(_stacks, _EXTRACT, classmethod(extracted))
 
     def end(self) -> None:
-        """Show what there is."""
+        """Show all frames again, after the last call."""
         self.users -= 1
         if not self.users and self.extract is not None:
             setattr(_stacks, _EXTRACT, self.extract)
@@ -110,7 +110,7 @@ hiding = Hiding()
 
 
 def _the_programs(found: list[_Positions]) -> list[_Positions]:
-    """Frames with their positions, in the order in which they came, without ours."""
+    """Frames with their positions, in their order, without ours."""
     if not any(_is_the_recorders(frame) for frame, _ in found):
         return found
     inwards = not any(frame.f_back is after for (frame, _), (after, _) in pairwise(found))
@@ -124,7 +124,7 @@ def _is_the_recorders(frame: FrameType) -> bool:
 
 
 def fault(error: Exception) -> str:
-    """What to say of an exception that is gradviz's own fault, in one line."""
+    """A one-line message for an exception that is gradviz's own fault."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Python imports this as it starts a process of a program that runs under `gradviz trace --ranks`."""
+"""Python imports this file when a program under `gradviz trace --ranks` starts a process."""
 
 import importlib
 import os
@@ -6,7 +6,7 @@ import sys
 
 
 def _begin() -> None:
-    """Run the `sitecustomize` that would have been found without this one, and begin to record the process."""
+    """Run the `sitecustomize` that this file hides, and begin to record the process."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     del sys.modules["sitecustomize"]

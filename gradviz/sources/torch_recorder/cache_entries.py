@@ -1,4 +1,4 @@
-"""What is kept of a call for the next one at its place: an entry of the inline cache."""
+"""The entries of the inline cache: what is kept of a call for the next call at its place."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
 from gradviz.sources.torch_recorder.saved_again import Plan, plan_of
 
-_MOST_NODES = 8  # of one call
+_MOST_NODES = 8  # the most nodes of one call
 _INNER = re.compile(f"{RAW}result[1-9][0-9]*")
-TENSOR: Any = object()  # stands for a tensor among the arguments of an entry
+TENSOR: Any = object()  # marks a tensor among the arguments of an entry
 
 
 class Made(NamedTuple):
-    """A node that a call made: its type, its name, how many edges it has, its rule, and the attributes that hold what
-    it saved."""
+    """A node that a call made: its type, its name, the number of its edges, its rule, and the attributes that hold
+    its saved tensors."""
 
     type: type
     name: str
@@ -37,12 +37,12 @@ class Made(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What followed the call at a place. `given` are its arguments, with `TENSOR` in the place of tensors, `labels`
-    the names of the last of them. `absent` is where an operand that is no tensor stands among the inputs; `node` is
-    the type of the node that the call made, `edges` how many edges that has. A call that returned `returned`, and not
-    one tensor, or that made several nodes, has in `nodes` all of them, the oldest first. One that `is_in_place` wrote
-    over its first input and made no node. `plan` says which tensors its node saved, where that is sure. `code` is kept
-    alive: places are known by its address."""
+    """The results of the last call at a place. `given` are its arguments, with `TENSOR` in place of tensors; `labels`
+    are the names of the last of them. `absent` is the position among the inputs of an operand that is not a tensor.
+    `node` is the type of the node that the call made, `edges` the number of its edges. If the call did not return one
+    tensor but `returned`, or made several nodes, `nodes` has all of them, the oldest first. A call that `is_in_place`
+    wrote to its first input and made no node. `plan` gives the tensors that its node saved, if they are certain.
+    `code` is kept alive because places are known by its address."""
 
     code: CodeType
     given: tuple[Any, ...]
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
     node: type
     node_name: str
     edges: int
-    saved: tuple[str, ...]  # the attributes of the node that hold what it saved
+    saved: tuple[str, ...]  # the attributes of the node that hold its saved tensors
     returned: type
     nodes: tuple[Made, ...] | None
     is_in_place: bool
@@ -67,7 +67,7 @@ _NO_NODE = Made(type(None), "", 0, NO_RULE, ())
 
 
 class Entries:
-    """Makes entries of calls that have been told of."""
+    """Makes entries of calls that have been emitted."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -76,7 +76,7 @@ class Entries:
         self, func: Any, name: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], result: Any,
         code: CodeType,
     ) -> Entry | None:  # fmt: skip
-        """What followed a call; None where the next one of its place has to go the long way in any case."""
+        """The entry for a call; None if the next call at its place has to go the long way in any case."""
         given, outputs, op = _given(args, kwargs), plain_outputs(result), name
         if given is None or not inputs or not outputs or len(inputs) != given.count(TENSOR):
             return None
@@ -84,7 +84,7 @@ class Entries:
         if not is_in_place and len({*map(id, inputs), *map(id, outputs)}) < len(set(map(id, inputs))) + len(
             outputs
         ):
-            return None  # it returns a tensor that it was given, or one twice
+            return None  # it returns one of its arguments, or one tensor twice
         dimensions = None
         if op in ("matmul", "linear"):
             dimensions = tuple([tensor.ndim for tensor in inputs])
@@ -110,7 +110,7 @@ class Entries:
     def _plan(
         self, func: Any, name: str, inputs: Sequence[torch.Tensor], result: Any, names: Sequence[str]
     ) -> Plan | None:
-        """Which tensors the one node of a call saved, if the next one saves the same."""
+        """The plan of the tensors that the one node of a call saved; None if the next call may save others."""
         fn, tensors = grad_fn_of(result), (*inputs, result)
         numbers = [self.identity.number_of(tensor) for tensor in tensors]
         return plan_of(func, name, inputs, numbers, fn, self.identity.saved.flat(fn, names, tensors))
@@ -118,7 +118,7 @@ class Entries:
     def _made(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], rule: Rule
     ) -> tuple[Made, ...] | None:
-        """The nodes that an op of this rule has made, the oldest first; None where they cannot be known again."""
+        """The nodes that an op with this rule has made, the oldest first; None if they cannot be recognised again."""
         before = {fn for tensor in inputs if (fn := grad_fn_of(tensor)) is not None}
         stack = [fn for output in outputs if (fn := grad_fn_of(output)) is not None]
         found: set[Any] = set()
@@ -131,7 +131,7 @@ class Entries:
         records = {fn: fn.metadata.get(self.identity.key) for fn in found}
         if len(found) > _MOST_NODES or not all(
             record is not None and record.name == type(fn).__name__ for fn, record in records.items()
-        ):  # a type that nodes of several names have
+        ):  # one type stands for nodes with several names
             return None
         made = []
         for fn in sorted(found, key=lambda fn: records[fn].number):
@@ -142,8 +142,8 @@ class Entries:
         return tuple(made)
 
     def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
-        """The names under which a node of an op with one result saves tensors that somebody may know: not its inner
-        results, such as the mean of a `layer_norm`, which nobody is given."""
+        """The attributes of a node of an op with one result that hold saved tensors with numbers. Inner results, such
+        as the mean of a `layer_norm`, are left out: the program never receives them."""
         saved = self.identity.saved
         names = []
         for name in saved.names(fn):
@@ -151,14 +151,14 @@ class Entries:
                 try:
                     if not saved.of(saved_as_is(fn, name, True), candidates):
                         continue
-                except (RuntimeError, AttributeError):  # none was saved
+                except (RuntimeError, AttributeError):  # nothing was saved
                     continue
             names.append(name)
         return tuple(names)
 
 
 def plain_outputs(result: Any) -> list[torch.Tensor]:
-    """The tensors that a call returned, one or several in a tuple; none where it returned something else as well."""
+    """The tensors that a call returned, one or several in a tuple; empty if it also returned something else."""
     if type(result) is torch.Tensor:
         return [result]
     if not isinstance(result, (tuple, list)) or any(type(part) is not torch.Tensor for part in result):
@@ -167,7 +167,7 @@ def plain_outputs(result: Any) -> list[torch.Tensor]:
 
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The arguments of a call with `TENSOR` for each tensor; None where one cannot be compared by its identity."""
+    """The arguments of a call with `TENSOR` for each tensor; None if an argument cannot be compared."""
     given = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
@@ -180,5 +180,5 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | 
 
 
 def is_shape(value: Any) -> bool:
-    """Whether it is a tuple of ints, which nobody can change."""
+    """Whether a value is a tuple of ints, which is immutable."""
     return type(value) in (tuple, torch.Size) and all(type(part) is int for part in value)

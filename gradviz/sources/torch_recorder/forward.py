@@ -59,13 +59,13 @@ class Forward(TorchFunctionMode):
         if not _modes_below():
             return self._tell_of(func, func, types, args, kwargs or {}, sys._getframe(1))
         unheard = _Plain()
-        with unheard:  # the program's modes hear of the call alone, not of what is read to tell of it
+        with unheard:  # the program's modes see only the call, not our reads
             return self._tell_of(func, _Heard(func, unheard), types, args, kwargs or {}, sys._getframe(1))
 
     def _tell_of(
         self, func: Any, made: Callable[..., Any], types: Any, args: Any, kwargs: Any, frame: FrameType
     ) -> Any:
-        """The result of a call of `func`, which is told of; `made` is what makes it."""
+        """The result of a call of `func`, which is emitted; `made` is the function that makes the call."""
         steps = call = None
         try:
             try:
@@ -420,14 +420,14 @@ class Forward(TorchFunctionMode):
 
 
 class _Heard:
-    """A function of PyTorch's, of which the program's modes hear, called inside of `unheard`, where they hear of
+    """A function of PyTorch that the program's modes see, although it is called inside `unheard`, where they see
     nothing."""
 
     def __init__(self, func: Any, unheard: Any) -> None:
         self.func, self.unheard = func, unheard
 
     def of(self, func: Any) -> _Heard:
-        """The same of another function."""
+        """The same wrapper of another function."""
         return _Heard(func, self.unheard)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

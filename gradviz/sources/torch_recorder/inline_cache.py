@@ -28,15 +28,15 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
 _MOST = 10_000  # the most places with entries
 _MOST_AT_A_PLACE = 4
-_PATIENCE = 16  # calls of a place that differ from one another, until nothing more is learned there
+_PATIENCE = 16  # different calls at a place until nothing more is learned there
 _HANDS_ON = torch.overrides.handle_torch_function.__code__
 _Place = tuple[int, int, Any]  # the address of a code, the instruction in it, and the function that it calls
 _is_traced = torch._C._is_tracing
-# Ops of which the long way asks more than an entry knows: a target's dtype, memory that is shared unseen.
+# Ops for which the long way needs more than an entry has: a target's dtype, memory that is shared unseen.
 _LEFT_OUT = {"setitem", "cross_entropy", *calls.ALIASES, *calls.UNCOUNTED}
 
 
-# A call that is like the last one so far: its entry, its inputs, their numbers, and their versions before it.
+# A call that matches an entry so far: the entry, its inputs, their numbers, and their versions before the call.
 Call = tuple[Entry, list[torch.Tensor], list[int], list[int]]
 
 
@@ -65,7 +65,7 @@ class InlineCache:
         code = frame.f_code
         if (
             code is _HANDS_ON and frame.f_back is not None
-        ):  # all functions of PyTorch's written in Python come by there
+        ):  # all functions of PyTorch that are written in Python pass through it
             frame = frame.f_back
             code = frame.f_code
         entries = self.entries.get((id(code), frame.f_lasti, func))
@@ -149,7 +149,7 @@ class InlineCache:
         return True
 
     def _tell_op_and_node(self, call: Call, result: torch.Tensor, fn: Any, frame: FrameType) -> bool:
-        """An op made one node, and all that it leads to has been told of, but for leaves."""
+        """Emit an op that made one node, whose targets were all emitted before, except leaves."""
         entry, inputs, given, versions = call
         numbers: Sequence[int] = given
         if entry.absent is not None:
@@ -159,7 +159,7 @@ class InlineCache:
         if key in metadata or len(nexts) != entry.edges or result.output_nr or not is_grad_enabled():
             return False
         leaves: list[Any] = []
-        edges: list[int] = []  # as `identity.edges_of`, as long as there is no leaf without a number
+        edges: list[int] = []  # as `identity.edges_of`, while every leaf has a number
         nowhere: tuple[int, ...] = ()
         aligned = numbers if len(numbers) == len(nexts) else (0,) * len(nexts)
         for (target, nr), number in zip(nexts, aligned):  # noqa: B905
@@ -318,7 +318,7 @@ class InlineCache:
 
 
 def _goes_for(plan: Plan, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether a call with these inputs saves what the plan says."""
+    """Whether a call with these inputs saves the tensors of the plan."""
     for tensor, dtype in zip(inputs, plan.dtypes):  # noqa: B905
         if tensor.dtype is not dtype:
             return False

@@ -78,9 +78,10 @@ def _by_node() -> dict[str, list[dict[str, Any]]]:
 
 
 def rule_of_node(fn: Any, name: str, edges: int, of: Rule = NO_RULE) -> Rule:
-    """The rule of a node by its name, where the op that made it does not tell: it made several, or goes by another name
-    (`x[0]` makes SelectBackward0). `of` is the rule of that op. What a formula depends on is asked of the node."""
-    name = name.removesuffix("_copy")  # of what torch.func makes of a view
+    """The rule of a node by its name, if its op does not determine it: the op made several nodes, or has another name
+    (`x[0]` makes SelectBackward0). `of` is the rule of that op. Arguments that a formula depends on are read from the
+    node."""
+    name = name.removesuffix("_copy")  # the suffix of views that torch.func makes
     asked = _asked_of(name, edges)
     kept = tuple((argument, _kept(fn, argument)) for argument in asked) if asked else ()
     return _rule_of_kind(name, edges, of, kept)

@@ -1,8 +1,8 @@
-"""What the derivatives of PyTorch's nodes do that gradviz's engine has no formula of: of LSTMs, attention, Fourier
+"""Texts for the derivatives of PyTorch's nodes that gradviz's engine has no formula for: LSTMs, attention, Fourier
 transforms and others. A text with a `g` is the whole step, in which g is upstream.
 
-The formulas of attention are those of the FlashAttention paper (arXiv:2205.14135, appendix B.2); the others follow from
-what the op computes."""
+The formulas of attention are those of the FlashAttention paper (arXiv:2205.14135, appendix B.2); the others follow
+from the definitions of the ops."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _BATCH_NORMS = (
 
 
 def in_words(name: str, edges: int) -> Rule:
-    """What a node of this name does with a gradient, for each of its edges; NO_RULE if nothing is known of it."""
+    """The rule of a node with this name, in words for each of its edges; NO_RULE if none is known."""
     if name.startswith(_ATTENTION):
         return Rule(_OF_ATTENTION[:edges])
     if name in _BATCH_NORMS:

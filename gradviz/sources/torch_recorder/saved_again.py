@@ -1,8 +1,8 @@
-"""What a node saved, known without a look at the node.
+"""The tensors that a node saved, known without reading the node.
 
-The nodes of PyTorch's own ops save what the op was given, or what it returned, as it was. What of it depends on the op,
-and on which of its inputs have a history. That is so where PyTorch computes the op as it stands: one that is made of
-other ops, as `layer_norm` is, may hand on a copy of what it was given. Autocast hands on copies where dtypes differ.
+The nodes of PyTorch's own ops save inputs or results of the op unchanged. Which ones depends on the op, and on which
+of its inputs have a history. This holds if PyTorch computes the op directly: an op composed of other ops, such as
+`layer_norm`, may save a copy of an input. Autocast saves copies where dtypes differ.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from gradviz.sources.torch_recorder.saved import HAVE_DATA
 _registered = optional(torch, "_C._dispatch_get_registrations_for_dispatch_key")
 _packing_hooks = optional(torch, "_C._autograd._top_saved_tensors_default_hooks")  # not in 2.5
 _modes_below = torch._C._len_torch_function_stack
-_IN_C = type(torch.add), type(torch.Tensor.add)  # none of these is Python code
+_IN_C = type(torch.add), type(torch.Tensor.add)  # neither is Python code
 
 
 class Plan(NamedTuple):
-    """What the node of a call saved: `places` are those of the tensors among the inputs and, behind these, the result.
-    It is the same at the next call if the inputs have these dtypes, and if the same edges of the node lead nowhere."""
+    """The tensors that the node of a call saved: `places` are their positions among the inputs and, after these, the
+    result. The next call saves the same if its inputs have these dtypes, and if the same edges of its node lead
+    nowhere."""
 
     dtypes: tuple[torch.dtype, ...]
     nowhere: tuple[int, ...]
@@ -34,8 +35,8 @@ class Plan(NamedTuple):
 def plan_of(
     func: Any, op: str, inputs: Sequence[torch.Tensor], numbers: Sequence[int], fn: Any, saved: Sequence[int]
 ) -> Plan | None:
-    """The plan of a call of `func`, the op of this name, whose node saved this; `numbers` are those of the inputs and
-    of the result. None where the next node of the place has to be looked at."""
+    """The plan of a call of `func`, the op with this name, whose node saved `saved`; `numbers` are the numbers of the
+    inputs and the result. None if the next node at the place has to be read."""
     if type(func) not in _IN_C or op not in _as_they_stand() or is_changed_below():
         return None
     if len(set(numbers)) < len(numbers) or not numbers:
@@ -44,7 +45,7 @@ def plan_of(
     places = [numbers.index(number) for number in saved[::2] if number in numbers]
     if len(dtypes) > 1 or 2 * len(places) != len(saved) or places != sorted(places):
         return None
-    # Of an input that is given twice the last place counts: what was saved has to be the last of the inputs then.
+    # If an input is given twice, its last position counts: then the saved tensors have to be the last inputs.
     among = [place for place in places if place < len(inputs)]
     if len(among) > 1 and among != list(range(among[0], len(inputs))):
         return None
@@ -53,13 +54,14 @@ def plan_of(
 
 
 def is_changed_below() -> bool:
-    """Whether somebody may change what an op is given on its way to autograd, or what its node saves."""
+    """Whether a mode or hook may change an op's inputs on their way to autograd, or the tensors that its node
+    saves."""
     return bool(_modes_below()) or _packing_hooks(True) is not None
 
 
 @cache
 def _as_they_stand() -> frozenset[str]:
-    """The names of the ops that have a derivative of their own in each form, and are never computed by other ops."""
+    """The names of the ops that have their own derivative in each form, and are never composed of other ops."""
     if _registered is None or _packing_hooks is None or not HAVE_DATA:
         return frozenset()
     derived, composed = (

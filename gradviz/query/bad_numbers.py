@@ -1,5 +1,7 @@
-"""The events at which a NaN or an infinity appears. An infinity that the program wrote down, as the −inf of a mask, is
-no fault: it does not count, nor does what only hands it on, unless there is nothing else."""
+"""The events at which a NaN or an infinity appears.
+
+An infinity that the program wrote itself, such as the −inf of a mask, is no fault. Such events, and events that only
+pass the infinity on, are left out unless there is nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from gradviz.sets import distinct, without
 
 @dataclass(frozen=True, slots=True)
 class BadNumbers:
-    """The events, in order, and whether they have NaN and infinities."""
+    """The events, in order; whether any has a NaN (`nan`), and whether any has only infinities (`inf`)."""
 
     events: np.ndarray
     nan: bool
@@ -25,7 +27,7 @@ class BadNumbers:
 
 
 def bad_numbers(query: Query) -> BadNumbers:
-    """The events with a NaN or with an infinity that was not written down; without any the written infinities. Use
+    """The events with a NaN or a computed infinity; if there are none, the events with written infinities. Use
     `query.of(bad_numbers)`."""
     fields = TraceFields(query)
     with_nan, with_inf = (np.flatnonzero(fields.column(name).values) for name in ("nan", "inf"))
@@ -46,7 +48,7 @@ class _Written:
         self.written = WrittenInfinities()
 
     def events(self, with_inf: np.ndarray) -> list[int]:
-        """Those of some events, in order, whose infinities were written down."""
+        """The events of `with_inf`, in order, whose infinities the program wrote itself."""
         return [event for event in with_inf.tolist() if self._is_written(event)]
 
     def _is_written(self, event: int) -> bool:

@@ -42,7 +42,8 @@ def birth(query: Query, moment: Moment) -> Birth | None:
 
 
 def taken_and_given(query: Query, moment: Moment) -> tuple[list[int], list[int]]:
-    """The inputs and the outputs of the event of a moment, if it is an op or the run of a node; else empty."""
+    """The inputs and the outputs of the event of a moment, if it is an op or a node that produced gradients; else
+    empty."""
     event = query.trace.event(moment.k)
     if isinstance(event, OpRan):
         return [tensor for tensor in event.inputs if tensor], list(event.outputs)

@@ -15,18 +15,20 @@ from gradviz.query.notation import Names, NotationError, evaluated
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
-_MOST = 4096  # elements of a tensor that a formula is evaluated on
-_ROUNDINGS = 64  # by how many roundings a product may differ from what was recorded
+_MOST = 4096  # the most elements of a tensor on which a formula is evaluated
+_ROUNDINGS = 64  # the number of roundings by which a product may differ from the recorded gradient
 _SUMMED = ", summed"
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
-    """The edge `position` of a node. `formula` is the local derivative as the table states it (empty if it is not
-    known), or the whole VJP, and `symbol` the name of the input in it. `upstream` is the only gradient that the node
-    received, `downstream` what it gave along this edge. `local` is the local derivative in numbers, None unless it
-    gives the recorded gradient; `product` is upstream × local before it is summed over the dimensions `summed` of
-    it, which broadcasting added."""
+    """The step along the edge `position` of a node.
+
+    `formula` is the local derivative as the table states it, or the whole VJP; it is empty if unknown. `symbol` is the
+    name of the input in it. `upstream` is the only gradient that the node received, and `downstream` the gradient that
+    it produced along this edge. `local` is the local derivative in numbers; None unless it gives the recorded
+    gradient. `product` is upstream × local before the sum over `summed`, the dimensions that broadcasting added or
+    repeated; None if nothing is summed."""
 
     made: NodeMade
     position: int
@@ -87,7 +89,7 @@ def stated(rule: Rule, count: int) -> list[tuple[str, str]]:
 def chain_step(
     query: Query, made: NodeMade, position: int, received: Received | None, produced: Produced | None
 ) -> ChainStep:
-    """The step along one edge of a node that received a gradient and produced one, as far as it has."""
+    """The step along one edge of a node; without the gradients that the node has not received or produced."""
     symbol, formula = stated(made.rule, len(made.edges))[position]
     plain = formula.removesuffix(_SUMMED)
     sums = made.rule.elementwise or is_number(plain)
@@ -109,7 +111,7 @@ def chain_step(
 
 
 def _only(query: Query, made: NodeMade, received: Received | None) -> Snapshot | None:
-    """The gradient that a node received, if one output of it has a gradient."""
+    """The only gradient that a node received; None if it received none or several, or has several outputs."""
     if received is None or not received.gradients or not received.gradients[0]:
         return None
     if len(made.outputs) > 1 or any(received.gradients[1:]):
@@ -129,8 +131,8 @@ def _repeated(above: Snapshot | None, below: Snapshot | None) -> tuple[int, ...]
 
 
 def _in_numbers(query: Query, step: ChainStep, up: Snapshot, down: Snapshot, tolerance: float) -> ChainStep:
-    """The step with its numbers: the formula evaluated on the recorded values if that gives the recorded gradient, else
-    what upstream was multiplied by."""
+    """The step with `local` in numbers: the value of the formula if that gives the recorded gradient, else, where
+    nothing is summed, downstream / upstream."""
     if step.summed and step.formula == "1":
         return replace(step, local=np.ones(()), product=up)
     g, given = (_real(snapshot) for snapshot in (up, down))
@@ -171,7 +173,7 @@ def _evaluated(query: Query, step: ChainStep, g: np.ndarray) -> np.ndarray | Non
 
 
 def _values(query: Query, made: NodeMade) -> Names:
-    """What the names in the formulas of a node stand for: the values in forward."""
+    """The values in forward that the names in a node's formulas stand for."""
     op = query.tensors.op(made.op) if made.op >= 0 else None
     names: Names = {}
     for (symbol, _), edge in zip(stated(made.rule, len(made.edges)), made.edges, strict=True):
@@ -194,7 +196,7 @@ def _number(symbol: str, args: str) -> Names:
 
 
 def _input(query: Query, made: NodeMade, tensor: int) -> Snapshot | None:
-    """The value of an input in forward: if the op wrote over it, the value before."""
+    """The value of an input in forward; the value before the op, if the op wrote over it."""
     before = tensor in made.outputs and made.op > 0
     return query.memory.value(tensor, made.op - 1 if before else made.index) if tensor else None
 

@@ -1,4 +1,4 @@
-"""What changes gradients between the average over the ranks and the step that uses them."""
+"""The events that change gradients between the average over the ranks and the step that uses them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradviz.tracefile import Snapshot
 
 
 class Averaged(NamedTuple):
-    """The `.grad` of a parameter on one rank that was all-reduced before a step: the parameter, the gradient, the event
-    of the last all_reduce, and the step."""
+    """The `.grad` of a parameter on one rank, all-reduced before a step: the parameter, the gradient, the event of the
+    last all_reduce (`since`), and the event of the step (`until`)."""
 
     query: Query
     parameter: int
@@ -26,8 +26,8 @@ class Averaged(NamedTuple):
 
 
 def last_average(query: Query, pairs: np.ndarray, parameter: int, until: int) -> Averaged | None:
-    """The last all_reduce of what was the `.grad` of a parameter, before an event and since it was last None; None if
-    there is none. `pairs` are the gradients and events of what is all-reduced."""
+    """The last all_reduce of the `.grad` of a parameter up to the event `until`; None if there is none since the
+    `.grad` was last None. `pairs` are all-reduced gradients with their events."""
     events, gradients = query.tensors.grads.of(parameter)
     before = events <= until
     events, gradients = events[before], gradients[before]
@@ -40,8 +40,8 @@ def last_average(query: Query, pairs: np.ndarray, parameter: int, until: int) ->
 
 
 def changed_since(averages: Sequence[Averaged]) -> tuple[int, ...]:
-    """The events, one of each rank or 0, that made the `.grad` of a parameter differ between the ranks since it was
-    all-reduced; none if it differed already then."""
+    """The events, one for each rank or 0, that made the `.grad` of a parameter differ between the ranks since it was
+    all-reduced. Empty if there are none, or if it differed already then."""
     if not are_same([_value(one, one.since) for one in averages]):
         return ()
     changes = [_changes(one) for one in averages]
@@ -75,7 +75,7 @@ def _changes(one: Averaged) -> list[int]:
 
 
 def _at_own_lines(averages: Sequence[Averaged], changes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Of each rank the first of its changes at a line where some other rank has none; 0 if there is none."""
+    """The first change of each rank at a line that not all ranks have a change at; 0 if a rank has none."""
     sites = [
         {event: one.query.places.site(int(one.query.trace.events["site"][event])) for event in own}
         for one, own in zip(averages, changes, strict=True)

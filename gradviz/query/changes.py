@@ -18,8 +18,8 @@ def value_changes(query: Query, tensor: int) -> np.ndarray:
 
 
 def writes_by_any_name(query: Query, tensor: int) -> list[int]:
-    """The events that wrote to a tensor, itself or through another on the same memory, or gave it other memory, in
-    order."""
+    """The events, in order, that wrote to a tensor itself or through another tensor on the same memory, or gave it
+    other memory."""
     return sorted({*query.tensors.writes(tensor), *query.memory.changes(tensor)})
 
 
@@ -42,13 +42,13 @@ def added_up(query: Query, tensor: int, k: int) -> np.ndarray:
 
 
 def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
-    """The events that changed in place the tensor that was the `.grad` at that time; `grads[i]` is the
-    `.grad` since `events[i]`."""
+    """The events that changed in place the tensor that was the `.grad` at that time. `grads[i]` is the `.grad` since
+    `events[i]`."""
     if not grads.any():
         return events[:0]
     log = query.tensors.value_log
     own = contained(log.tensors, grads[grads > 0])
-    # not the event that made it
+    # leave out the event that made the tensor
     again = own & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(own)]
     pairs = [(log.tensors[again], log.events[again])]
     for grad in sorted(query.memory.shared.intersection(grads[grads > 0].tolist())):
@@ -64,8 +64,8 @@ def _ordered(*parts: object) -> np.ndarray:
 
 
 def added_to(query: Query, event: Accumulated, at: int) -> tuple[Snapshot, Snapshot] | None:
-    """What the `.grad` of a leaf was before an event added a gradient to it, and that gradient. None if there was
-    nothing or 0, if elements were not kept, or if the `.grad` at event `at` is no longer the sum of both."""
+    """The value of a leaf's `.grad` before an event added a gradient to it, and that gradient. None if the `.grad` was
+    None or 0, if elements were not kept, or if the `.grad` at event `at` is no longer the sum of both."""
     earlier = query.tensors.grad(event.tensor, event.index - 1)
     if not earlier:
         return None

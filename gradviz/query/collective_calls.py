@@ -1,4 +1,4 @@
-"""What a rank computes together with others: the collectives that it calls, and the gradients that are all-reduced."""
+"""The collectives that a rank calls, and the gradients that are all-reduced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
 ALL_REDUCE = "all_reduce"
-_IN_GROUP = "all_reduce in a group"  # of DistributedDataParallel over some ranks
-# Those in which every rank of a group takes part.
+_IN_GROUP = "all_reduce in a group"  # by DistributedDataParallel over some ranks
+# The collectives in which every rank of a group takes part.
 COLLECTIVES = frozenset({
     ALL_REDUCE, _IN_GROUP, "barrier", "monitored_barrier",
     "broadcast", "reduce", "scatter", "all_gather", "gather", "all_gather_into_tensor", "reduce_scatter",
@@ -25,8 +25,8 @@ COLLECTIVES = frozenset({
 
 
 class Collective(NamedTuple):
-    """A collective that a rank called: its name, the shape of its first tensor, if it is given one, the event, and that
-    tensor, 0 for none."""
+    """A collective that a rank called: its name, the shape of its first tensor, the event, whether it has a tensor, and
+    the first tensor (0 for none)."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,16 +36,16 @@ class Collective(NamedTuple):
 
 
 class Parting(NamedTuple):
-    """Where the collectives of the ranks part: the number of the first that is not the same on all, from 1, and what
-    each rank called there, None if it called no more."""
+    """The first collective that is not the same on all ranks: its number, from 1, and the call of each rank (None for
+    a rank that called no more)."""
 
     number: int
     calls: tuple[Collective | None, ...]
 
 
 class MixedUp(NamedTuple):
-    """A collective, by its number from 1, that ranks call for other parameters, or the gradients of these: by rank the
-    event, and the parameter."""
+    """A collective, by its number from 1, that ranks call for different parameters or for the gradients of different
+    parameters: the event and the name of the parameter on each rank."""
 
     number: int
     events: tuple[int, ...]
@@ -53,7 +53,8 @@ class MixedUp(NamedTuple):
 
 
 def partings(queries: Sequence[Query]) -> Parting | None:
-    """Where the collectives of the ranks part; None if they do not. The n-th of each rank is the same."""
+    """The first collective that differs between the ranks: the n-th calls of all ranks are compared. None if there is
+    none, or if the ranks were interrupted."""
     called = [query.of(collectives) for query in queries]
     for number, calls in enumerate(zip_longest(*called), 1):
         if len({None if call is None else (call.name, call.shape) for call in calls}) > 1:
@@ -62,7 +63,7 @@ def partings(queries: Sequence[Query]) -> Parting | None:
 
 
 def _are_interrupted(queries: Sequence[Query], called: Sequence[Sequence[Collective]]) -> bool:
-    """Whether the ranks were all stopped from outside while some were one collective ahead of others."""
+    """Whether all ranks were stopped from outside while some were one collective ahead of others."""
     meta = [query.trace.meta for query in queries]
     is_stopped = all(not one.get("ended") or one.get("error_type") == "KeyboardInterrupt" for one in meta)
     counts = [len(calls) for calls in called]
@@ -70,8 +71,8 @@ def _are_interrupted(queries: Sequence[Query], called: Sequence[Sequence[Collect
 
 
 def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) -> MixedUp | None:
-    """The first collective that ranks call for other parameters than one another. `parameters` are those of each rank
-    by name. None if there is none, or where the ranks do not train the same parameters."""
+    """The first collective that ranks call for different parameters; `parameters` has the parameters of each rank by
+    name. None if there is none, or if the ranks train parameters of different names."""
     if not parameters[0] or any(known.keys() != parameters[0].keys() for known in parameters):
         return None
     names = [_named_tensors(*one) for one in zip(queries, parameters, strict=True)]
@@ -84,7 +85,7 @@ def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) 
 
 
 def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str]:
-    """The parameters and their gradients, with the name of the parameter."""
+    """The parameters and their gradients, each with the name of the parameter."""
     found = {}
     for name, tensor in parameters.items():
         found[tensor] = name
@@ -93,8 +94,8 @@ def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str
 
 
 def collectives(query: Query) -> list[Collective]:
-    """The collectives of all ranks that a rank called itself, in order; not those of DistributedDataParallel, nor of a
-    group of some ranks. Use `query.of(collectives)`."""
+    """The collectives over all ranks that a rank called itself, in order; without the collectives of
+    DistributedDataParallel and of groups of some ranks. Use `query.of(collectives)`."""
     called = query.trace.table(Kind.COLLECTIVE)
     events = called.events[query.trace.named(called["how"], COLLECTIVES)].tolist()
     return [
@@ -111,13 +112,13 @@ def collectives(query: Query) -> list[Collective]:
 
 
 def collective_clock(query: Query) -> list[Collective]:
-    """The moments that all ranks have in common, in order: the collectives of all ranks that a rank called itself, and
-    the average of DistributedDataParallel at the end of a pass. Use `query.of(collective_clock)`."""
+    """The moments that all ranks have in common, in order: the collectives over all ranks that a rank called itself,
+    and the average by DistributedDataParallel at the end of a pass. Use `query.of(collective_clock)`."""
     return sorted([*query.of(collectives), *_averages(query)], key=lambda call: call.event)
 
 
 def _averages(query: Query) -> list[Collective]:
-    """The first gradient of each pass that DistributedDataParallel averages."""
+    """The average of the first gradient that DistributedDataParallel averages in each pass."""
     written = query.trace.table(Kind.MUTATED)
     own = query.trace.named(written["how"], (ALL_REDUCE,)) & (written["in_pass"] > 0)
     firsts = np.unique(written["in_pass"][own], return_index=True)[1]
@@ -137,7 +138,7 @@ def _shape(query: Query, tensor: int) -> tuple[int, ...]:
 
 
 def all_reduced(query: Query) -> np.ndarray:
-    """Pairs of gradient and event: which gradients were all-reduced over all ranks, and when. Use
+    """The gradients that were all-reduced over all ranks: pairs of the gradient and the event. Use
     `query.of(all_reduced)`."""
     trace = query.trace
     grads = distinct(query.tensors.grads.values)
@@ -164,19 +165,19 @@ _NO_SUMS = frozenset({"MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"})
 
 
 def reduced_otherwise(query: Query) -> list[tuple[int, int, str]]:
-    """The gradients of which all ranks keep the largest, the smallest or the product, in order: the gradient, the
-    event, and the reduction. Use `query.of(reduced_otherwise)`."""
+    """The gradients that all ranks reduce by neither a sum nor an average, in order: the gradient, the event, and the
+    reduction. Use `query.of(reduced_otherwise)`."""
     return [reduced for reduced in query.of(_reductions) if reduced[2] in _NO_SUMS]
 
 
 def sums(query: Query) -> list[tuple[int, int]]:
-    """The gradients that the program sums over all ranks itself, each with the event, in order. Use
+    """The gradients that the program itself sums over all ranks, each with its event, in order. Use
     `query.of(sums)`."""
     return [(gradient, event) for gradient, event, how in query.of(_reductions) if how == "SUM"]
 
 
 def _reductions(query: Query) -> list[tuple[int, int, str]]:
-    """The gradients that the program all-reduces over all ranks itself, in order: the gradient, the event, and the
+    """The gradients that the program itself all-reduces over all ranks, in order: the gradient, the event, and the
     reduction."""
     found = []
     for gradient, event in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
@@ -187,13 +188,15 @@ def _reductions(query: Query) -> list[tuple[int, int, str]]:
 
 
 def changes_between(query: Query, gradient: int, since: int, until: int) -> list[int]:
-    """The events between two at which something other than `all_reduce` changes a gradient, by whatever name."""
+    """The events between `since` and `until` at which something other than `all_reduce` changes a gradient, itself or
+    through another tensor on the same memory."""
     events = writes_by_any_name(query, gradient)
     return [e for e in events if since < e < until and query.tensors.writer(e) != ALL_REDUCE]
 
 
 class HandedOver(NamedTuple):
-    """A gradient that a collective writes, but none that all ranks take part in alike: its name, and the event."""
+    """A gradient that a collective with one special rank (`broadcast`, `reduce`) writes: the gradient, the name of the
+    collective, and the event."""
 
     gradient: int
     name: str

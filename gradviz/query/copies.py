@@ -1,5 +1,6 @@
-"""Tensors that were made from the numbers of another one: `torch.tensor(loss.item())`, `from_numpy(h.numpy())`. No op
-connects them; equal values do. And tensors that were copied as a whole."""
+"""Tensors that were made from the numbers of another tensor (`torch.tensor(loss.item())`, `from_numpy(h.numpy())`),
+and tensors that were copied as a whole. No op connects a tensor with the numbers that it was made from; equal values
+do."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_before, method_calls, statement_at
 from gradviz.tracefile import Site
 
-_BEFORE = 4096  # states before the copy that are compared
+_BEFORE = 4096  # the states before the copy that are compared
 
 
 def copied_from(query: Query, made: TensorMade) -> int:
-    """The last tensor that required grad and had exactly the values of a tensor when it was made; 0 if there is
-    none. Constant tensors are not compared: too many are alike."""
+    """The last tensor that required grad and had exactly the values of a new tensor when that was made; 0 if there is
+    none. Constant tensors are not compared, since too many are alike."""
     states = query.trace.states
     row = states.first(made.tensor)
     if row < 0 or not states.forms[row]:
@@ -45,12 +46,12 @@ def copied_from(query: Query, made: TensorMade) -> int:
     return 0
 
 
-_OF_NUMBERS, _FEW = {"tensor", "as_tensor", "new_tensor"}, 64  # makers, elements that are kept in full
+_OF_NUMBERS, _FEW = {"tensor", "as_tensor", "new_tensor"}, 64  # makers; the most elements kept in full
 
 
 def _of_numbers(query: Query, row: int) -> int:
-    """The last of the scalars that required grad and whose values are the elements of a tensor, all of them; 0 if there
-    are none: `torch.tensor([loss.item(), ...])`."""
+    """The last of the scalars whose values are the elements of a tensor, as in `torch.tensor([loss.item(), ...])`; 0
+    unless each element is the value of a scalar that required grad."""
     states = query.trace.states
     array = query.trace.snapshot_of(row, row).array
     if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
@@ -66,13 +67,13 @@ def _of_numbers(query: Query, row: int) -> int:
     return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
 
 
-_FAR = 8  # copies of copies that are followed
+_FAR = 8  # the most copies of copies that are followed
 _COPIED = COPYING | OF_PARTS | {"view_as"}
 
 
 def original(query: Query, tensor: int) -> int:
-    """The leaf that requires grad and that a tensor was copied from (`clone`, `deepcopy`, `nn.Parameter(w.data)`,
-    `DTensor.from_local(w)`), perhaps transposed; 0 if it is no copy."""
+    """The leaf that requires grad and that a tensor is a copy of, perhaps transposed; 0 if it is no copy. Copies are
+    made by `clone`, `deepcopy`, `nn.Parameter(w.data)`, `DTensor.from_local(w)`."""
     found = tensor
     for _ in range(_FAR):
         maker = query.tensors.made(found)
@@ -100,8 +101,8 @@ _READING = ("item", "tolist", "detach", "data", "numpy", "clone", "float")
 
 
 def read_in_its_line(query: Query, made: TensorMade) -> int:
-    """The tensor that requires grad whose numbers the line that made a tensor gives to it, by its source:
-    `torch.tensor([x[0] * 2, x[1] * 3])`; 0 if it names none."""
+    """The tensor that requires grad and whose numbers go into a new tensor, by the source of the line that made it:
+    `torch.tensor([x[0] * 2, x[1] * 3])`. 0 if the line names none."""
     site = query.places.site(made.site)
     for call, _ in method_calls(statement_at(query, site), made.how):
         if tensor := _read_by(query, call.args[0] if call.args else None, site, made.index):
@@ -110,8 +111,8 @@ def read_in_its_line(query: Query, made: TensorMade) -> int:
 
 
 def written_in_its_line(query: Query, event: int) -> int:
-    """The tensor that requires grad whose numbers are written into elements of another one at an event, by its source:
-    `y[i] = float(x[i]) ** 2`; 0 if it names none."""
+    """The tensor that requires grad and whose numbers an event writes into elements of another tensor, by the source:
+    `y[i] = float(x[i]) ** 2`. 0 if the line names none."""
     site = query.places.site(int(query.trace.events["site"][event]))
     statement = statement_at(query, site)
     is_of_elements = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript)
@@ -121,8 +122,8 @@ def written_in_its_line(query: Query, event: int) -> int:
 
 
 def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int) -> int:
-    """The tensor that requires grad whose numbers an expression has, also by way of what arrays were assigned above
-    it; 0 if it names none."""
+    """The tensor that requires grad and whose numbers an expression uses, directly or through an array that was
+    assigned above it; 0 if it names none."""
     for name in numbers_in(value):
         tensor = query.names.tensor_called(name, event)
         if tensor:
@@ -139,8 +140,8 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
 
 
 def has_numbers_of_gradient(query: Query, event: int) -> bool:
-    """Whether the statement at an event computes with the numbers of a `.grad`, by its source, also by way of variables
-    assigned above it: `x.data = torch.tensor(x.item() - lr * x.grad.item())`."""
+    """Whether the statement at an event computes with the numbers of a `.grad`, by its source, directly or through
+    variables assigned above it: `x.data = torch.tensor(x.item() - lr * x.grad.item())`."""
     site = query.places.site(int(query.trace.events["site"][event]))
     statement = statement_at(query, site)
     value = statement.value if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr) else None
@@ -163,8 +164,8 @@ _FORM = ("shape", "dtype", "device", "ndim", "size", "dim", "numel")
 
 
 def _computed_with(node: ast.AST | None) -> Iterator[ast.AST]:
-    """The parts of an expression that its value is computed with: no comparison, which only decides, and nothing of
-    which only the form is asked."""
+    """The parts of an expression that its value is computed from. Comparisons only decide, and `x.shape` gives only a
+    form: both are left out with their parts."""
     if (
         node is None
         or isinstance(node, ast.Compare)
@@ -180,7 +181,8 @@ _ARRAYS = "np", "numpy"
 
 
 def numbers_in(node: ast.AST | None) -> Iterator[str]:
-    """The names in an expression whose numbers it has: none of those of which it has the shape or the length."""
+    """The names in an expression whose numbers it uses; without names of which it uses only the shape or the
+    length."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Subscript):

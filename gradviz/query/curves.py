@@ -1,5 +1,5 @@
-"""How training went, by leaf: the norm of its gradient in each pass, and how much each step of an optimizer changes
-it."""
+"""The course of training, by leaf: the norm of its gradient in each pass, and the size of its change in each step of an
+optimizer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """Euclidean norms of many leaves: of `leaves[i]` at pass or step `at[i]` that of a gradient or a change, and the
-    `sizes[i]` of the leaf itself then. NaN where elements are not finite, −1 where the norm is not known."""
+    """Euclidean norms of many leaves. `values[i]` is the norm of the gradient or the change of `leaves[i]` in the pass
+    or step `at[i]`, and `sizes[i]` the norm of the leaf itself then. NaN where elements are not finite, −1 where the
+    norm is not known."""
 
     leaves: np.ndarray
     at: np.ndarray
@@ -37,20 +38,20 @@ class Norms:
 
 
 def gradient_norms(query: Query) -> list[Curve]:
-    """The norm of what each leaf accumulated, by pass. Gradients without values are left out."""
+    """The norm of the gradient that each leaf accumulated, by pass. Gradients without values are left out."""
     found = query.of(accumulated_norms)
     return _curves(found.leaves, found.at, found.values)
 
 
 def update_ratios(query: Query) -> list[Curve]:
-    """The norm of each change over that of the parameter before it, by the number of the step; unknown ones are left
-    out. See `change_norms`."""
+    """The norm of each change relative to the norm of the parameter before it, by the number of the step. Unknown
+    ratios are left out. See `change_norms`."""
     found = query.of(change_norms)
     return _curves(found.leaves, found.at, ratios(found.values, found.sizes))
 
 
 def accumulated_norms(query: Query) -> Norms:
-    """What each leaf accumulated, by pass."""
+    """The norms of the gradients that each leaf accumulated, by pass."""
     table, trace = query.trace.table(Kind.ACCUMULATED), query.trace
     gradients = trace.states.rows_of(table["gradient"], table.events)
     leaves = query.memory.rows_of(table["tensor"], table.events)
@@ -58,9 +59,10 @@ def accumulated_norms(query: Query) -> Norms:
 
 
 def change_norms(query: Query) -> Norms:
-    """The change that each step of an optimizer makes to each parameter, by the number of the step. It is the
-    difference of the elements where they were kept; for SGD without momentum and weight decay else the rate times the
-    norm of the gradient. Others are not known."""
+    """The norms of the changes that each step of an optimizer makes to each parameter, by the number of the step.
+
+    Where elements were kept, it is the norm of their difference. Else, for SGD without momentum and weight decay, it
+    is the rate times the norm of the gradient. Other changes are not known."""
     trace = query.trace
     stepped, mutated = trace.table(Kind.STEPPED), trace.table(Kind.MUTATED)
     if not len(stepped) or not len(mutated):
@@ -79,12 +81,13 @@ def change_norms(query: Query) -> Norms:
 
 @np.errstate(all="ignore")  # a parameter may be 0, or have infinities
 def ratios(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Norms relative to sizes: −1 where one of them is not known, or the size is 0."""
+    """Norms relative to sizes: −1 where either is not known, or the size is 0."""
     return np.where((values == -1) | (sizes == -1) | (sizes == 0), -1, values / sizes)
 
 
 def _norms(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """The norm of what tensors were by rows of the states: NaN if it is not finite, −1 if it is not known."""
+    """The norms of tensors by their rows of the states: NaN where elements are not finite, −1 where the norm is not
+    known."""
     states: States = trace.states
     sizes = np.zeros(max(trace.forms, default=0) + 1)
     for number, form in trace.forms.items():
@@ -109,7 +112,7 @@ def _curves(leaves: np.ndarray, at: np.ndarray, values: np.ndarray) -> list[Curv
 
 
 def _plain_changes(query: Query, tensors: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """The norms of the changes that SGD makes, where they are the rate times the gradient; else −1."""
+    """The norms of the changes that plain SGD makes, the rate times the norm of the gradient; −1 for other steps."""
     stepped = query.trace.table(Kind.STEPPED)
     rates = _plain_rates(query)[steps]
     events = stepped.events[steps]

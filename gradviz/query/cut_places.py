@@ -1,5 +1,5 @@
-"""Where a cut stands in the source: the line at which its cure would be typed. A trace says of each op whether grad
-mode was on; the source says who turned it off."""
+"""The place of a cut in the source: the line at which its cure would be typed. A trace has for each op whether grad
+mode was on; the source has the expression that turned it off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SWITCH = "set_grad_enabled"
 
 
 class GradMode(NamedTuple):
-    """What sets grad mode: the file and the line, and the expression, as `torch.no_grad()`."""
+    """An expression that sets grad mode, as `torch.no_grad()`, with its file and line."""
 
     file: str
     line: int
@@ -24,7 +24,7 @@ class GradMode(NamedTuple):
 
 
 def grad_mode_at(query: Query, number: int) -> GradMode | None:
-    """What sets grad mode around a site or one of its callers, the innermost first: a `with` or a decorator. None if
+    """The `with` or the decorator that sets grad mode around a site or one of its callers, the innermost first. None if
     there is none."""
     found = _mode_at(query, number)
     if found is None:
@@ -37,8 +37,8 @@ def grad_mode_at(query: Query, number: int) -> GradMode | None:
 
 
 def place_of_cut(query: Query, event: int) -> Site | None:
-    """The line of a cut: for an op without grad mode the call in the `with` block that turned it off, the decorator,
-    or the call that turned it off for good; else the line of the event."""
+    """The line of a cut. For an op without grad mode it is the call in the `with` block that turned grad mode off, the
+    decorator, or the call that turned it off for good; else it is the line of the event."""
     number = int(query.places.of_events[event])
     if query.tensors.is_op(event) and not query.tensors.op(event).grad_enabled:
         found = _under_a_mode(query, number) or switched_off(query, event)
@@ -48,8 +48,8 @@ def place_of_cut(query: Query, event: int) -> Site | None:
 
 
 def switched_off(query: Query, event: int) -> Site | None:
-    """The only call of `set_grad_enabled(False)` in the program that stands alone, as no context manager: it lasts
-    until another call. None if there is none, or if a `with` or a decorator around the event explains the mode."""
+    """The only call of `set_grad_enabled(False)` in the program that is a statement of its own: it lasts until another
+    call. None if there is none or several, or if a `with` or a decorator around the event explains the mode."""
     if _under_a_mode(query, int(query.places.of_events[event])) is not None:
         return None
     calls = [(file, line) for file, tree in query.of(trees).items() for line in _lasting_calls(tree)]
@@ -57,8 +57,8 @@ def switched_off(query: Query, event: int) -> Site | None:
 
 
 def _under_a_mode(query: Query, number: int) -> Site | None:
-    """The innermost call among a site and its callers that stands in a `with` which sets grad mode; of a decorated
-    function the decorator. None if there is none."""
+    """The innermost call, among a site and its callers, inside a `with` that sets grad mode; the decorator, if a
+    decorated function sets it. None if there is none."""
     found = _mode_at(query, number)
     if found is None:
         return None
@@ -67,8 +67,8 @@ def _under_a_mode(query: Query, number: int) -> Site | None:
 
 
 def _mode_at(query: Query, number: int) -> tuple[Site, ast.With | ast.expr] | None:
-    """The innermost call among a site and its callers that stands in a `with` or a decorated function which sets grad
-    mode, and the `with` or the decorator."""
+    """The innermost call, among a site and its callers, inside a `with` or a decorated function that sets grad mode;
+    and that `with` or decorator."""
     for caller in query.places.callers(number):
         tree = query.of(trees).get(caller.place.file)
         mode = _mode_around(tree, caller.place.line) if tree is not None else None

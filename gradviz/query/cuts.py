@@ -25,7 +25,7 @@ class Reason(Enum):
 
 
 def why_no_node(query: Query, op: OpRan) -> Reason:
-    """Find out why an op made no node."""
+    """The reason why an op made no node."""
     before = op.index - 1
     if not any(query.tensors.flags(tensor, before) & REQUIRES_GRAD for tensor in op.inputs if tensor):
         return Reason.NOTHING_REQUIRES_GRAD
@@ -37,7 +37,7 @@ def why_no_node(query: Query, op: OpRan) -> Reason:
 
 
 def computed_from(op: OpRan) -> tuple[int, ...]:
-    """The inputs of an op whose elements go into its result; not one that gives it only a shape or a dtype."""
+    """The inputs of an op whose elements go into its result; without an input that gives only a shape or a dtype."""
     return op.inputs[:1] if op.op in SHAPED_BY_SECOND else op.inputs
 
 
@@ -53,21 +53,21 @@ def is_square(op: OpRan) -> bool:
 
 
 def transposed_of(query: Query, tensor: int) -> int:
-    """The tensor that another is the transpose of; the tensor itself if it is of none."""
+    """The tensor that a tensor is the transpose of; the tensor itself if it is no transpose."""
     made = op_of(query, tensor)
     return made.inputs[0] if made is not None and made.op in TRANSPOSING and made.inputs else tensor
 
 
 def root_is_mean(query: Query, pass_number: int) -> bool:
-    """Whether the one root of a pass is a mean: of the op `mean`, or of a loss that is no sum."""
+    """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum."""
     roots = query.passes.began(pass_number).roots
     op = op_of(query, roots[0].tensor) if len(roots) == 1 else None
     return op is not None and (op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args))
 
 
 def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | None:
-    """The op that made a tensor, behind those named in `passing`, which are followed to their first input; None if no
-    op did."""
+    """The op that made a tensor. An op named in `passing` is skipped: its first input is followed instead. None if no
+    op made it."""
     op = op_of(query, tensor) if tensor else None
     while op is not None and op.op in passing and op.inputs and op.inputs[0]:
         before = op_of(query, op.inputs[0])
@@ -78,7 +78,7 @@ def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | Non
 def shortest_way(query: Query, start: int, end: int, through_memory: bool = False) -> list[int]:
     """The tensors on a shortest path from `start` to `end`, in order; empty if there is no path. With
     `through_memory` a path may also use shared memory, as `.data` does."""
-    key = end, through_memory, query.trace.count  # of a run that is under way, more becomes known
+    key = end, through_memory, query.trace.count  # the count: a run that is under way grows
     if key not in query.searches:
         query.searches.clear()
         query.searches[key] = _Search({end: 0}, deque([end]))
@@ -87,8 +87,8 @@ def shortest_way(query: Query, start: int, end: int, through_memory: bool = Fals
 
 @dataclass(slots=True)
 class _Search:
-    """A search backwards from a tensor, which goes on where it stopped: many leaves are looked for from one root.
-    `came` has for each tensor that was met the next one on the way to the end."""
+    """A search backwards from a tensor. It continues where it stopped, since many leaves are looked for from one root.
+    `came` has for each tensor that was reached the next tensor on the way to the end."""
 
     came: dict[int, int]
     waiting: deque[int]

@@ -1,4 +1,4 @@
-"""What a person would ask of a run, as tables of plain columns: `sql` and `to_pandas` give them."""
+"""A run as tables of plain columns, for `sql` and `to_pandas`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradviz.query.query import Query
 
 Columns = dict[str, Sequence[Any]]
 _STATISTICS = {"rms": Stat.RMS, "mean": Stat.MEAN, "min": Stat.MIN, "max": Stat.MAX}
-_MOST = 2**53  # that a double counts
+_MOST = 2**53  # the largest count that a double holds exactly
 _COUNTS = {"nan": Stat.NAN, "inf": Stat.INF, "zeros": Stat.ZEROS}
 
 
@@ -169,7 +169,7 @@ TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
 
 
 def columns_of(query: Query, table: str) -> Columns:
-    """The columns of a table, all of one length. What is not known is None, a norm that is not finite too."""
+    """The columns of a table, all of one length. Unknown values, and norms that are not finite, are None."""
     make, _ = TABLES[table]
     return make(query)
 
@@ -203,7 +203,7 @@ def _statistics(query: Query, rows: np.ndarray) -> Columns:
 
 
 def _count(value: float | None) -> int | None:
-    """A count as a whole number; None for what none can be: a damaged trace may say anything."""
+    """A count as a whole number; None for a number that cannot be a count, as in a damaged trace."""
     return int(value) if value is not None and abs(value) <= _MOST else None
 
 

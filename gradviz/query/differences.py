@@ -12,18 +12,18 @@ from gradviz.sets import distinct
 
 Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
-MOST = 64  # elements of an input that are moved; of more, as many at equal distances
-_STEP = {8: 1e-6, 4: 1e-3}  # relative to the element, by the size of the outputs' numbers
-_TOLERANCE = {8: 1e-5, 4: 2e-3}  # the relative error of a right gradient, by the size of its numbers
+MOST = 64  # the most elements of an input that are moved; of a larger input, this many at equal distances
+_STEP = {8: 1e-6, 4: 1e-3}  # relative to the element, by the bytes of the outputs' numbers
+_TOLERANCE = {8: 1e-5, 4: 2e-3}  # the largest relative error of a right gradient, by the bytes of its numbers
 _COARSE = 5e-2  # both, for shorter numbers
-_KINK = 1e-2  # how far the slopes to both sides are apart at least where there is a kink
+_KINK = 1e-2  # the least relative difference between the slopes to both sides of a kink
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """An input's gradient beside the differences. `checked` of `size` elements have a derivative by differences;
-    `kinks` more have none, because the slopes to both sides differ. The worst of them is `at`, where the backward gave
-    `given` and the differences `found`; `error` is its relative error."""
+    `kinks` more have none, because the slopes to both sides differ or are not finite. The worst element is `at`, where
+    the backward gave `given` and the differences gave `found`; `error` is its relative error."""
 
     size: int
     checked: int
@@ -76,7 +76,7 @@ def _slope(
     here: Sequence[np.ndarray],
     upstream: Sequence[np.ndarray],
 ) -> float:
-    """How fast Σ upstream · f grows from here when one element is moved by `side`."""
+    """The slope of Σ upstream · f from here when one element is moved by `side`."""
     moved = inputs[which].copy()
     moved.flat[element] += side
     there = forward([*inputs[:which], moved, *inputs[which + 1 :]])
@@ -84,7 +84,7 @@ def _slope(
 
 
 def growth(upstream: Sequence[np.ndarray], here: Sequence[np.ndarray], there: Sequence[np.ndarray]) -> float:
-    """How much Σ upstream · f grows from the outputs `here` to those `there`. Integer outputs do not count."""
+    """The growth of Σ upstream · f from the outputs `here` to the outputs `there`. Integer outputs do not count."""
     with np.errstate(all="ignore"):
         return sum(
             float((u * (b.astype(np.float64) - a.astype(np.float64))).sum())

@@ -1,8 +1,8 @@
 """A VJP compared with finite differences along random directions: one number for all elements of an input.
 
-Along a direction u the function Σ upstream · f has the slope (f(x + hu) − f(x − hu)) / 2h, and the gradient says
-⟨gradient, u⟩. Which h is right depends on the function: one from a ladder whose neighbour gives the same slope. Where
-there is none, because of a kink or of rounding, the elements are compared one by one."""
+Along a direction u the function Σ upstream · f has the slope (f(x + hu) − f(x − hu)) / 2h, and the gradient gives
+⟨gradient, u⟩. The right h depends on the function: it is taken from a ladder, where a neighbour gives the same slope.
+If no two neighbours agree, because of a kink or of rounding, the elements are compared one by one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gradviz.query.differences import Forward, compared, growth
 
 _DIRECTIONS = 2
 _LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # h, relative to the elements
-_AGREE = 2e-3  # how far the slopes of two neighbours of the ladder are apart at most
-_SMOOTH = 2e-2  # how far the slopes to both sides are apart at most
-_MOST = 100_000  # elements of an input that is compared element by element, for which forward runs often
-_TOLERANCE = {8: 1e-2, 4: 1e-2}  # of a right gradient, by the size of its numbers
-_COARSE = 1e-1  # of shorter numbers
+_AGREE = 2e-3  # the largest difference between the slopes of two neighbours that agree, relative to the slope
+_SMOOTH = 2e-2  # the largest difference between the slopes to both sides, relative to the slope
+_MOST = 100_000  # the most elements of an input compared element by element: forward runs often
+_TOLERANCE = {8: 1e-2, 4: 1e-2}  # the largest relative error of a right gradient, by the bytes of its numbers
+_COARSE = 1e-1  # the same, for shorter numbers
 
-Slopes = Callable[[float], tuple[float, float]]  # for h, to both sides
+Slopes = Callable[[float], tuple[float, float]]  # from h to the slopes to both sides
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What the gradient says of a slope (`given`) and what the differences say (`found`)."""
+    """The slope that the gradient gives (`given`) and the slope by differences (`found`)."""
 
     given: float
     found: float
@@ -59,7 +59,7 @@ def compared_along(
 
 
 def _directions(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Random directions, always the same for a shape; each element moves as far as it is large."""
+    """Random directions, always the same for a size; each element moves in proportion to its size."""
     draw = np.random.Generator(np.random.PCG64(x.size))
     size = np.abs(x.astype(np.float64))
     finite = size[np.isfinite(size) & (size > 0)]
@@ -89,7 +89,7 @@ def _slopes(
 
 
 def _settled(slopes: Slopes, least: float) -> float | None:
-    """The slope, from the first two neighbours of the ladder that agree; None where none do."""
+    """The slope on which the first two neighbours of the ladder agree; None if none agree."""
     before: float | None = None
     for h in _LADDER:
         above, below = slopes(h)

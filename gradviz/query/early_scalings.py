@@ -1,4 +1,4 @@
-"""How a rank scales its gradients before the ranks reduce them, as who clips too early does."""
+"""The scalings of gradients on a rank before the ranks reduce them, as by a clip that comes too early."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _Line = tuple[str, int]
 
 
 class Scaling(NamedTuple):
-    """What one line does to gradients before they are all-reduced: how many steps of optimizers came before, the first
-    event, the parameters, the factor (NaN if the elements have no common one), the norm of these gradients before, the
-    event at which the first of them is all-reduced, and whether the line calls a function that clips."""
+    """The effect of one line on gradients before they are all-reduced: the number of optimizer steps before it, its
+    first event, the parameters, the factor (NaN if the elements have no common one), the norm of the gradients before,
+    the first event that all-reduces one of them, and whether the line calls a function that clips."""
 
     step: int
     event: int
@@ -35,7 +35,7 @@ class Scaling(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """What a line does to one gradient: the factor, 1 if it changes nothing, NaN if it does something else."""
+    """The effect of a line on one gradient: `factor` is 1 if it changes nothing, NaN if it does not scale."""
 
     parameter: int
     event: int
@@ -45,7 +45,7 @@ class _Write(NamedTuple):
 
 
 def early_scalings(query: Query) -> list[Scaling]:
-    """What lines do to gradients before these are all-reduced, in order, up to the first steps. Use
+    """The effects of lines on gradients before these are all-reduced, in order, for the first steps. Use
     `query.of(early_scalings)`."""
     steps = query.trace.table(Kind.STEPPED).events[:_MOST_STEPS].tolist()
     by_line: dict[tuple[int, _Line], list[_Write]] = {}
@@ -63,7 +63,7 @@ def early_scalings(query: Query) -> list[Scaling]:
 
 
 def _writes(query: Query, gradient: int, since: int, reduced: int) -> Iterable[tuple[_Line, _Write]]:
-    """What each line does to a gradient between two events."""
+    """The effect of each line on a gradient between two events."""
     by_line: dict[_Line, list[int]] = {}
     for event in writes_by_any_name(query, gradient):
         if since < event < reduced and query.tensors.writer(event) != ALL_REDUCE:
@@ -77,7 +77,8 @@ def _writes(query: Query, gradient: int, since: int, reduced: int) -> Iterable[t
 
 
 def _factor(before: Snapshot | None, after: Snapshot | None) -> tuple[float, float] | None:
-    """By which factor a tensor was scaled, and its norm before; None where its values are not known."""
+    """The factor by which a tensor was scaled, NaN if there is none, and its norm before; None if its values are not
+    known."""
     if before is None or after is None or before.stats is None or after.stats is None:
         return None
     if not np.isfinite([before.stats.rms, after.stats.rms]).all():

@@ -11,9 +11,9 @@ from gradviz.tracefile import Site
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception. `event` tells of it, or is the last event before it; `site` is where it was raised, None
-    if that is unknown. `node` and `number` (the pass) are 0 if it was raised outside of a pass. `handled` says
-    that the program caught it and went on."""
+    """An exception. `event` is the event that records it, or the last event before it; `site` is where it was raised,
+    None if unknown. `node` and `number` (the pass) are 0 if it was raised outside of a pass. `handled` is whether the
+    program caught it and continued."""
 
     message: str
     event: int

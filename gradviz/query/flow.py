@@ -1,4 +1,4 @@
-"""How gradients moved from node to node in one backward pass."""
+"""The movement of gradients from node to node in one backward pass."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gradviz.tracefile.columns import Table
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A gradient that arrived at a node. `event` is the Produced that gave it, and `position` the edge; or
-    the PassBegan of the pass, and `position` the root."""
+    """A gradient that arrived at a node. `event` is the Produced event that delivered it, and `position` the edge; for
+    a root `event` is the PassBegan of the pass, and `position` the root."""
 
     event: int
     position: int
@@ -29,8 +29,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A stretch of events in which the same gradients wait at an output of a node: from `first` until before `end`, the
-    event at which another one arrives or the node receives them; None for an end that was not recorded."""
+    """A stretch of events in which the same gradients wait at an output of a node. It begins at `first` and ends before
+    `end`, the event at which another gradient arrives or the node receives them; `end` is None if it was not
+    recorded."""
 
     node: int
     nr: int
@@ -84,14 +85,14 @@ class Flow:
         self.real = (self.targets > 0) & (self.gradients > 0)
 
     def waiting(self, k: int) -> dict[int, list[Delivery]]:
-        """For each node the gradients that have arrived and that it has not received yet, after event k."""
+        """For each node, the gradients that have arrived by event k and that it has not received yet."""
         found: dict[int, list[Delivery]] = {}
         for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
             found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
         return found
 
     def waits(self) -> Iterator[Wait]:
-        """All stretches in which gradients wait, those at one event in the order in which `waiting` has their nodes."""
+        """All stretches in which gradients wait. Those at one event have the order of the nodes in `waiting`."""
         never = np.iinfo(np.int64).max
         taken = dict(zip(self.targets[self.real].tolist(), self.taken[self.real].tolist(), strict=True))
         for node, end in taken.items():
@@ -107,7 +108,7 @@ class Flow:
         return self._up_to(self._arrived(node), k)
 
     def arrivals_at(self, node: int, nr: int, k: int) -> list[Delivery]:
-        """Those that are for one output of a node, by its number."""
+        """The gradients that have arrived up to event k at one output of a node, by its number."""
         if len(self.nodes.outputs(node)) < 2:
             return self.arrivals(node, k)
         return self._up_to(self._arrived_by_output(node).get(nr, []), k)
@@ -128,13 +129,13 @@ class Flow:
 
     @cached_property
     def _by_target(self) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of what was delivered, by the node to which it went, and these nodes."""
+        """The rows of the delivered gradients, sorted by the node to which they went, and these nodes."""
         real = np.flatnonzero(self.real)
         order = real[np.argsort(self.targets[real], kind="stable")]
         return order, self.targets[order]
 
     def _output_of(self, delivery: Delivery) -> int:
-        """The output of a node that a gradient is for."""
+        """The output of a node that a gradient belongs to."""
         event = self.trace.event(delivery.event)
         if isinstance(event, PassBegan):
             return event.roots[delivery.position].nr

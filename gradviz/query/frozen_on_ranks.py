@@ -14,9 +14,9 @@ from gradviz.query.replicas import Replicas
 
 @dataclass(frozen=True, slots=True)
 class FrozenOnSome:
-    """Parameters that do not require a gradient on the ranks in `places`, and do on all others, when the pass of a
-    number begins (0: at the end of a run without one). `tensors` are the first of them, and `events` those that changed
-    this, 0 for none, on these ranks."""
+    """Parameters that do not require a gradient on the ranks in `places`, and do on all others, when the pass
+    `pass_number` begins (0: at the end of a run without a pass). For each of these ranks, `tensors` has the first
+    parameter, and `events` the last event that changed whether it requires a gradient, 0 for none."""
 
     names: tuple[str, ...]
     tensors: tuple[int, ...]
@@ -26,7 +26,7 @@ class FrozenOnSome:
 
 
 def frozen_on_some(ranks: Replicas) -> FrozenOnSome | None:
-    """The parameters that are first frozen on some ranks alone, where the ranks have one model: parameters of the same
+    """The parameters that are first frozen on some ranks alone. The ranks must have one model: parameters of the same
     names and shapes, with the same values where the first pass begins. None if there are none."""
     parameters = [query.of(_named) for query in ranks.queries]
     if not _are_alike(parameters):
@@ -76,7 +76,7 @@ def _named(query: Query) -> dict[str, int]:
 
 
 def _in_order(query: Query) -> dict[str, int]:
-    """All parameters, by their place and shape: no module that has been called, and no optimizer, gives them names."""
+    """All parameters by their place and shape, for parameters that neither a called module nor an optimizer names."""
     made = query.trace.table(Kind.TENSOR)
     tensors = made["tensor"][query.trace.named(made["how"], ("Parameter",))].tolist()
     shapes = [form[0] if (form := query.trace.shape(tensor)) is not None else () for tensor in tensors]
@@ -85,7 +85,8 @@ def _in_order(query: Query) -> dict[str, int]:
 
 
 def _points(ranks: Replicas) -> list[tuple[int, tuple[int, ...]]]:
-    """The passes that all ranks begin, by number, with the events; the end, where a rank begins none."""
+    """The passes that all ranks begin: the number, and the event on each rank. The end of the run, if a rank begins
+    none."""
     passes = list(zip(*(query.trace.passes[:MOST_STEPS] for query in ranks.queries), strict=False))
     if not passes:
         return [(0, tuple(query.trace.count - 1 for query in ranks.queries))]
@@ -93,7 +94,7 @@ def _points(ranks: Replicas) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _last_change(query: Query, tensor: int, until: int) -> int:
-    """The last event up to another that changed whether a tensor requires a gradient; 0 if there is none."""
+    """The last event up to `until` that changed whether a tensor requires a gradient; 0 if there is none."""
     changed = query.trace.table(Kind.REQUIRES_GRAD_CHANGED)
     own = changed.events[(changed["tensor"] == tensor) & (changed.events <= until)]
     return int(own[-1]) if len(own) else 0

@@ -1,4 +1,4 @@
-"""The elements of gradients: of whole ones, or of a region that an element is broadcast to."""
+"""The elements of gradients: of a whole gradient, or of a region that an element is broadcast to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradviz.tracefile.sound import dtype_of
 
 Region = (
     tuple[int | None, ...] | None
-)  # an element, None in it for all of a dimension; None for the whole tensor
+)  # an element, with None for the whole of a dimension; None for the whole tensor
 _COARSE = {"bfloat16": 2.0**-7}
 
 
@@ -30,7 +30,7 @@ def shape(query: Query, tensor: int, event: int) -> tuple[int, ...] | None:
 
 
 def rounding(query: Query, tensor: int, event: int) -> float:
-    """The relative rounding error of a tensor's dtype; 0 for one of whole numbers."""
+    """The relative rounding error of a tensor's dtype; 0 for a dtype of whole numbers."""
     snapshot = query.memory.value(tensor, event)
     name = "float32" if snapshot is None else snapshot.dtype
     dtype = dtype_of(name)
@@ -40,7 +40,7 @@ def rounding(query: Query, tensor: int, event: int) -> float:
 
 def broadcast(region: Region, below: tuple[int, ...] | None, above: tuple[int, ...] | None) -> Region:
     """The part of an elementwise op's result (of shape `above`) that a region of an input (of shape `below`) goes to;
-    None, the whole, if it is not known."""
+    None, the whole result, if that part is not known."""
     if region is None or below is None or above is None or len(below) > len(above):
         return None
     new = len(above) - len(below)

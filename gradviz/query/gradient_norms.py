@@ -1,7 +1,7 @@
-"""The way of a gradient by norms: for tensors of which a trace has statistics, and no elements.
+"""The way of a gradient by norms, for tensors of which a trace has statistics but no elements.
 
-From the tensor back to the root, and of gradients that meet the one with the largest norm. What the others bring is not
-worked out, since norms do not add up."""
+It leads from the tensor back to the root. Where gradients meet, it follows the one with the largest norm. The
+contributions of the other gradients are not worked out, since norms do not add up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gradviz.tracefile import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class WayStep:
-    """A gradient on its way: `source` gave it (0: it came from outside) at `event`. `norm` is that of its finite
-    elements, NaN if none is; `odd` says what others are: `NaN`, `inf` or nothing. `others` are the norms of those that
-    it met."""
+    """A gradient on its way. `source` is the node that produced it (0: it came from outside) at `event`. `norm` is the
+    norm of its finite elements, NaN if none is finite; `odd` names the other elements: `NaN`, `inf` or nothing.
+    `others` are the norms of the gradients that it met."""
 
     source: int
     event: int
@@ -29,8 +29,8 @@ class WayStep:
 
 
 def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep]:
-    """The steps of pass `number` that lead to output `nr` of a node, from the root down; none if the norm of a gradient
-    on the way was not recorded."""
+    """The steps of pass `number` that lead to output `nr` of a node, from the root down; empty if the norm of a
+    gradient on the way was not recorded."""
     flow = query.flow(number)
     steps: list[WayStep] = []
     end = query.trace.count
@@ -44,7 +44,7 @@ def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep
         steps.append(
             WayStep(largest.source, largest.event, largest.gradient, largest.norm, largest.odd, others)
         )
-        if not largest.source or largest.event >= end:  # the second is of a damaged trace
+        if not largest.source or largest.event >= end:  # the latter only in a damaged trace
             return steps[::-1]
         node, nr, end = largest.source, -1, largest.event
 
@@ -60,7 +60,7 @@ def _step(query: Query, delivery: Delivery) -> WayStep | None:
 
 
 def norm_of(value: Snapshot) -> float:
-    """The Euclidean norm of the finite elements of a value; NaN if none is."""
+    """The Euclidean norm of the finite elements of a value; NaN if none is finite."""
     assert value.stats is not None
     finite = math.prod(value.shape) - value.stats.nan - value.stats.inf
     return value.stats.rms * math.sqrt(finite)

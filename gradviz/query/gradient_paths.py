@@ -1,13 +1,13 @@
 """The gradient of a tensor in one pass, as a sum over the paths that lead to it from the roots.
 
-Where several gradients meet at a node, their sum goes on. Each of them, g_j of the sum s, has the share
-⟨s, g_j⟩ / ⟨s, s⟩ in all that comes of it; the shares at a meeting add up to 1. A path contributes the gradient on its
-last edge times the shares at the meetings above, so that the contributions of all paths add up to the gradient.
+Where several gradients meet at a node, their sum goes on. In everything that is computed from the sum s, the gradient
+g_j has the share ⟨s, g_j⟩ / ⟨s, s⟩; the shares at a meeting add up to 1. A path contributes the gradient on its last
+edge times the shares at the meetings above, so that the contributions of all paths add up to the gradient.
 
-For scalars this is the product of the local derivatives along the path. One element of a tensor is followed
-through elementwise ops: there the share is that of the element. Where ops mix elements (a matrix product), a trace
-does not tell how much of an element came of which gradient; there the share is that of the whole tensor, the
-projection of g_j on s. `exact` says which of both it is.
+For scalars the contribution is the product of the local derivatives along the path. One element of a tensor is
+followed through elementwise ops: there the share is that of the element. Where ops mix elements (a matrix product), a
+trace does not show how much of an element came from which gradient; there the share is that of the whole tensor, the
+projection of g_j on s. `exact` says which of the two it is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gradviz.query.gradient_elements import Region, broadcast, elements, roundin
 from gradviz.query.query import Query
 
 Number = float | complex
-_PIECES = 100_000  # pieces of paths that are kept in mind; what is not followed is among the rest
-MOST_PATHS = 10**18  # that are counted; a number of many digits at each node would take long
+_PIECES = 100_000  # the most pieces of paths that are kept; pieces that are not followed are part of the rest
+MOST_PATHS = 10**18  # the most paths that are counted: longer numbers at each node would take long
 
 
 class Arrival(NamedTuple):
@@ -43,7 +43,7 @@ class Arrival(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A node, and which part of its gradient is followed. `nr` is the only output that counts, −1 for all."""
+    """A node, and the part of its gradient that is followed. `nr` is the only output that counts, −1 for all."""
 
     node: int
     nr: int
@@ -52,9 +52,10 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """The gradients that meet at a place, with their shares, and where each comes from (None: from outside). Behind
-    the place are `paths` paths (MOST_PATHS: that many or more); `mass` is the sum of their products of shares, `bound`
-    that of the absolute values, and `best` the logarithm of the largest. `exact` and `hooked` are as in `Step`."""
+    """The gradients that meet at a place, with their shares, and the places that they come from (None: from outside).
+    `paths` paths lead to the place (MOST_PATHS: that many or more). `mass` is the sum of their products of shares,
+    `bound` the sum of the absolute values, and `best` the logarithm of the largest. `exact` and `hooked` are as in
+    `Step`."""
 
     arrivals: tuple[Arrival, ...]
     shares: tuple[Number, ...]
@@ -68,8 +69,8 @@ class _Meeting:
 
 
 class Step(NamedTuple):
-    """An edge of a path. At the node that it leads to, its gradient meets `others` more. `exact` is whether its share
-    there is the true one, `hooked` whether a hook changed the sum."""
+    """An edge of a path. At the node that it leads to, its gradient meets `others` more gradients. `exact` is whether
+    its share there is the true one, `hooked` whether a hook changed the sum."""
 
     arrival: Arrival
     node: int
@@ -80,8 +81,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path from the root down to the tensor, and what it contributes. It begins below a meeting of gradients whose
-    elements were not recorded if `cut`."""
+    """A path from the root down to the tensor, and its contribution. With `cut` it begins below a meeting of gradients
+    whose elements were not recorded."""
 
     steps: tuple[Step, ...]
     contribution: np.ndarray
@@ -96,8 +97,8 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """A gradient as a sum: the paths that contribute most, and the `rest` of all others together. `hooks` is what hooks
-    on the tensor itself added. `paths` counts all paths up to MOST_PATHS."""
+    """A gradient as a sum: the paths that contribute most, and the `rest` of all other paths together. `hooks` is what
+    hooks on the tensor itself added. `paths` counts all paths up to MOST_PATHS."""
 
     gradient: np.ndarray
     shown: tuple[Path, ...]
@@ -109,7 +110,7 @@ class Decomposition:
 
     @property
     def error(self) -> float:
-        """The largest difference between the sum and the recorded gradient; NaN if that is not finite."""
+        """The largest difference between the sum and the recorded gradient; NaN if it is not finite."""
         total = sum((path.contribution for path in self.shown), self.rest + self.hooks)
         return float(np.max(np.abs(total - self.gradient), initial=0.0))
 
@@ -141,8 +142,8 @@ class Paths:
             self.meetings[place] = self._meeting(place)
 
     def decomposed(self, recorded: int, event: int, most: int) -> Decomposition:
-        """The `most` paths that contribute most to the gradient `recorded` at an event. Raises Missing if elements of
-        it were not recorded."""
+        """The `most` paths that contribute most to the gradient `recorded` at an event. Raises Missing if its elements
+        were not recorded."""
         target = self.meetings[self.target]
         if not target.arrivals:
             raise Missing
@@ -185,14 +186,14 @@ class Paths:
         ):
             source = givers.get(event, 0)
             if source and (event > ran.get(target, event) or ran.get(source, last) >= ran.get(target, last)):
-                continue  # of a damaged trace: what has run gets no more gradients, and gives some after it has run
+                continue  # a damaged trace: a node gets no gradients after it ran, and gives none before it ran
             edges = nodes.edges(source) if source else roots
             nr = edges[position].nr if position < len(edges) else 0
             found.setdefault(target, []).append(Arrival(source, position, nr, gradient, event))
         return found
 
     def _inner_last(self, target: _Place) -> Iterator[_Place]:
-        """All places above one, each after those above it: in the order in which their nodes ran."""
+        """All places above a place, and itself, in the order in which their nodes ran: each after those above it."""
         waiting = [target]
         while waiting:
             place = waiting.pop()
@@ -209,7 +210,7 @@ class Paths:
         return [arrival for arrival in self._arrivals.get(place.node, ()) if place.nr in (-1, arrival.nr)]
 
     def _behind(self, place: _Place) -> list[_Place | None]:
-        """Where each gradient at a place comes from."""
+        """The place that each gradient at a place comes from; empty where the path is cut."""
         if self._is_cut(place):
             return []
         return [self._source(arrival, place.region) for arrival in self._at(place)]
@@ -262,7 +263,7 @@ class Paths:
         )
 
     def _shares(self, arrivals: list[Arrival], place: _Place) -> tuple[list[Number], bool]:
-        """The share of each gradient in their sum, and whether that is how much of the result came of each."""
+        """The share of each gradient in their sum, and whether it is the true share in the result."""
         if len(arrivals) == 1:
             return [1.0], True
         parts = [np.asarray(self._elements(arrival, place.region)) for arrival in arrivals]
@@ -313,12 +314,12 @@ class Paths:
     def _search(
         self, parts: list[np.ndarray], most: int
     ) -> tuple[list[tuple[tuple[Step, ...], np.ndarray, bool]], list[Number]]:
-        """The `most` paths whose contributions are largest, and for each last edge the weight of all others.
+        """The `most` paths whose contributions are largest, and for each last edge the weight of all other paths.
 
-        Best first: the best that can come of a piece of a path is known, so that only pieces of the paths
-        sought are followed."""
+        The search is best first. The best contribution that a piece of a path can reach is known, so that only pieces
+        of the wanted paths are followed."""
         target = self.meetings[self.target]
-        order = count(0, -1)  # of equally good pieces, the newest goes on: it is the nearest to the root
+        order = count(0, -1)  # of equally good pieces the newest is followed: it is the nearest to the root
         waiting: list[tuple[float, int, Number, int, _Place | None, _Link]] = []
         for i, (arrival, above) in enumerate(zip(target.arrivals, target.above, strict=True)):
             step = Step(arrival, self.target.node, len(parts) - 1, True, target.hooked)
@@ -348,7 +349,7 @@ class Paths:
         return self.meetings[above].bound if above is not None else 1.0
 
     def _elements(self, arrival: Arrival, region: Region) -> np.ndarray | None:
-        """What an arrival brought; None if its elements were not recorded."""
+        """The elements of an arrived gradient; None if they were not recorded."""
         return elements(self.query, arrival.gradient, arrival.event, region)
 
     def _shape(self, arrival: Arrival) -> tuple[int, ...] | None:
@@ -371,12 +372,12 @@ def _log(number: Number) -> float:
 
 
 def _all(parts: list[np.ndarray | None]) -> list[np.ndarray] | None:
-    """The parts, if each is known."""
+    """The parts, if all are known; else None."""
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) else None
 
 
 def _share(whole: np.ndarray, part: np.ndarray) -> float:
-    """How much of a gradient a part makes up: its projection."""
+    """The share of a part in a gradient: its projection."""
     total = float(np.vdot(whole, whole).real)
     return float(np.vdot(whole, part).real) / total if total else math.nan

@@ -1,4 +1,4 @@
-"""Steps that all ranks make with the gradients that one of them computed: what the others computed is lost."""
+"""Steps that all ranks make with the gradients that one rank computed: the gradients of the other ranks are lost."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradviz.tracefile import Snapshot
 
 
 class TakenFromOne(NamedTuple):
-    """The parameters that all ranks step with the gradient of one, by its place among the ranks, at the first step; and
-    for each rank the last event that changed the `.grad` of the first of them."""
+    """The parameters that all ranks step, at the first step, with the gradient of one rank (its `place` among the
+    ranks); and for each rank the last event that changed the `.grad` of the first parameter."""
 
     names: tuple[str, ...]
     place: int
@@ -24,8 +24,8 @@ class TakenFromOne(NamedTuple):
 
 
 def taken_from_one(ranks: Replicas) -> TakenFromOne | None:
-    """The parameters of replicas whose first step is made with the gradients of one rank, as its one pass before gave
-    them, where others had computed other ones. None if there are none, or if it is not so of all parameters."""
+    """The parameters of replicas whose first step uses the gradients of one rank, as its only pass before gave them,
+    although the other ranks had computed different gradients. None unless this is so of all parameters."""
     if not ranks.steps or not ranks.are_replicas:
         return None
     at = [step.index for step in ranks.steps[0]]
@@ -46,7 +46,7 @@ def taken_from_one(ranks: Replicas) -> TakenFromOne | None:
 
 
 def _giver(ranks: Replicas, name: str, at: list[int]) -> int | None:
-    """The one rank whose gradient of a parameter all ranks step with, by its place; None if there is none."""
+    """The place of the only rank whose gradient of a parameter all ranks step with; None if there is none."""
     own = list(zip(ranks.queries, ranks.parameters, at, strict=True))
     computed = [_computed(query, known[name], event) for query, known, event in own]
     stepped = [query.tensors.gradient(known[name], event) for query, known, event in own]
@@ -58,12 +58,12 @@ def _giver(ranks: Replicas, name: str, at: list[int]) -> int | None:
 
 
 def _is_some(value: Snapshot | None) -> bool:
-    """Whether a gradient is known, and not 0."""
+    """Whether a gradient is known and not 0."""
     return value is not None and value.stats is not None and value.stats.rms > 0
 
 
 def _computed(query: Query, tensor: int, until: int) -> Snapshot | None:
-    """The gradient that the pass before an event gave a leaf."""
+    """The gradient that the last pass before an event gave a leaf."""
     came = query.trace.table(Kind.ACCUMULATED)
     rows = np.flatnonzero((came["tensor"] == tensor) & (came.events < until))
     return (

@@ -1,5 +1,5 @@
-"""How elements are distributed, at a few passes: those of parameters and their gradients, of modules whose elements
-were recorded; and what `--histograms` counted while the program ran, that of activations too."""
+"""The distributions of elements at a few passes: of parameters and their gradients, for modules whose elements were
+recorded. Also the histograms that `--histograms` recorded while the program ran, those of activations too."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gradviz.query.query import Query
 from gradviz.sets import distinct
 from gradviz.tracefile.columns import Table
 
-_PASSES = 3  # the first, the one in the middle, and the last that reached a module
-_MOST_ELEMENTS = 1 << 22  # of a module at a pass
+_PASSES = 3  # the first, the middle and the last pass that reached a module
+_MOST_ELEMENTS = 1 << 22  # the most elements of a module at a pass
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many elements lie in each of BINS equal parts from `low` to `high`, of one module at each of some passes;
-    what is not finite is left out."""
+    """The number of elements in each of BINS equal parts from `low` to `high`, of one module, by pass. Elements that
+    are not finite are left out."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The histograms of a module: of its parameters, and of what they accumulated."""
+    """The histograms of a module: of its parameters, and of the gradients that they accumulated."""
 
     name: str
     parameters: Histogram
@@ -38,7 +38,7 @@ class Distribution:
 
 
 def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
-    """The distributions of the modules all of whose elements are known at the passes that are looked at."""
+    """The distributions of the modules whose elements are all known at the chosen passes."""
     trace = query.trace
     came = trace.table(Kind.ACCUMULATED)
     leaves, places = np.unique(came["tensor"], return_inverse=True)
@@ -62,7 +62,7 @@ def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
 
 
 def _elements(query: Query, tensors: np.ndarray, events: np.ndarray) -> np.ndarray | None:
-    """The elements of some tensors, each at an event; None if those of one are not known, or they are too many."""
+    """The elements of tensors, each at an event; None if the elements of a tensor are not known, or are too many."""
     states = query.trace.states
     rows = query.memory.rows_of(tensors, events)
     sizes = [
@@ -77,7 +77,8 @@ def _elements(query: Query, tensors: np.ndarray, events: np.ndarray) -> np.ndarr
 
 
 def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
-    """The histograms of several passes over one range; None if the elements of one are not known, or all are alike."""
+    """The histograms of several passes over one range; None if the elements of a pass are not known, or if all are
+    equal."""
     known = {number: own[np.isfinite(own)] for number, own in elements.items() if own is not None}
     together = np.concatenate([np.zeros(0), *known.values()])
     if len(known) < len(elements) or not len(together) or together.min() == together.max():
@@ -94,8 +95,8 @@ def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least element that was
-    counted to the largest."""
+    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least to the largest
+    element that was counted."""
 
     name: str
     what: str
@@ -103,7 +104,7 @@ class Binned:
 
 
 def binned(query: Query) -> list[Binned]:
-    """The histograms that were recorded, in the order in which their tensors came first. What is not known of one, as
+    """The recorded histograms, in the order in which their tensors came first. A histogram that is not fully known, as
     in a redacted trace, is left out."""
     trace = query.trace
     trace.reach_all()

@@ -10,13 +10,13 @@ from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 
-_PASSES = 4  # that are compared
-_LEAST = 2  # passes: in one, what a hook does may be that of its data
+_PASSES = 4  # the most passes that are compared
+_LEAST = 2  # the fewest: in one pass the effect of a hook may come from its data
 
 
 class HookedOnSome(NamedTuple):
-    """A parameter whose gradient hooks change on the ranks in `places` alone, in each of the first passes: the events
-    of the first, on these ranks, the gradients that the hooks gave, and how many passes."""
+    """A parameter whose gradient hooks change on the ranks in `places` alone, in each of the first passes; for the
+    first pass the events and the gradients that the hooks gave, on these ranks; and the number of passes."""
 
     name: str
     places: tuple[int, ...]

@@ -17,7 +17,7 @@ _SAME_MEMORY = ("data", "detach")
 @dataclass(frozen=True, slots=True)
 class KeptGradient:
     """A statement of a program, outside of loops and functions, that assigns the `.grad` of a `leaf` to a `name`.
-    `made` accumulated that tensor (`grad`) before; `event` changes it in place, at line `changed_at`;
+    `made` accumulated that gradient (`grad`) before the statement; `event` changes it in place, at line `changed_at`;
     the name is read behind that line."""
 
     file: str
@@ -32,7 +32,7 @@ class KeptGradient:
 
 def kept_gradients(query: Query) -> Iterator[KeptGradient]:
     """The variables of a program that keep a `.grad`. Only statements that run once and in the order of their lines are
-    looked at, so that the line of an event says whether it came before or after them."""
+    examined, so that the line of an event shows whether it came before or after them."""
     for file, tree in query.of(trees).items():
         for statement in tree.body:
             value = statement.value if isinstance(statement, ast.Assign) else None
@@ -52,7 +52,7 @@ def kept_gradients(query: Query) -> Iterator[KeptGradient]:
 
 
 def _whose_grad(value: ast.expr) -> ast.expr | None:
-    """The expression whose `.grad` another one is, or is on the same memory as; None if it is no such expression."""
+    """The expression whose `.grad` a value is, or shares memory with; None if there is none."""
     while True:
         if isinstance(value, ast.Call) and not value.args and isinstance(value.func, ast.Attribute):
             if value.func.attr not in _SAME_MEMORY:
@@ -87,8 +87,8 @@ def _names(statement: ast.stmt) -> list[ast.Name]:
 def _changes(
     query: Query, leaf: int, file: str, assigned_at: int, lines: range
 ) -> Iterator[tuple[int, int, int]]:
-    """The events that change the `.grad` of a leaf in place at one of these lines of the main program, each behind the
-    event that accumulated this gradient before the line of the assignment, and with its line."""
+    """The events that change the `.grad` of a leaf in place at one of `lines` of the main program. Each comes behind
+    the event that accumulated this gradient before the line of the assignment, and with its line."""
     came, lives = query.trace.table(Kind.ACCUMULATED), query.of(Training).lives
     own = came.events[came["tensor"] == leaf].tolist()
     cleared = lives.events[(lives.leaves == leaf) & (lives.whats == CLEARED)].tolist()
@@ -103,7 +103,8 @@ def _changes(
 
 
 def _line_in(query: Query, file: str, event: int) -> int:
-    """The line of a file at which an event happened, of an event in a pass that of its call; 0 if it was elsewhere."""
+    """The line of a file at which an event happened; for an event in a pass, the line that called the pass. 0 if it was
+    elsewhere."""
     backward_pass = query.passes.at(event)
     site = backward_pass.site if backward_pass is not None else int(query.trace.events["site"][event])
     places = [one.place for one in query.places.callers(site) if one.place.file == file]

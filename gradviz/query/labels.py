@@ -1,5 +1,5 @@
-"""What a tensor is called, in every view: its name in the source, else the expression that made it, else whose
-gradient, `.grad` or tangent it is, else `t` and its number."""
+"""The name of a tensor in every view: its name in the source, else the expression that made it, else a name by the
+tensor whose gradient, `.grad` or tangent it is, else `t` and its number."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gradviz.query.short_expressions import short_expression
 from gradviz.sets import contained
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
-# Modules that return several tensors, not only what they computed last.
+# Modules that return several tensors, not only the last that they computed.
 _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
-_RETURNED = "(…)"  # behind the path of a module: what it gave
-_NEAR = 2000  # events before a moment, and after it, at which a name is looked for
-_DEEPEST = 3  # calls in calls in a name
+_RETURNED = "(…)"  # behind the path of a module: its result
+_NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
+_DEEPEST = 3  # the most calls in calls in a name
 _OF_MODULES = ("Parameter", "Buffer")
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
 class Labels(Lookup):
-    """What the tensors of one trace are called. A long expression is cut (`torch.exp(…) + b`), unless a name has to be
-    one that can be typed (`is_exact`)."""
+    """The names of the tensors of one trace. A long expression is cut (`torch.exp(…) + b`), unless names have to be
+    exact, so that they can be typed (`is_exact`)."""
 
     def __init__(
         self,
@@ -80,16 +80,16 @@ class Labels(Lookup):
         return self.row_of(maker) or self._text(maker.site) or self._of_several(maker)
 
     def _of_many(self, tensor: int, op: OpRan) -> str:
-        """What one of the results of an op is called: `x.max(dim=1)[0]`; empty if names are exact."""
+        """The name of one of several results of an op: `x.max(dim=1)[0]`; empty if names are exact."""
         if self.is_exact:
             return ""
         text = self._text(op.site) or self._call(op, _DEEPEST)
         return text and f"{text}[{op.outputs.index(tensor)}]"
 
     def _of_several(self, op: OpRan) -> str:
-        """What the result of one of several ops of an expression is called: the last of a loss gives the value of the
-        expression, as `nll_loss` does in `cross_entropy(z, t)`; others are named by their calls, because a function may
-        return what it computed earlier."""
+        """The name of the result of one of several ops of an expression. The last op of a loss gives the value of the
+        expression, as `nll_loss` does in `cross_entropy(z, t)`. Other results are named by their calls, because a
+        function may return an earlier result."""
         if op.site in self.names.calls:
             return self._of_module(op) or ("" if self.is_exact else self._call(op, _DEEPEST))
         if op.site in self.places.of_one_op:
@@ -101,8 +101,8 @@ class Labels(Lookup):
         return self._short(text)
 
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
-        """What a tensor that no op made is called: `x.data`, a parameter as it is read, others by the call in the
-        expression at their site."""
+        """The name of a tensor that no op made: `x.data`, a parameter as it is read, else the call in the expression at
+        its site."""
         if maker.how in _OF_MODULES:
             return self._read_as(tensor)
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
@@ -118,16 +118,16 @@ class Labels(Lookup):
 
     def _read_as(self, tensor: int) -> str:
         """The operand by which the first op got a parameter that no call of a module names: `layers[0].weight` of
-        `F.linear(x, layers[0].weight)`; empty if it is no name, attribute or element, or not known to be this one."""
-        self.trace.reach_all()  # where it was read
+        `F.linear(x, layers[0].weight)`; empty if it is no name, attribute or element, or is not known."""
+        self.trace.reach_all()  # the parameter may be read anywhere
         event = self._first_reads.get(tensor)
         op = None if event is None else self.tensors.op(event)
         text = "" if op is None else self._operand(op, op.inputs.index(tensor))
         return text if len(text) <= LONGEST else ""
 
     def _operand(self, op: OpRan, position: int) -> str:
-        """The operand that an input of an op is in the source: in the order of the inputs, where the op is all that its
-        expression computes; for one of the ops of a library's function, by what is known of the function."""
+        """The operand in the source for an input of an op. If the op is all that its expression computes, the operands
+        have the order of the inputs; for an op of a library function they are known from `INSIDE`."""
         try:
             found = ast.parse(self.places.expression(op.site), mode="eval").body
         except SyntaxError:
@@ -158,13 +158,13 @@ class Labels(Lookup):
         return dict(zip(tensors.tolist(), table.events[inputs.owners[first]].tolist(), strict=True))
 
     def _is_inner(self, op: OpRan) -> bool:
-        """Whether an op is one of those that the derivative of a node consists of: no expression stands for it."""
+        """Whether an op is part of the derivative of a node: no expression stands for it."""
         backward_pass = self.trace.find_pass(op.in_pass) if op.in_pass else None
         return backward_pass is not None and backward_pass.site == op.site
 
     def _call(self, op: OpRan, depth: int) -> str:
-        """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if the name of an input is not known, or if it is too
-        long to be exact."""
+        """An op as a call: `mul(pow(x, exponent=2), 3.0)`; empty if the name of an input is not known, or if names are
+        exact and the call is too long."""
         return self._calls(op.index, depth)
 
     def _call_at(self, event: int, depth: int) -> str:
@@ -176,7 +176,7 @@ class Labels(Lookup):
         return self._short(f"{op.op}({', '.join([*names, *['…'] * bool(op.args)])})")
 
     def _given(self, tensor: int, than: int, depth: int) -> str:
-        """What an input of an op is called in a call; empty if that is not known."""
+        """The name of an input of an op in a call; empty if it is not known."""
         maker = self.tensors.made(tensor) if tensor < than else None
         is_unnamed = isinstance(maker, OpRan) and len(maker.outputs) == 1 and self.names.of(tensor) is None
         if isinstance(maker, OpRan) and is_unnamed and (self._is_inner(maker) or not self._text(maker.site)):
@@ -185,7 +185,7 @@ class Labels(Lookup):
         return "" if name == f"t{tensor}" else name
 
     def _of_module(self, op: OpRan) -> str:
-        """The result of a module, in whose call an op ran last: `net.0(…)`; empty if it ran not last."""
+        """The result of the module whose call ended right after an op: `net.0(…)`; empty if there is none."""
         for index in range(op.index + 1, min(op.index + 3, self.trace.count)):
             self.trace.reach(index)
             if int(self.trace.kinds[index]) == Kind.SCOPE_LEFT:
@@ -197,7 +197,7 @@ class Labels(Lookup):
         return ""
 
     def row_of(self, op: OpRan) -> str:
-        """The name of a row that is taken on the way to another, in one expression: `p[0]` for `p[0, 1]`; else
+        """The name of a row that is taken on the way to another row, in one expression: `p[0]` for `p[0, 1]`; else
         empty."""
         taken = _TAKEN.fullmatch(op.args) if op.op == "select" else None
         if taken is None or not op.inputs[0] or not self._is_taken_from(op):
@@ -214,13 +214,14 @@ class Labels(Lookup):
         return False
 
     def _older(self, tensor: int, than: int) -> str:
-        """What a tensor is called; one that is not older than another is not asked whose gradient it is, which may be
-        that of the other (in a damaged trace, its own)."""
+        """The name of a tensor in the name of the tensor `than`. If the tensor is not older, it is not named as a
+        gradient: it may be the gradient of `than` (in a damaged trace, its own)."""
         return self.of(tensor) if tensor < than else self.names.of(tensor) or f"t{tensor}"
 
     @cached_property
     def _held(self) -> dict[int, tuple[int, str]]:
-        """The tensors that are the `.grad` of an older one at any time, or the tangent of one: of which, and what."""
+        """The tensors that are at any time the `.grad` or the tangent of an older tensor: that owner, and which of the
+        two."""
         found: dict[int, tuple[int, str]] = {}
         for log, part in ((self.tensors.tangents, "tangent"), (self.tensors.grads, "grad")):
             pairs = zip(log.values[::-1].tolist(), log.tensors[::-1].tolist(), strict=True)
@@ -232,11 +233,11 @@ class Labels(Lookup):
         return self._short(self._at(site)) if site in self.places.of_one_op else ""
 
     def _at(self, site: int) -> str:
-        """The expression at a site, over several lines only where it may be cut."""
+        """The expression at a site; over several lines only where it may be cut."""
         return self.places.expression(site) if self.is_exact else self.places.whole_expression(site)
 
     def _short(self, text: str) -> str:
-        """A text as a name: a long one is cut, or empty if names are exact."""
+        """A text as a name. A long text is cut; it is empty if names are exact."""
         if self.is_exact:
             return text if len(text) <= LONGEST else ""
         return short_expression(text, LONGEST)
@@ -261,7 +262,7 @@ class Labels(Lookup):
         return 0
 
     def tensor_called(self, text: str, k: int) -> int:
-        """The newest tensor called so at event k, else the first later one; 0 if there is none."""
+        """The newest tensor of this name at event k, else the first later one; 0 if there is none."""
         named = self.names.tensor_called(text, k)
         if named or not text:
             return named

@@ -1,5 +1,5 @@
-"""Why a leaf never got a gradient: which event cuts it off from the roots of the passes that its optimizer uses, or
-what else keeps it from them. All views ask here, so that they name the same line."""
+"""The reason why a leaf never got a gradient: the event that cuts it off from the roots of the passes that its
+optimizer uses, or whatever else keeps it from them. All views ask here, so that they name the same line."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PARAMETER = "Parameter"
 FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
 _NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
 _LEAVES = 256  # the most leaves that are explained
-_SITES = 8  # the most lines that begin passes, whose passes are looked at
+_SITES = 8  # the most lines that begin passes, whose passes are examined
 
 
 class Lack(Enum):
-    """Why a leaf never gets a gradient."""
+    """The reasons why a leaf never gets a gradient."""
 
     CUT = "the path to the root is cut"
     COPIED = "the path to the root leads through plain numbers"
@@ -46,8 +46,8 @@ class Lack(Enum):
 @dataclass(frozen=True, slots=True)
 class Lacking:
     """A leaf without a gradient, the reason, and the event that explains it (−1 if there is none). `root` and
-    `pass_number` are 0 where none is concerned. `result` is the last thing that was computed from the leaf, where it
-    reaches no root, and `reading` how the program reads that as a number."""
+    `pass_number` are 0 if the reason concerns none. If the leaf reaches no root, `result` is the last tensor that was
+    computed from it, and `reading` is how the program reads that as a number."""
 
     leaf: int
     lack: Lack
@@ -68,7 +68,7 @@ class Begun:
 
 
 class Lacks:
-    """The reasons of one trace. Use `query.of(Lacks)`."""
+    """The lacks of one trace. Use `query.of(Lacks)`."""
 
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace
@@ -77,8 +77,8 @@ class Lacks:
         self._copies: dict[tuple[int, int], dict[int, int]] = {}
 
     def of(self, leaf: int, until: int | None = None) -> Lacking | None:
-        """Why a leaf got no gradient from the passes of its optimizer that began up to an event (None: from any); None
-        if that is not known."""
+        """The reason why a leaf got no gradient from the passes of its optimizer that began up to the event `until`
+        (None: from any pass); None if it is not known."""
         key = leaf, self.trace.count if until is None else until
         if key not in self._known:
             self._known[key] = self._why(*key)
@@ -93,7 +93,7 @@ class Lacks:
         numbers = self._through_numbers(leaf, begun, results)
         if (
             cut is not None
-        ):  # a later one, in the pass itself, is no way of data such as that through a memory
+        ):  # a copy after the cut counts: it is in the pass itself, unlike data that went through a memory
             is_later = numbers is not None and numbers.lack is Lack.COPIED and numbers.event > cut.event
             return numbers if is_later else cut
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
@@ -124,7 +124,7 @@ class Lacks:
 
     @cached_property
     def without_gradient(self) -> dict[int, Lacking]:
-        """The reasons for the leaves that never got a gradient; for the first of them, if they are many."""
+        """The reasons for the leaves that never got a gradient; only for the first of many leaves."""
         found = ((leaf, self.of(leaf)) for leaf in self.never_got[:_LEAVES])
         return {leaf: lacking for leaf, lacking in found if lacking is not None}
 
@@ -135,9 +135,9 @@ class Lacks:
         return place_of_cut(self.query, lacking.event) if lacking.event >= 0 else None
 
     def _computed_at(self, lacking: Lacking) -> int:
-        """The site of the expression whose value is the result that reaches no root, though functions of the program
-        computed it: the call of a module, if none of its parameters reaches the loss; else the call of a function that
-        returns it."""
+        """The site of the expression whose value is the result that reaches no root, even if functions of the program
+        computed it. It is the call of a module, if none of the module's parameters reaches the loss; else the call of
+        the function that returns the result."""
         event = lacking.event
         around = self.query.scopes.around(event, self.query.tensors.op(event).thread)
         module = self._lost_modules.get(lacking.leaf, "")
@@ -146,7 +146,8 @@ class Lacks:
 
     @cached_property
     def _lost_modules(self) -> dict[int, str]:
-        """For each leaf of which nothing reaches a root, the outermost module of which that is true as a whole."""
+        """The outermost module for each leaf from which nothing reaches a root, if the same is true of the whole
+        module."""
         lost = [leaf for leaf, why in self.without_gradient.items() if why.lack is Lack.OFF_PATH]
         return {leaf: path for path, leaves in self.query.modules.whole(lost) for leaf in leaves}
 
@@ -169,8 +170,8 @@ class Lacks:
         return list(found.values())
 
     def _cut(self, leaf: int, begun: list[Begun]) -> Lacking | None:
-        """The best of the ways to the roots: where it is cut, or that a pass was asked for others. Of equal ways that
-        to the last root."""
+        """The best reason among the ways to the roots: an event that cuts the way, else a pass that was asked for other
+        gradients. Of equal ways it is the one to the last root."""
         ways: list[tuple[Separation, Begun]] = []
         for one in reversed(begun):
             way = self.ways(one.root, one.at).separation(leaf)
@@ -195,7 +196,7 @@ class Lacks:
     def _through_numbers(
         self, leaf: int, begun: list[Begun], results: dict[int, list[int]]
     ) -> Lacking | None:
-        """A way from a leaf to a root that no op makes: by a new leaf, by NumPy, by equal values."""
+        """A way from a leaf to a root without an op: by a new leaf, by NumPy, by equal values."""
         for one in begun:
             for event, source in self._copies_behind(one).items():
                 if source in results:
@@ -208,7 +209,7 @@ class Lacks:
         return None
 
     def _copies_behind(self, begun: Begun) -> dict[int, int]:
-        """The events that made leaves of a root from the plain numbers of another tensor, and these tensors."""
+        """The events that made leaves of a root from the plain numbers of other tensors, with these tensors."""
         key = begun.root, begun.at
         if key not in self._copies:
             made = map(self.query.tensors.made, self._leaves(begun))
@@ -220,14 +221,14 @@ class Lacks:
         return self._copies[key]
 
     def _leaves(self, begun: Begun) -> list[int]:
-        """The leaves that a root was computed from, without the results of ops."""
+        """The leaves that a root was computed from, without results of ops."""
         flags = self.query.tensors.flags
         reached = self.ways(begun.root, begun.at).reached
         return [t for t in reached if flags(t, begun.at) & LEAF and op_of(self.query, t) is None]
 
     def _cut_at_a_leaf(self, of: int, begun: Begun, results: dict[int, list[int]]) -> int:
-        """The event that made a leaf behind a root outside of the graph, of one of these results of the leaf `of`:
-        `h.detach()` and then `requires_grad_()`; −1 if there is none. A copy of the leaf itself is no cut."""
+        """The event that made a leaf behind a root from `results` of the leaf `of`, outside of the graph: `h.detach()`
+        and then `requires_grad_()`; −1 if there is none. A copy of the leaf itself is no cut."""
         for leaf in self.ways(begun.root, begun.at).reached:
             maker = self.query.tensors.made(leaf)
             if maker is None or not self.query.tensors.is_leaf_that_requires_grad(leaf, begun.at):
@@ -249,7 +250,8 @@ class Lacks:
         return maker.index
 
     def _is_template(self, leaf: int, begun: list[Begun]) -> bool:
-        """Whether a leaf was copied into others that lead to a root: the layer that `nn.TransformerEncoder` copies."""
+        """Whether a leaf was copied into leaves that lead to a root, as the layer that `nn.TransformerEncoder`
+        copies."""
         return any(
             original(self.query, other) == leaf
             for one in begun
@@ -258,9 +260,9 @@ class Lacks:
         )
 
     def _left_for_numpy(self, begun: Begun, results: dict[int, list[int]]) -> int:
-        """The event that detached one of these results, if no op reads it and, before the root was computed, a tensor
-        came from outside: `torch.from_numpy(f(h.detach().numpy()))`; −1 if there is none. One with grad mode on
-        comes before those without it, as where actions are chosen."""
+        """The event that detached one of these results for NumPy: `torch.from_numpy(f(h.detach().numpy()))`; −1 if
+        there is none. No op reads the result, and a tensor came from outside before the root was computed. Events with
+        grad mode on come before events without it, as where actions are chosen."""
         made = [self.query.tensors.made(leaf) for leaf in self._leaves(begun)]
         outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in FROM_OUTSIDE]
         earlier = max(
@@ -280,7 +282,7 @@ class Lacks:
     # --- no way at all
 
     def _not_on_a_way(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
-        """What was computed from a leaf, if it leads to no root."""
+        """The reason why a leaf lacks a gradient although no way to a root was found; None if it is not known."""
         if self._is_forgotten(leaf):
             return None
         last = begun[-1] if begun else None
@@ -301,8 +303,8 @@ class Lacks:
         return Lacking(leaf, Lack.CUT, event, last.root, last.pass_number)
 
     def _is_forgotten(self, leaf: int) -> bool:
-        """Whether neither a name nor an optimizer holds a leaf of a program that trains others: `fully_shard` puts
-        parameters of its own in the place of those of a layer."""
+        """Whether neither a name nor an optimizer holds a leaf, in a program that trains other leaves: `fully_shard`
+        replaces the parameters of a layer by its own."""
         holders = self.query.of(Training).holders
         return bool(holders) and leaf not in holders and not self.query.names.of(leaf)
 
@@ -311,16 +313,16 @@ class Lacks:
         return self._as_number(leaf, result) or Lacking(leaf, Lack.OFF_PATH, event, result=result)
 
     def _as_number(self, leaf: int, result: int) -> Lacking | None:
-        """That a leaf, or a `result` of it, is read as a plain number; None if it is not."""
+        """The reading of a leaf, or of a `result` of it, as a plain number; None if there is none."""
         read = read_as_number(self.query, result)
         if read is None:
             return None
         return Lacking(leaf, Lack.AS_NUMBER, read[0], result=result, reading=read[1])
 
     def _only_copies(self, event: int) -> bool:
-        """Whether an op does no more than copy or detach a tensor, and no op reads the result, or writes to a leaf:
-        `state_dict()`, `deepcopy`, a value that is logged, `nn.init.zeros_`. Or looks at its parts, of which no op
-        reads any: `fully_shard` asks for their shapes."""
+        """Whether an op only copies or detaches a tensor, and no op reads the result; or only writes to a leaf:
+        `state_dict()`, `deepcopy`, a value that is logged, `nn.init.zeros_`. Or only splits a tensor into parts that no
+        op reads: `fully_shard` asks for their shapes."""
         op = self.query.tensors.op(event)
         if op.outputs and op.outputs[0] in op.inputs and not self.query.nodes.of_op(event):
             return self.query.of(Writes).leaf_of(op.outputs[0]) > 0
@@ -342,8 +344,8 @@ class Lacks:
         return None
 
     def _read_by_a_leaf(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
-        """The event that made a leaf behind a root of the numbers of this one, by its source:
-        `torch.tensor([x[0] * 2, x[1] * 3])`; None if there is none. What an optimizer holds is no copy on a way."""
+        """The event that made a leaf behind a root from the numbers of this leaf, by its source:
+        `torch.tensor([x[0] * 2, x[1] * 3])`; None if there is none. Leaves of an optimizer are no copies on a way."""
         holders = self.query.of(Training).holders
         for one in reversed(begun):
             for made in map(self.query.tensors.made, self._leaves(one)):
@@ -356,7 +358,7 @@ class Lacks:
 
     def _function_without_node(self, event: int) -> int:
         """The op of the custom Function around an event, if it made no node because none of its inputs requires grad,
-        as a checkpoint of a layer behind frozen ones; −1 if there is none."""
+        as in a checkpoint of a layer behind frozen layers; −1 if there is none."""
         scopes = self.query.scopes.around(event, self.query.tensors.op(event).thread)
         name = next((scope.name for scope in scopes if scope.kind == FUNCTION), None)
         if name is None:

@@ -1,4 +1,4 @@
-"""The line that ended a program: what it computed with a value that has no such operation, and where that came from."""
+"""The value, in the line that ended a program, whose type has no such operation, and the expression it came from."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class WrongValue:
-    """An expression of the line that ended a program, of which the exception says that its type has no such operation.
-    `type` is that type, `attribute` the attribute that it lacks (empty for an operator). `origin` is the expression
-    that gave the value: `x.grad` for `g` after `g = x.grad`; the expression itself where it is no name that was
-    assigned once. `origin_line` is its line."""
+    """An expression of the line that ended a program. By the exception, its type has no such operation. `type` is that
+    type, `attribute` the attribute that it lacks (empty for an operator). `origin` is the expression that gave the
+    value: `x.grad` for `g` after `g = x.grad`; it is the expression itself unless that is a name that was assigned
+    once. `origin_line` is its line."""
 
     failure: Failure
     type: str
@@ -38,8 +38,8 @@ class WrongValue:
 
 
 def wrong_values(query: Query) -> list[WrongValue]:
-    """The expressions that the exception that ended a program may be about; empty if it ended well, or if its source
-    was not kept. Use `query.of(wrong_values)`."""
+    """The expressions that the exception that ended a program may be about; empty if the program ended well, or if its
+    source was not kept. Use `query.of(wrong_values)`."""
     failure = next((one for one in failures(query) if not one.handled), None)
     tree = query.of(trees).get(failure.site.place.file) if failure is not None and failure.site else None
     if failure is None or failure.site is None or tree is None:
@@ -55,7 +55,7 @@ def wrong_values(query: Query) -> list[WrongValue]:
 
 
 def _meant(statement: ast.stmt, message: str) -> Iterator[tuple[str, str, ast.expr]]:
-    """The expressions of a statement that an exception may be about, with the type and the attribute that it names."""
+    """The expressions of a statement that an exception may be about, with the type and the attribute in its message."""
     own = list(ast.walk(statement))
     lacks, operands, formatted = (pattern.search(message) for pattern in (_ATTRIBUTE, _OPERANDS, _FORMAT))
     subscript = _SUBSCRIPT.search(message)
@@ -89,7 +89,7 @@ def _operation(node: ast.AST) -> tuple[ast.expr, ast.operator, ast.expr] | None:
 
 
 def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
-    """The innermost statement that a line belongs to; None where a compound statement's own line is that."""
+    """The innermost statement that a line belongs to; None if that is a compound statement."""
     found = None
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
@@ -109,7 +109,7 @@ def _scope(tree: ast.Module, line: int) -> _Scope:
 
 
 def _origin(scope: _Scope, expression: ast.expr) -> ast.expr:
-    """What a name was assigned, if it was assigned once; else the expression itself."""
+    """The value that was assigned to a name, if it was assigned once; else the expression itself."""
     if not isinstance(expression, ast.Name):
         return expression
     stores = [

@@ -1,5 +1,5 @@
-"""The run of a program line by line: which events belong to one execution of a line, and the tensors that have a name
-after it."""
+"""A program line by line: the events that belong to one execution of a line, and the tensors that have a name after
+it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gradviz.query.query import Query
 
 
 def line_ends(query: Query) -> np.ndarray:
-    """The last event of each execution of a line, in order. What happens in a backward pass belongs to the line that
-    began the pass. Use `query.of(line_ends)`."""
+    """The last event of each execution of a line, in order. Events in a backward pass belong to the line that began the
+    pass. Use `query.of(line_ends)`."""
     trace = query.trace
-    numbers = np.zeros(max((0, *trace.sites)) + 1, np.int64)  # of the line of each site
+    numbers = np.zeros(max((0, *trace.sites)) + 1, np.int64)  # the line of each site
     lines: dict[tuple[str, int], int] = {}
     for number, site in trace.sites.items():
         numbers[number] = lines.setdefault((site.place.file, site.place.line), len(lines) + 1)
@@ -30,7 +30,7 @@ def line_ends(query: Query) -> np.ndarray:
 
 
 def named_tensors(query: Query, k: int) -> list[int]:
-    """The tensors with a name in the program just after event k, as they were made; of each name the newest."""
+    """The tensors with a name in the program just after event k, as they were made; the newest of each name."""
     names = query.names.all
     own = (names.codes > 0) & (names.born <= k)
     newest = {

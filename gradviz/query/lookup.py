@@ -1,4 +1,4 @@
-"""Look-ups about one trace: what they have computed is forgotten when more of a part of a trace has been read."""
+"""Look-ups about one trace. Their tables are forgotten when more of the trace has been read."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ class Lookups:
 
     @cached_property
     def nodes(self) -> Nodes:
-        """The nodes: what made them, and where their edges lead."""
+        """The nodes: the ops that made them, and their edges."""
         return Nodes(self.trace)
 
     @cached_property
     def memory(self) -> Memory:
-        """Which tensors share memory."""
+        """The tensors that share memory."""
         return Memory(self.trace)
 
     @cached_property
@@ -66,16 +66,16 @@ class Lookups:
 
     @cached_property
     def labels(self) -> Labels:
-        """What tensors are called, with and without a name in the source."""
+        """The names of all tensors, with and without a name in the source."""
         return Labels(self.names, self.nodes, self.passes, self.places, self.scopes)
 
     @cached_property
     def exact_labels(self) -> Labels:
-        """What tensors are called in code that is typed: `t12` where the expression is too long for a name."""
+        """The names of tensors in code that is typed: `t12` where the expression is too long for a name."""
         return Labels(self.names, self.nodes, self.passes, self.places, self.scopes, is_exact=True)
 
     def _flow(self, number: int) -> Flow:
-        """How gradients moved from node to node in a pass."""
+        """The gradients that moved from node to node in a pass."""
         run = self.trace.find_pass(number)
         assert run is not None
         return Flow(self.trace, self.nodes, run)

@@ -12,8 +12,8 @@ from gradviz.query.query import Query
 
 
 class ScaledLoss(NamedTuple):
-    """The loss of a pass: the number that it is multiplied by in all, the events of the ops that do so with each
-    number, the last first, and the op that computes it before: its name, and the shapes that it is given."""
+    """The loss of a pass: the product of all numbers that it is multiplied by; the event and the number of each op that
+    multiplies, the last first; and the name of the op that computes the loss before, with the shapes of its inputs."""
 
     factor: float
     numbers: tuple[tuple[int, float], ...]
@@ -22,7 +22,7 @@ class ScaledLoss(NamedTuple):
 
 
 def scaled_losses(query: Query) -> list[ScaledLoss | None]:
-    """The losses of the first passes; None of a pass that begins at several, or where no op is known. Use
+    """The losses of the first passes; None for a pass that begins at several roots, or whose op is not known. Use
     `query.of(scaled_losses)`."""
     return [_scaled(query, one.number) for one in query.trace.passes[:MOST_ROOTS]]
 
@@ -44,7 +44,7 @@ def _scaled(query: Query, pass_number: int) -> ScaledLoss | None:
 
 
 def number_of(query: Query, op: OpRan) -> float:
-    """The number that an op multiplies its input by; 0 if it does something else, or multiplies by 0."""
+    """The number that an op multiplies its input by; 0 for any other op, or if it multiplies by 0."""
     divides = op.op in DIVIDING
     if (not divides and op.op not in MULTIPLYING) or len(op.inputs) != 2:
         return 0.0
@@ -58,7 +58,7 @@ def number_of(query: Query, op: OpRan) -> float:
 
 
 def _value(query: Query, op: OpRan, operand: int) -> float:
-    """The number that an operand is; 0 if it is not known, or not one."""
+    """The number that an operand is; 0 if it is unknown or not a single number."""
     if not operand:
         try:
             return float(op.args)

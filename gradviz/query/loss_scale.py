@@ -1,4 +1,4 @@
-"""The scale of a loss: the number that a root was multiplied with, as a gradient scaler does in mixed precision."""
+"""The scale of a loss: the number that a root was multiplied by, as a gradient scaler does in mixed precision."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gradviz.query.query import Query
 
 
 def loss_scale(query: Query, event: int) -> float:
-    """What the root of the last pass that began before an event was multiplied with; 0 if it is no product with a
-    number."""
+    """The number that the root of the last pass that began before an event was multiplied by; 0 if it is no product
+    with a number."""
     begun = [backward_pass for backward_pass in query.trace.passes if backward_pass.first < event]
     backward_pass = max(begun, key=lambda backward_pass: backward_pass.first, default=None)
     if backward_pass is None:

@@ -13,16 +13,16 @@ from gradviz.query.module_curves import alike
 from gradviz.query.profile import flops_of_stretches, is_profiled
 from gradviz.query.query import Query
 
-_MOST_ROWS = 40  # that are all shown; of more, equal ones share a row
+_MOST_ROWS = 40  # the most rows without rolling; of more, equal ones share a row
 
 
 @dataclass(slots=True)
 class ModuleRow:
-    """A module, or `count` equal ones whose paths differ in numbers: `h.*.attn`. `shapes` are those of its own
-    parameters by name, `own` is how many elements they have in one module, `trainable` how many of these require grad
-    at the end. `ops` is how many ops ran in its first call (None: that was not recorded), with those of modules
-    inside, and `flops` how many floating-point operations these were (None: that was not measured). A row for a
-    network that was never called stands for all of its `modules`."""
+    """A module, or `count` equal modules whose paths differ in numbers: `h.*.attn`. `shapes` are the shapes of its own
+    parameters by name, `own` the number of their elements in one module, and `trainable` the number of elements that
+    require grad at the end. `ops` is the number of ops in its first call, with the ops of modules inside (None: not
+    recorded), and `flops` the number of their floating-point operations (None: not measured). A row for a network that
+    was never called stands for all of its `modules`."""
 
     path: str
     type: str
@@ -37,7 +37,7 @@ class ModuleRow:
 
     @property
     def count(self) -> int:
-        """How many modules share the row."""
+        """The number of modules that share the row."""
         return len(self.paths)
 
 
@@ -58,7 +58,7 @@ def model_summary(query: Query) -> list[ModuleRow]:
 
 
 def called_modules(query: Query) -> Iterable[tuple[str, str, int | None]]:
-    """The path and the class of each module that was called, and how many ops its first call ran."""
+    """The path and the class of each module that was called, and the number of ops in its first call."""
     entered = query.trace.table(Kind.SCOPE_ENTERED)
     ops = query.tensors.ops
     for path, (event, end) in query.of(_first_calls).items():
@@ -95,7 +95,7 @@ def _add_parameters(query: Query, rows: dict[str, ModuleRow]) -> None:
 
 
 def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
-    """Rows in which a frozen network that was never called, as an average of the weights, is one."""
+    """The rows, with one row for a frozen network that was never called, such as an average of the weights."""
     networks: dict[str, list[ModuleRow]] = {}
     for row in rows.values():
         networks.setdefault(row.path.partition(".")[0], []).append(row)
@@ -122,13 +122,13 @@ def _copy_of(name: str, rows: list[ModuleRow]) -> ModuleRow:
 
 
 def _around(path: str) -> list[str]:
-    """The paths of the modules around one, outermost first."""
+    """The paths of the modules around a module, outermost first."""
     parts = path.split(".")
     return [".".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def _ordered(rows: dict[str, ModuleRow]) -> list[ModuleRow]:
-    """Rows with those of outer modules before those inside, which follow at once."""
+    """The rows in order: each outer module, and right after it the modules inside."""
     first: dict[str, int] = {}
     for place, path in enumerate(rows):
         for outer in (*_around(path), path):
@@ -137,7 +137,7 @@ def _ordered(rows: dict[str, ModuleRow]) -> list[ModuleRow]:
 
 
 def _rolled(rows: list[ModuleRow]) -> list[ModuleRow]:
-    """Rows of which those that differ in numbers of their paths alone are one."""
+    """The rows, with one row for rows that differ only in the numbers of their paths."""
     found: dict[tuple[str, object], ModuleRow] = {}
     for row in rows:
         pattern = alike(row.path)
@@ -152,6 +152,6 @@ def _rolled(rows: list[ModuleRow]) -> list[ModuleRow]:
 
 
 def _shared_path(paths: list[str]) -> str:
-    """One path for several that have as many parts: parts that differ are `*`."""
+    """One path for several of equally many parts: parts that differ are `*`."""
     parts = zip(*(path.split(".") for path in paths), strict=True)
     return ".".join(part[0] if len(set(part)) == 1 else "*" for part in parts)

@@ -1,4 +1,4 @@
-"""Pairs forward mode with reverse mode: tangents and gradients of the same function at the same places."""
+"""Pairs of forward mode and reverse mode: tangents and gradients of the same function at the same places."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor of a sweep, the tensor of the same place in a backward pass (its twin), the tangent of the one
-    and the gradient of the other."""
+    """A tensor of a sweep and its twin, the tensor of the same place in a backward pass; with the tangent of the tensor
+    and the gradient of the twin."""
 
     tensor: int
     tangent: int
@@ -80,8 +80,8 @@ class Modes:
         return None
 
     def pairs(self, sweep: Sweep, position: int) -> list[Pair]:
-        """The tensors that a sweep and a pass have in common: inputs first, then in the order of their
-        making."""
+        """The tensors that a sweep and a pass have in common: inputs first, then in the order in which they were
+        made."""
         key = sweep.number, position
         if key not in self._pairs:
             self._pairs[key] = self._paired(sweep, position)

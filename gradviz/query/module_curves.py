@@ -1,4 +1,4 @@
-"""How training went, by module: the loss and the learning rates, and the norms of gradients and changes of all
+"""The course of training, by module: the loss and the learning rates, and the norms of gradients and changes of all
 parameters of a module together, at every pass or step."""
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class NamedCurve:
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-Grouping = Callable[[int], str]  # the name of the module that a leaf is counted in
+Grouping = Callable[[int], str]  # from a leaf to the name of the module that it is counted in
 
 
 def losses(query: Query) -> list[NamedCurve]:
-    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began. What
-    `autograd.grad` differentiates is no loss, where there is a `backward()`."""
+    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began. If there is a
+    `backward()`, the roots of `autograd.grad` do not count as losses."""
     trace = query.trace
     began = trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
@@ -83,7 +83,7 @@ def learning_rates(query: Query) -> list[NamedCurve]:
 
 
 def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], NamedCurve]]:
-    """The curves of an optimizer's rates, each with the groups that have it; a rate that is no number is left out."""
+    """The curves of an optimizer's rates, each with its groups; a rate that is no number is left out."""
     trace = query.trace
     stepped = trace.table(Kind.STEPPED)
     groups = stepped.lists("groups")
@@ -109,33 +109,33 @@ def _is_same(one: NamedCurve, other: NamedCurve) -> bool:
 
 
 def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[NamedCurve]:
-    """The curves of an optimizer by its name; of several with their groups."""
+    """The curves of an optimizer by its name; with their groups if there are several."""
     if len(curves) == 1:
         return [replace(curve, name=name) for _, curve in curves]
     return [replace(curve, name=f"{name}, group {', '.join(map(str, numbers))}") for numbers, curve in curves]
 
 
 def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
-    """The norm of all that the parameters of a module accumulated in a pass together."""
+    """The norm of all gradients together that the parameters of a module accumulated in a pass."""
     found = query.of(accumulated_norms)
     return _together(found, module_of, lambda values, sizes: values)
 
 
 def gradients_relative(query: Query, module_of: Grouping) -> list[NamedCurve]:
-    """The same over the norm of the parameters that accumulated."""
+    """The norm of the accumulated gradients of a module relative to the norm of the parameters that accumulated."""
     return _together(query.of(accumulated_norms), module_of, ratios)
 
 
 def changes_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
-    """The norm of the change that a step makes to the parameters of a module over their norm before. Steps in which the
-    change of one of them is not known are left out."""
+    """The norm of the change that a step makes to the parameters of a module, relative to their norm before. Steps with
+    an unknown change of a parameter are left out."""
     return _together(query.of(change_norms), module_of, ratios)
 
 
 def _together(
     norms: Norms, module_of: Grouping, measure: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> list[NamedCurve]:
-    """A measure of the norms of all leaves of a module at a pass together; nothing where one of them is not known."""
+    """A measure of the norms of all leaves of a module at a pass together; left out where a norm is not known."""
     if not len(norms.leaves):
         return []
     leaves, inverse = np.unique(norms.leaves, return_inverse=True)
@@ -157,7 +157,7 @@ def _together(
 
 
 def modules_of(query: Query, most: int) -> Grouping:
-    """Puts each leaf into one of at most so many modules, which together have all parameters, each as deep in the
+    """Puts each leaf into one of at most `most` modules, which together have all parameters, each as deep in the
     network as that allows. A leaf that is no parameter stands for itself."""
     names = {leaf: name for leaf, name in query.trace.parameters.items() if leaf not in query.trace.buffers}
     found = partition(names.values(), most)
@@ -166,14 +166,14 @@ def modules_of(query: Query, most: int) -> Grouping:
 
 
 def innermost_module(query: Query) -> Grouping:
-    """Puts each parameter into the module that holds it, a leaf that is no parameter into one of its own."""
+    """Puts each parameter into the module that holds it, and a leaf that is no parameter into a group of its own."""
     names: Mapping[int, str] = query.trace.parameters
     return lambda leaf: _parent(names[leaf]) if leaf in names else query.labels.of(leaf)
 
 
 def partition(names: Iterable[str], most: int) -> dict[str, str]:
-    """For the name of each parameter the path of the module that it is counted in: at most so many modules, if the
-    outermost are not more."""
+    """The module in which each parameter is counted: its path, by the name of the parameter. There are at most `most`
+    modules, unless there are more outermost modules."""
     module = {name: name.split(".", 1)[0] for name in names}
     final: set[str] = set()
     while open_ := Counter(alike(path) for path in module.values() if alike(path) not in final):
@@ -193,7 +193,7 @@ def alike(path: str) -> str:
 
 
 def _deeper(name: str, path: str) -> str:
-    """The module one level below `path` on the way to a parameter; `path` if that holds it."""
+    """The module one level below `path` on the way to a parameter; `path` if it holds the parameter."""
     depth = path.count(".") + 2
     parts = name.split(".")
     return ".".join(parts[:depth]) if len(parts) > depth else path

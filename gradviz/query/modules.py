@@ -1,4 +1,4 @@
-"""Modules as wholes: those all of whose parameters are among some leaves, and the expression that made a module."""
+"""Whole modules, all of whose parameters are among some leaves, and the expression that made a module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradviz.query.tensors import Tensors
 from gradviz.sets import contained, distinct_pairs
 from gradviz.tracefile import Trace
 
-_DEEPEST = 32  # modules in modules
+_DEEPEST = 32  # the most modules in modules
 
 
 class Modules(Lookup):
@@ -24,8 +24,9 @@ class Modules(Lookup):
         self.tensors, self.places = tensors, places
 
     def whole(self, leaves: Iterable[int]) -> list[tuple[str, list[int]]]:
-        """Leaves by the outermost module all of whose parameters that require grad at the end are among them, with its
-        path. A leaf without such a module stands alone under its own name, which is empty if it is no parameter."""
+        """The leaves by the outermost module all of whose parameters that require grad at the end are among them, with
+        its path. A leaf without such a module stands alone under its own name, which is empty if it is no
+        parameter."""
         names, own = self.trace.parameters, list(leaves)
         inside = Counter(path for leaf in own for path in _modules_of(names.get(leaf, "")))
         found = defaultdict(list)
@@ -45,8 +46,8 @@ class Modules(Lookup):
         return Counter(path for tensor in wanting.tolist() for path in _modules_of(names[tensor]))
 
     def made_at(self, leaves: list[int]) -> int:
-        """The site of the expression that made some parameters of a module: where their layer was made, or where the
-        class of several layers was called. The site of the first one, if they were made one by one."""
+        """The site of the expression that made some parameters of a module: the call that made their layer, or the call
+        of the class of several layers. The site of the first parameter, if they were made one by one."""
         chains = [self._making.get(leaf) or self._callers(leaf) for leaf in leaves]
         first = chains[0]
         shared = set(first).intersection(*chains)
@@ -55,7 +56,7 @@ class Modules(Lookup):
 
     def _made_more(self, site: int, leaves: list[int], chains: list[tuple[int, ...]]) -> bool:
         """Whether an expression made more than the module of some leaves: other parameters by other lines, or the
-        module around."""
+        module around it."""
         below = {_below(chain, site) for chain in chains}
         others = (chain for leaf, chain in self._making.items() if leaf not in leaves and site in chain)
         if any(_below(chain, site) not in below for chain in others):

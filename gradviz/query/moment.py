@@ -22,8 +22,8 @@ _WANTED = LEAF | REQUIRES_GRAD
 
 @dataclass(frozen=True, slots=True)
 class TensorState:
-    """A tensor at a moment. `grad` is the number of its `.grad` (0: None), and `grad_value` the value of
-    that."""
+    """A tensor at a moment. `grad` is the number of its `.grad` (0: None), and `grad_value` the value of its
+    `.grad`."""
 
     tensor: int
     name: str | None
@@ -35,13 +35,13 @@ class TensorState:
     grad_value: Snapshot | None
 
 
-MOST_ADDED = 500  # gradients whose sum is worked out
+MOST_ADDED = 500  # the most gradients whose sum is worked out
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The gradients that have arrived at one output of a node, `of` how many in the whole pass, and what `values` they
-    have."""
+    """The gradients that have arrived at one output of a node. `of` is their number in the whole pass, and `value`
+    gives the value of a gradient."""
 
     arrivals: list[Delivery]
     of: int
@@ -49,7 +49,7 @@ class Meeting:
 
     @cached_property
     def total(self) -> Snapshot | None:
-        """The sum of the gradients so far; None if there are too many, or if elements of one were not kept."""
+        """The sum of the gradients so far; None if there are too many, or if elements of a gradient were not kept."""
         if len(self.arrivals) > MOST_ADDED:
             return None
         values = [self.value(delivery.gradient) for delivery in self.arrivals]
@@ -65,7 +65,7 @@ class Meeting:
         return len(self.arrivals) == self.of
 
     def adds_up_to(self, gradient: Snapshot | None) -> bool:
-        """Whether a gradient is the sum, but for rounding: a hook can change it."""
+        """Whether a gradient is the sum, but for rounding: a hook may have changed it."""
         if self.total is None or self.total.array is None or gradient is None or gradient.array is None:
             return self.complete
         found, expected = self.total.array, gradient.array
@@ -179,7 +179,7 @@ class Moment:
         return self.query.nodes.grad_fn(tensor, self.k) if has_one else 0
 
     def owner(self, grad: int) -> int:
-        """The tensor whose `.grad` is `grad`, or shares its memory; 0 if there is none."""
+        """The tensor whose `.grad` is `grad` or shares memory with it; 0 if there is none."""
         tensors, grads = self._grads
         memory = self.query.memory
         sharing = grads == grad
@@ -233,7 +233,7 @@ class Moment:
 
     @property
     def waiting(self) -> dict[int, list[Delivery]]:
-        """For each node of the present pass, the gradients that wait for it."""
+        """The gradients that wait for each node of the present pass."""
         return self._flow.waiting(self.k) if self._flow is not None else {}
 
     def arrivals(self, node: int) -> list[Delivery]:
@@ -242,7 +242,7 @@ class Moment:
 
     def meeting(self, node: int, nr: int = 0) -> Meeting:
         """The gradients that meet at an output of a node in the present pass: those that have arrived so far, and the
-        number of all."""
+        number in the whole pass."""
         backward_pass = self.pass_info
         if self._flow is None or backward_pass is None:
             return Meeting([], 0, self.value)

@@ -1,4 +1,4 @@
-"""Finds the names of tensors in the source."""
+"""The names of tensors in the source."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradviz.query.tensors import Tensors
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
-# How tensors came to be that the expression at their site was given: the name there is that of its result. A pass began
-# with a `gradient`; one from `earlier`, before the recording, was first used there.
+# How tensors were made that were only used at their site, so that the name there belongs to another value: a `gradient`
+# began a pass there; a tensor from `earlier`, before the recording, was first used there.
 _UNASSIGNED = ("gradient", "earlier")
 
 
@@ -60,8 +60,8 @@ class Names(Lookup):
         return found
 
     def _are_written_in_their_lines(self, events: np.ndarray) -> np.ndarray:
-        """For each op in place, whether its line calls it, or a module that does: a function that writes to what it was
-        given, as `clip_grad_norm_` does, may return another tensor. Yes if the line is not known."""
+        """For each op in place, whether its line calls the op, or a module that does; true if the line is not known.
+        A function that writes to its argument, as `clip_grad_norm_` does, may return another tensor."""
         ops = self.trace.table(Kind.OP)
         codes = ops["op"][np.searchsorted(ops.events, events)].astype(np.int64)
         kinds, which = np.unique(
@@ -79,8 +79,8 @@ class Names(Lookup):
         return f"{self.trace.text(op)}(" in line or "inplace" in line
 
     def assigned_at(self, number: int) -> tuple[str, ...]:
-        """The variables that the value of a site goes to; none where one of them holds a module, and no module was
-        called there: `model = DistributedDataParallel(net)` runs ops, too, whose results nobody has."""
+        """The variables that the value of a site is assigned to. None of them if one holds a module and no module was
+        called there: `model = DistributedDataParallel(net)` also runs ops, whose results have no name."""
         site = self.trace.sites.get(number)
         names = site.names if site is not None else ()
         return () if number not in self.calls and not self._modules.isdisjoint(names) else names
@@ -106,8 +106,8 @@ class Names(Lookup):
         return names[maker.outputs.index(tensor)] if len(maker.outputs) == len(names) else None
 
     def is_result(self, op: OpRan) -> bool:
-        """Whether the op computed the result of its site. A library function or a module may run several ops
-        at one site; the last one gives the value that is assigned."""
+        """Whether the op computed the result of its site. A library function or a module may run several ops at one
+        site; the last op gives the value that is assigned."""
         if op.op != self.last_ops.get(op.site):
             return False
         if op.site not in self.calls:
@@ -122,8 +122,8 @@ class Names(Lookup):
 
     @cached_property
     def calls(self) -> dict[int, tuple[list[int], list[int]]]:
-        """For each site the calls made there that ran ops: outermost scopes, and backward passes. Returns
-        their first events in order, and their last events."""
+        """The calls at each site that ran ops: outermost scopes, and backward passes. The value is their first events
+        in order, and their last events."""
         found: dict[int, tuple[list[int], list[int]]] = {}
         passes = [backward_pass for backward_pass in self.trace.passes if backward_pass.last is not None]
         sites, firsts, lasts = (
@@ -141,7 +141,7 @@ class Names(Lookup):
 
     @cached_property
     def last_ops(self) -> dict[int, str]:
-        """For each site the name of its last op."""
+        """The name of the last op at each site."""
         return {site: self.trace.text(op) for site, op in self.trace.site_ops.last.items()}
 
     @cached_property
@@ -210,7 +210,8 @@ class AllNames:
         return np.where(self.tensors[at] == tensors, self.codes[at], 0)
 
     def _making(self) -> tuple[np.ndarray, ...]:
-        """Event, tensor, its position among the outputs and their number (0: not by an op), in order."""
+        """The event of each tensor, the tensor, its position among the outputs and their number (0: not by an op), in
+        order of the events."""
         ops, told = self.trace.table(Kind.OP), self.trace.table(Kind.TENSOR)
         outputs = ops.lists("outputs")
         events = np.concatenate([ops.events[outputs.owners], told.events]).astype(np.int32)
@@ -224,7 +225,7 @@ class AllNames:
         return events[order], *(column[order] for column in columns)
 
     def _codes_of(self, made: np.ndarray, positions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """For each tensor, the code of the name that it got at the event that made it."""
+        """The code of the name that each tensor got at the event that made it; 0 for none."""
         sites = self.trace.events["site"][made].astype(np.int32)
         highest = max((*self.trace.sites, int(sites.max(initial=0)))) + 1
         lengths = np.zeros(highest, np.int64)
@@ -242,7 +243,7 @@ class AllNames:
 
     @property
     def _seeds(self) -> np.ndarray:
-        """The TENSOR events of tensors that are not what their site assigns."""
+        """The TENSOR events of tensors that are not the value that their site assigns."""
         made = self.trace.table(Kind.TENSOR)
         return made.events[self.trace.named(made["how"], _UNASSIGNED)]
 

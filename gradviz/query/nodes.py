@@ -1,4 +1,4 @@
-"""The nodes of a trace: what made each, its name, its saved tensors and its edges."""
+"""The nodes of a trace: the op that made each, its name, its saved tensors and its edges."""
 
 from __future__ import annotations
 
@@ -109,19 +109,19 @@ class Nodes(Lookup):
         if self.leaf(node):
             return ACCUMULATE
         if node:
-            self.trace.reach_all()  # where it received a gradient
+            self.trace.reach_all()  # it may have received a gradient anywhere
         return self._received_names.get(node, "")
 
     @cached_property
     def _received_names(self) -> dict[int, str]:
-        """The names of the nodes that were not told of when they were made."""
+        """The names of the nodes without a NODE event, from the events at which they received gradients."""
         received = self.trace.table(Kind.RECEIVED)
         others = ~contained(received["node"], self.table["node"])
         pairs = distinct_pairs(received["node"][others], received["grad_fn"][others])
         return {node: self.trace.text(name) for node, name in pairs.tolist()}
 
     def leaf(self, node: int) -> int:
-        """The leaf of an AccumulateGrad; 0 if the node is none."""
+        """The leaf of an AccumulateGrad; 0 for any other node."""
         if not node or self.made(node) is not None:
             return 0
         if node not in self._accumulated and node not in self._led_to:
@@ -145,7 +145,7 @@ class Nodes(Lookup):
 
     @cached_property
     def _led_to(self) -> dict[int, list[int]]:
-        """The tensors whose gradients were to go to a node that no NODE event tells of, as far as is known."""
+        """The tensors, as far as known, whose gradients edges and roots lead to a node without a NODE event."""
         edges = self.table.lists("edges").elements
         roots = self.trace.table(Kind.PASS_BEGAN).lists("roots").elements
         nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
@@ -156,7 +156,7 @@ class Nodes(Lookup):
         return found
 
     def _is_leaf(self, tensor: int) -> bool:
-        """Whether a tensor was a leaf when it was first told of. Else its node was not recorded (`--scope`)."""
+        """Whether a tensor was a leaf at its first state. If not, its node was not recorded (`--scope`)."""
         self.trace.reach_tensors([tensor])
         states = self.trace.states
         first = states.first(tensor)
@@ -171,16 +171,15 @@ class Nodes(Lookup):
 
     @cached_property
     def of_tensors(self) -> Log:
-        """For each tensor the nodes made as its `grad_fn`, with the events that made them."""
+        """The nodes made as the `grad_fn` of each tensor, with the events that made them."""
         outputs = self.table.lists("outputs")
         known = outputs.values > 0
         owners = outputs.owners[known]
         return Log(outputs.values[known], self.table.events[owners], self.table["node"][owners])
 
     def grad_fn(self, tensor: int, at: int) -> int:
-        """The node that was the `grad_fn` of a tensor just after event `at`, or that the op of this event
-        made for it; 0 if there is none. The result does not say whether the tensor is a leaf by now: check
-        its flags."""
+        """The node that was the `grad_fn` of a tensor just after event `at`, or that the op of this event made for it;
+        0 if there is none. The tensor may be a leaf by now: check its flags."""
         op_nodes = [node for node in self.of_op(at) if tensor in self.outputs(node)]
         if op_nodes:
             return op_nodes[-1]
@@ -188,8 +187,8 @@ class Nodes(Lookup):
         return self.of_tensors.last(tensor, at) or 0
 
     def walk(self, roots: list[int], since: int = 0) -> list[int]:
-        """The nodes reachable from `roots` through `next_functions`, roots first, without those that ops before event
-        `since` made, and what only these lead to."""
+        """The nodes reachable from `roots` through `next_functions`, roots first. Leaves out the nodes made by ops
+        before event `since`, and nodes that only these lead to."""
         found: dict[int, None] = {}
         stack = [root for root in reversed(roots) if root]
         while stack:
@@ -214,7 +213,7 @@ class Nodes(Lookup):
 
 
 class _Decoded(dict[int, NodeMade | None]):
-    """The NODE events by their nodes, cached: a picture asks for each several times."""
+    """The NODE events by their nodes, cached: a picture asks for each of them several times."""
 
     def __init__(self, nodes: Nodes) -> None:
         super().__init__()

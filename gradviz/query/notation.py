@@ -1,6 +1,6 @@
-"""Evaluates derivatives as they are written for people: `1 where x > 0, else 0.01`, `−x / y²`, `g yᵀ`.
+"""Evaluates derivatives in the notation for people: `1 where x > 0, else 0.01`, `−x / y²`, `g yᵀ`.
 
-How they are to be read is in gradviz/engine/core/derivative.py.
+The notation is defined in gradviz/engine/core/derivative.py.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ENDS = {"+", "−", "/", "·", "×", ")", "|", "⌋", ",", *_COMPARISONS}
 
 
 def evaluated(text: str, names: Names) -> Any:
-    """The value of a formula. `names` are those of arrays and of further functions; matrices are multiplied where they
-    stand side by side if `names["·"]` is np.matmul. Raises NotationError for a formula that is words."""
+    """The value of a formula. `names` has the arrays and further functions by name; if `names["·"]` is np.matmul,
+    matrices that stand side by side are multiplied by it. Raises NotationError for a formula that is words."""
     body, _, definition = text.partition(" with ")
     if definition:
         name, _, value = definition.partition(" = ")

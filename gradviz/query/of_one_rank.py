@@ -1,5 +1,5 @@
-"""What one rank did, for the comparison with others: its steps and parameters, the roots of its passes, the calls of
-its modules, what its normalisations read and its dropouts dropped."""
+"""The facts about one rank for the comparison with other ranks: its steps and parameters, the roots of its passes, the
+calls of its modules, the statistics that its normalisations read, and the elements that its dropouts dropped."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
 MOST_STEPS = 1000
-MOST_ROOTS = 32  # passes whose roots are compared, and dropouts
+MOST_ROOTS = 32  # the most passes whose roots are compared, and the most dropouts
 
 
 def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
-    """The value of the first root of each of the first passes; None where it is not known, was reduced, or was computed
-    from what ranks put together."""
+    """The value of the first root of each of the first passes; None if it is not known, was reduced, or was computed
+    from tensors that ranks put together."""
     not_own = {0, *query.tensors.outputs.firsts[query.tensors.are_collectives].tolist()}
     given = _given_to_others(query)
     for backward_pass in query.trace.passes[:count]:
@@ -38,32 +38,32 @@ def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
 
 
 def _given_to_others(query: Query) -> set[int]:
-    """The tensors that are given to collectives, but for leaves that require grad: the results of a network that ranks
-    gather before the loss."""
+    """The tensors that are given to collectives, such as the results of a network that ranks gather before the loss.
+    Leaves that require grad are left out."""
     given = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
     last = query.trace.count - 1
     tensors = {
         *given,
         *(_copied(query, tensor) for tensor in given),
-    }  # functions with a gradient give a copy away
+    }  # a function with a gradient gives a copy to the collective
     return {t for t in tensors if t and not query.tensors.is_leaf_that_requires_grad(t, last)}
 
 
 def _copied(query: Query, tensor: int) -> int:
-    """The tensor that another is a copy of; 0 if it is of none."""
+    """The tensor that a tensor is a copy of; 0 if it is no copy."""
     op = op_of(query, tensor) if tensor else None
     return op.inputs[0] if op is not None and op.op in COPYING and op.inputs else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a module in order: the events, and whether it was in training mode at each."""
+    """The calls of a module in order: the events, and whether it was in training mode at each of them."""
 
     events: np.ndarray
     training: np.ndarray
 
     def before(self, event: int) -> tuple[int, bool]:
-        """The last call before an event; -1 for its event if there is none."""
+        """The last call before an event, and whether it was in training mode; (-1, False) if there is none."""
         at = int(np.searchsorted(self.events, event)) - 1
         return (int(self.events[at]), bool(self.training[at])) if at >= 0 else (-1, False)
 
@@ -101,7 +101,7 @@ def running_statistics(query: Query) -> dict[str, Read]:
 
 
 def dropped(query: Query) -> list[tuple[int, np.ndarray]]:
-    """The first dropouts whose elements are known: the event of each, and which elements it dropped."""
+    """The first dropouts whose elements are known: the event of each, and a mask of the elements that it dropped."""
     ops = query.trace.table(Kind.OP)
     found = []
     for event in ops.events[query.trace.named(ops["op"], DROPOUTS)][:MOST_ROOTS].tolist():
@@ -120,7 +120,7 @@ def optimizer_steps(query: Query) -> list[Stepped]:
 
 
 def parameters_by_name(query: Query) -> dict[str, int]:
-    """The parameters of optimizers by name; those without one by their place."""
+    """The parameters of optimizers by name; a parameter without a name by its place."""
     held = query.trace.table(Kind.HOLDS).lists("parameters").values.tolist()
     stepped = query.trace.table(Kind.STEPPED).lists("parameters").values.tolist()
     tensors = dict.fromkeys([*held, *stepped])

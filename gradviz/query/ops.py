@@ -1,13 +1,13 @@
 """The vocabulary of operations: kinds of ops by the names that traces of both engines have for them.
 
-A rule or a view that asks for a kind of op asks here, so that no two differ in what belongs to it. An op in place is
+A rule or a view that needs a kind of op takes it from here, so that all agree on the ops of a kind. An op in place is
 named with its underscore (`relu_`).
 
-PyTorch has several names for one function. A kind that has one of them has them all."""
+PyTorch has several names for some functions. A kind that has one of these names has all of them."""
 
 from __future__ import annotations
 
-# The other names of functions, as PyTorch documents them: methods, functions and `torch.special`.
+# The other names of functions in PyTorch's documentation: methods, functions and `torch.special`.
 _OTHER_NAMES = {
     "sigmoid": ("special_expit",), "softmax": ("special_softmax",), "log_softmax": ("special_log_softmax",),
     "log1p": ("special_log1p",), "logsumexp": ("special_logsumexp",), "abs": ("absolute",), "mul": ("multiply",),
@@ -30,8 +30,8 @@ def _and_in_place(*names: str) -> frozenset[str]:
 FLAT_BELOW_ZERO = _and_in_place("relu", "relu6")
 RECTIFIERS = FLAT_BELOW_ZERO | _and_in_place("hardtanh", "threshold", "clamp_min")  # flat on one side
 SATURATING = _and_in_place("tanh", "sigmoid", "hardtanh", "hardsigmoid", "softsign")  # flat far from 0
-SHARES = _kind("softmax", "_safe_softmax", "gumbel_softmax")  # results that add up to 1
-LOG_SHARES = _kind("log_softmax")  # their logarithms
+SHARES = _kind("softmax", "_safe_softmax", "gumbel_softmax")  # whose results add up to 1
+LOG_SHARES = _kind("log_softmax")  # whose results are the logarithms of shares
 PROBABILITIES = SHARES | _and_in_place("sigmoid")
 
 # Logarithms.
@@ -40,7 +40,7 @@ LOG_PROBABILITIES = LOGARITHMS | _kind(
     "log_softmax", "logsumexp", "logsigmoid", "log_sigmoid", "special_log_ndtr", "cross_entropy", "nll_loss",
 )  # fmt: skip
 
-# Pointwise ops that a program gives a number.
+# Pointwise ops to which a program gives a number.
 POINTWISE_WITH_NUMBERS = _and_in_place("leaky_relu", "elu", "celu", "pow", "mul", "div") | {
     "softplus", "hardshrink", "softshrink",
 }  # fmt: skip
@@ -57,21 +57,21 @@ LOSSES = REGRESSION_LOSSES | OF_LOGITS | OF_LOG_PROBABILITIES | {
 }  # fmt: skip
 FLAT_AT_ZERO = REGRESSION_LOSSES | _and_in_place("pow", "square", "abs") | {
     "norm", "vector_norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm", "frobenius_norm",
-}  # whose derivative at 0 is 0: a minimum  # fmt: skip
+}  # with the derivative 0 at 0: a minimum  # fmt: skip
 
-# What hands elements on: in another shape, as another dtype, in part.
+# Ops that pass elements on: in another shape, as another dtype, in part.
 TRANSPOSING = _and_in_place("t", "transpose") | {"T", "mT", "H", "mH", "adjoint"}
 RESHAPING = TRANSPOSING | _and_in_place("squeeze", "unsqueeze") | {
     "view", "view_as", "reshape", "reshape_as", "ravel", "flatten", "unflatten", "permute", "movedim", "moveaxis",
     "expand", "expand_as", "broadcast_to", "contiguous", "atleast_1d", "atleast_2d", "atleast_3d",
 }  # fmt: skip
-SHAPED_BY_SECOND = _kind("expand_as", "view_as", "reshape_as", "type_as")  # no element of it goes in
+SHAPED_BY_SECOND = _kind("expand_as", "view_as", "reshape_as", "type_as")  # the second gives no element
 CONVERTING = _kind("to", "type", "type_as", "cpu", "cuda", "float", "double", "half", "bfloat16", "clone")
 OF_PARTS = frozenset({"_FromTorchTensor", "_ToTorchTensor"})  # DTensor.from_local() and to_local()
 SELECTING = _kind("index", "getitem", "select", "slice", "as_strided", "narrow", "diagonal")
 LOOKUPS = _kind(
     "embedding", "index", "index_select", "gather", "take_along_dim", "embedding_bag"
-)  # rows that data choose
+)  # of rows that data choose
 SPLITTING = _kind(
     "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "unsafe_chunk",
     "unsafe_split", "unsafe_split_with_sizes",
@@ -79,7 +79,7 @@ SPLITTING = _kind(
 JOINING = _kind("cat", "stack", "hstack", "vstack", "dstack", "column_stack")
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max")
 
-# Products of data with weights: what a layer does that learns. An embedding is one, of rows that are 0 but for a 1.
+# Products of data with weights: the ops of layers that learn. An embedding is a product with one-hot rows.
 PRODUCTS = _kind(
     "embedding", "embedding_bag",
     "addmm", "mm", "matmul", "linear", "bmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "bilinear", "conv1d",
@@ -89,7 +89,7 @@ PRODUCTS = _kind(
 )  # fmt: skip
 
 MATRIX_PRODUCTS = _kind("matmul", "bmm", "mm")
-CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell"})  # each one op, with a node for each gate
+CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell"})  # each is one op, with a node for each gate
 
 # Arithmetic and reductions.
 ADDING, SUBTRACTING = _and_in_place("add"), _and_in_place("sub")
@@ -99,35 +99,33 @@ SUMS = ADDING | DIFFERENCES
 MEANS = _kind("mean", "nanmean")
 REDUCTIONS = MEANS | {"sum", "nansum"}
 
-# Off the graph.
+# Outside of the graph.
 SHARING = _kind("detach", "detach_", "data")  # on the same memory, outside of the graph
-COPYING = SHARING | TRANSPOSING | {"clone", "deepcopy", "to", "contiguous"}  # the same elements
+COPYING = SHARING | TRANSPOSING | {"clone", "deepcopy", "to", "contiguous"}  # with the same elements
 
-# Normalisations, that only see differences.
+# Normalisations, whose results depend only on differences.
 NORMALISING = SHARES | _kind(
     "log_softmax", "softmin", "layer_norm", "group_norm", "batch_norm", "native_batch_norm", "instance_norm",
     "native_layer_norm", "native_group_norm", "normalize", "cross_entropy", "rms_norm",
 )  # fmt: skip
 RUNNING = _kind("batch_norm", "native_batch_norm", "instance_norm")  # that keep running statistics
 
-# Functions of a library that run several ops: the names of their arguments, and which of them each op reads.
+# Library functions that run several ops: the names of their arguments, and the arguments that each op reads.
 ARGUMENTS = {"linear": ("input", "weight", "bias")}
 INSIDE: dict[str, dict[str, tuple[str | None, ...]]] = {
     "linear": {"t": ("weight",), "addmm": ("bias", "input", None), "mm": ("input", None)},
 }
 
-# How tensors come to be.
+# Ops that make tensors.
 ZEROS = _kind("zeros", "zeros_like", "new_zeros")
 UNFILLED = _kind("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
 RANDOM_STARTS = _kind("uniform_", "normal_", "kaiming_uniform_", "zero_")  # of a layer, and of its bias
-DRAWN = _kind("normal")  # how `sample()` of a distribution draws, apart from what it took
-DISCRETE = _and_in_place(
-    "bernoulli", "poisson", "multinomial"
-)  # random numbers that no gradient flows through
+DRAWN = _kind("normal")  # by `sample()` of a distribution
+DISCRETE = _and_in_place("bernoulli", "poisson", "multinomial")  # random numbers that pass no gradient
 DROPOUTS = _and_in_place("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout") | {
     "dropout1d", "dropout2d", "dropout3d", "native_dropout",
 }  # fmt: skip
 
 WITH_NUMBERS = (
     DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
-)  # that a program gives numbers
+)  # to which a program gives numbers

@@ -1,5 +1,4 @@
-"""What the settings of an optimizer and the rates of a scheduler say: they are text in a trace, which may hold
-anything."""
+"""The settings of an optimizer and the rates of a scheduler. A trace has them as text, which may be anything."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from gradviz.tracefile.sound import nested
 
 
 def settings_of(group: Group | str) -> Mapping[str, Any]:
-    """The settings of a parameter group by name; none where they cannot be read."""
+    """The settings of a parameter group by name; empty if they cannot be read."""
     return _settings(group if isinstance(group, str) else group.settings)
 
 
-@lru_cache(maxsize=1024)  # a training loop says the same at every step
+@lru_cache(maxsize=1024)  # a training loop has the same settings at every step
 def _settings(text: str) -> Mapping[str, Any]:
     try:
         found = nested(text, is_strict=False)
@@ -26,7 +25,7 @@ def _settings(text: str) -> Mapping[str, Any]:
 
 
 def number_of(value: object) -> float:
-    """A setting as a number; NaN where it is none."""
+    """A setting as a number; NaN if it is no number."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError):
@@ -34,7 +33,7 @@ def number_of(value: object) -> float:
 
 
 def rates_of(text: str) -> list[float]:
-    """The learning rates that a scheduler set; none where they cannot be read."""
+    """The learning rates that a scheduler set; empty if they cannot be read."""
     try:
         found = nested(text, is_strict=False)
     except ValueError:

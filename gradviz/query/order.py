@@ -31,7 +31,7 @@ def last_change(query: Query, tensor: int, k: int) -> int:
 
 
 def _by_norm(query: Query, tensor: int, k: int) -> tuple[int, float]:
-    """NaN first, then the largest norm; without a gradient last."""
+    """The key that puts NaN first, then the largest norm, and a tensor without a gradient last."""
     norm = gradient_norm(query, tensor, k)
     if norm is None:
         return 2, 0.0
@@ -39,7 +39,7 @@ def _by_norm(query: Query, tensor: int, k: int) -> tuple[int, float]:
 
 
 def _parts(name: str) -> list[tuple[bool, int, str]]:
-    """A name as it is ordered: `blocks.2` before `blocks.10`."""
+    """The parts by which a name is ordered: `blocks.2` before `blocks.10`."""
     parts = re.findall(r"[0-9]{1,9}|[^0-9]+", name)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
@@ -52,6 +52,6 @@ ORDERS: dict[str, Callable[[Query, int, int], object]] = {
 
 
 def ordered(query: Query, tensors: Sequence[int], order: str, k: int) -> list[int]:
-    """Tensors in an order of ORDERS at event k; in any other as they are."""
+    """The tensors in an order of ORDERS at event k; unchanged for any other order."""
     key = ORDERS.get(order)
     return list(tensors) if key is None else sorted(tensors, key=lambda tensor: key(query, tensor, k))  # type: ignore[arg-type,return-value]

@@ -1,4 +1,4 @@
-"""Ops that the ranks of a run call with other numbers, in the same place of the same program."""
+"""Ops that the ranks of a run call with different numbers, in the same place of the same program."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gradviz.query.ops import WITH_NUMBERS
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 
-_PASSES = 4  # that are compared
-_LEAST = 2  # passes: in one, the numbers may be those of its data
+_PASSES = 4  # the most passes that are compared
+_LEAST = 2  # the fewest: in one pass, the numbers may come from its data
 
 
 class Called(NamedTuple):
@@ -26,15 +26,15 @@ class Called(NamedTuple):
 
 
 class OtherArguments(NamedTuple):
-    """An op that ranks call with other arguments, in each of some passes: by rank, as it was in the first of them."""
+    """An op that ranks call with different arguments in each of `passes` passes: its calls by rank in the first."""
 
     calls: tuple[Called, ...]
     passes: int
 
 
 def other_arguments(ranks: Replicas) -> OtherArguments | None:
-    """The first op that is not called with the same arguments on all ranks, though each rank has the same in each of
-    the first passes; None if there is none, or where the ranks do not call the same ops."""
+    """The first op whose arguments differ between ranks, while each rank has the same in each of the first passes.
+    None if there is none, or if the ranks do not call the same ops."""
     own = [query.of(called_before_passes) for query in ranks.queries]
     passes = list(zip(*own, strict=False))
     if len(passes) < _LEAST or not all(_are_alike(together) for together in passes):
@@ -48,7 +48,7 @@ def other_arguments(ranks: Replicas) -> OtherArguments | None:
 
 
 def called_before_passes(query: Query) -> list[list[Called]]:
-    """The ops with numbers of their own that each of the first passes goes through, but for those that only multiply
+    """The ops with numbers of their own that run before each of the first passes; without the ops that only multiply
     its loss. Use `query.of(called_before_passes)`."""
     ops = query.trace.table(Kind.OP)
     named = ops.events[query.trace.named(ops["op"], WITH_NUMBERS) & (ops["in_pass"] == 0)]
@@ -67,7 +67,7 @@ def called_before_passes(query: Query) -> list[list[Called]]:
 
 def _called(query: Query, event: int) -> Called:
     op = query.tensors.op(event)
-    _, line = query.places.line(op.site)  # not the file: ranks on several machines have it in other folders
+    _, line = query.places.line(op.site)  # not the file: machines have it in different folders
     return Called(op.op, line, op.args, query.trace.shape(op.outputs[0]) if op.outputs else None, event)
 
 

@@ -16,7 +16,7 @@ from gradviz.tracefile.whitelist import GONE
 @dataclass(frozen=True, slots=True)
 class LeafInfo:
     """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None, `is_cleared` whether it is None
-    because it was cleared. The place is where it was made, "" for one from before the recording."""
+    because it was cleared. `file` and `line` are where it was made, "" and 0 for a leaf from before the recording."""
 
     tensor: int
     name: str
@@ -37,13 +37,13 @@ class Overview:
     ops: int
     nodes: int
     passes: int
-    kept: str  # which of the passes of the run are in the trace, where not all are: `19 to 22, 56 to 60`
-    detailed: int  # of these: those with recorded nodes
+    kept: str  # the passes of the run that are in the trace, if not all are: `19 to 22, 56 to 60`
+    detailed: int  # the number of passes with recorded nodes
     shapes: int
     leaves: list[LeafInfo]
     error: dict[str, Any] | None
-    of_others: bool = False  # whether processes that it started have ended: a trace has one process
-    stopped: str = ""  # why the recording ended before the run, where it did
+    of_others: bool = False  # whether processes that the run started have ended: a trace has one process
+    stopped: str = ""  # why the recording ended before the run, if it did
 
     @property
     def wanting(self) -> list[LeafInfo]:
@@ -53,8 +53,8 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a trace gives away to who reads it: how many source files, tensors whose elements it has (None where some
-    have them and nobody counted), messages of errors, and lines that the program printed."""
+    """The private contents of a trace: the number of source files, of tensors with elements (None if there are some
+    that were not counted), of error messages, and of lines that the program printed."""
 
     files: int
     tensors: int | None
@@ -63,7 +63,7 @@ class Holdings:
 
 
 def holdings(query: Query) -> Holdings:
-    """What a trace gives away. The tensors of a long run are not counted: that would read all of it."""
+    """The private contents of a trace. The tensors of a long run are not counted: that would read all of it."""
     trace = query.trace
     messages = {error.message for error in trace.errors} - {"", GONE}
     tensors: int | None = 0
@@ -73,7 +73,7 @@ def holdings(query: Query) -> Holdings:
 
 
 def overview(query: Query) -> Overview:
-    """Compute the overview of a trace."""
+    """The overview of a trace."""
     trace = query.trace
     numbers = trace.pass_numbers
     return Overview(
@@ -92,8 +92,8 @@ def overview(query: Query) -> Overview:
 
 
 def leaves(query: Query) -> list[LeafInfo]:
-    """The leaves of a run: all that require grad, and those with a name that do not, one for each line and name. Of
-    those that a site makes again and again it is the first."""
+    """The leaves of a run: all that require grad, and named leaves that do not, one for each line and name. Of the
+    leaves that a site makes repeatedly it is the first."""
     trace, names = query.trace, query.names
     at = trace.count - 1
     found: list[LeafInfo] = []
@@ -103,7 +103,7 @@ def leaves(query: Query) -> list[LeafInfo]:
         maker = query.tensors.made(tensor)
         is_earlier = (
             isinstance(maker, TensorMade) and maker.how == "earlier"
-        )  # its site is where it was first used
+        )  # the site of an earlier tensor is where it was first used
         site = None if maker is None or is_earlier else trace.sites.get(maker.site)
         place = (site.place.file, site.place.line) if site is not None else ("", 0)
         name = names.of(tensor)
@@ -129,8 +129,8 @@ def leaves(query: Query) -> list[LeafInfo]:
 
 
 def _candidates(query: Query) -> list[int]:
-    """Leaves made by TENSOR events, except gradient roots and results of `.data`: those with a name, and the first of
-    each site; and all leaves that require grad."""
+    """Leaves made by TENSOR events, except gradient roots and results of `.data`: leaves with a name, the first leaf of
+    each site, and all leaves that require grad."""
     trace, at = query.trace, query.trace.count - 1
     first_made, required = trace.leaves_told
     trace.reach_tensors([*first_made, *trace.parameters, *trace.variables, *required], at)
@@ -149,8 +149,7 @@ def _candidates(query: Query) -> list[int]:
 
 
 def error(query: Query) -> dict[str, Any] | None:
-    """How the run failed: type, message, file and line, and the node if a pass failed. None if it did not
-    fail."""
+    """The failure of the run: type, message, file and line, and the node if a pass failed. None if it did not fail."""
     trace = query.trace
     if trace.meta.get("ended") == "error":
         message = trace.meta.get("error", "")

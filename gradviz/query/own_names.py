@@ -1,4 +1,4 @@
-"""What a program calls its optimizers, its schedulers, its scaler and the roots of its passes, by its source."""
+"""The names of optimizers, schedulers, the scaler and the roots of passes in a program, by its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradviz.query.source_trees import backward_call, method_calls, statement_at
 
 
 def optimizer_name(query: Query, optimizers: set[int]) -> str:
-    """What the program calls the only one of these optimizers, or of all if there are none; empty if it is unknown."""
+    """The program's name for the only one of these optimizers (of all, if the set is empty); empty if unknown."""
     held = query.trace.table(Kind.HOLDS)
     numbers = optimizers or set(held["optimizer"].tolist())
     if len(numbers) != 1:
@@ -20,14 +20,14 @@ def optimizer_name(query: Query, optimizers: set[int]) -> str:
 
 
 def scheduler_name(query: Query) -> str:
-    """What the program calls its only scheduler; empty if it is unknown."""
+    """The program's name for its only scheduler; empty if unknown."""
     table = query.trace.table(Kind.SCHEDULED)
     made = {assigned_at(query, site) for site in table.sites[table["steps"] == 0].tolist()}
     return made.pop() if len(made) == 1 else ""
 
 
 def scaler_name(query: Query) -> str:
-    """What the program calls the scaler that scales its loss: the `s` of `s.scale(loss)`; empty if it has none."""
+    """The program's name for the scaler of its loss: the `s` of `s.scale(loss)`; empty if it has none or several."""
     found = {
         ast.unparse(scaler) for tree in query.of(trees).values() for _, scaler in method_calls(tree, "scale")
     }
@@ -35,7 +35,7 @@ def scaler_name(query: Query) -> str:
 
 
 def root_name(query: Query, pass_number: int) -> str:
-    """What the program calls backward() on in a pass, or in its first one (0); empty if it is unknown."""
+    """The expression that backward() is called on in a pass, or in the first pass for 0; empty if unknown."""
     backward_pass = query.trace.find_pass(pass_number) or next(iter(query.trace.passes), None)
     if backward_pass is None:
         return ""
@@ -50,7 +50,7 @@ def root_name(query: Query, pass_number: int) -> str:
 
 
 def call_with_first(query: Query, site: int, first: str) -> str:
-    """The call at a site with another first argument: `SGD(first, lr=0.1)`; empty where the source does not say."""
+    """The call at a site with another first argument: `SGD(first, lr=0.1)`; empty if the source does not show it."""
     statement = statement_at(query, query.places.site(site))
     value = statement.value if isinstance(statement, ast.Assign) else None
     if not isinstance(value, ast.Call) or not value.args:
@@ -59,7 +59,8 @@ def call_with_first(query: Query, site: int, first: str) -> str:
 
 
 def first_argument(query: Query, site: int) -> str:
-    """What the call at a site has as its first argument; of a list what it has in it. Empty if it is unknown."""
+    """The first argument of the call at a site, for use in a list: the inside of a list, else `*argument`. Empty if
+    unknown."""
     statement = statement_at(query, query.places.site(site))
     value = statement.value if isinstance(statement, ast.Assign) else None
     if not isinstance(value, ast.Call) or not value.args:
@@ -69,7 +70,7 @@ def first_argument(query: Query, site: int) -> str:
 
 
 def assigned_at(query: Query, site: int) -> str:
-    """The variable or attribute that the value of a call is assigned to; empty where it is to none, or to several."""
+    """The variable or attribute that the value of a call is assigned to; empty if there is none, or several."""
     place = query.places.site(query.places.named_at(site)) if site else None
     statement = statement_at(query, place)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:

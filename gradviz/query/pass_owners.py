@@ -1,5 +1,5 @@
-"""The optimizers that a backward pass belongs to: those whose steps use its gradients next. A leaf is judged by the
-passes of its own optimizers: a generator by the pass before its own step, not by that of the discriminator."""
+"""The optimizers that a backward pass belongs to: the optimizers whose steps use its gradients next. A leaf is judged
+by the passes of its own optimizers: a generator by the pass before its own step, not by that of the discriminator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PassOwners:
         return events[order], optimizers[order].astype(np.int64)
 
     def _owners(self) -> dict[int, set[int]]:
-        """For each pass the optimizers that step after it and before the next pass begins that comes after a step."""
+        """The optimizers of each pass: those that step after it, and before the first pass that begins after a step."""
         firsts = np.array([backward_pass.first for backward_pass in self.query.trace.passes], np.int64)
         begins = np.searchsorted(self._events, firsts)
         known = begins < len(self._events)
@@ -51,8 +51,8 @@ class PassOwners:
         return self._of_pass.get(pass_number, set())
 
     def passes_of(self, leaf: int) -> list[PassInfo]:
-        """The passes that belong to the optimizers of a leaf; of these only those that gave other parameters of theirs
-        a gradient, if any did. All passes, if the leaf is in no optimizer or no pass is its own."""
+        """The passes that belong to the optimizers of a leaf; only those that gave some parameter of these optimizers a
+        gradient, if any did. All passes, if the leaf is in no optimizer or no pass belongs to it."""
         training, passes = self.training, self.query.trace.passes
         own = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
         belonging = [backward_pass for backward_pass in passes if own & self.optimizers(backward_pass.number)]

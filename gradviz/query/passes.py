@@ -43,7 +43,8 @@ class Passes(Lookup):
         return self.with_tensors(found)
 
     def with_tensors(self, began: PassBegan) -> PassBegan:
-        """The same event with the tensors of roots that are GradientEdges, for which it knows only the nodes."""
+        """The same event with the tensors of its roots. The event has only the node of a root that is a
+        GradientEdge."""
         return replace(began, roots=tuple(map(self._with_tensor, began.roots)))
 
     def _with_tensor(self, root: Root) -> Root:
@@ -52,8 +53,8 @@ class Passes(Lookup):
         return root if known else root._replace(tensor=outputs[root.nr])
 
     def starts(self, number: int) -> tuple[Root, ...]:
-        """Where a pass enters what was recorded: its roots; where none of their nodes is known (`--scope`), the nodes
-        that received a gradient which no recorded node produced."""
+        """The roots by which a pass enters the recorded graph. If none of their nodes is known (`--scope`), they are
+        the nodes that received a gradient which no recorded node produced."""
         roots = self.began(number).roots
         if not roots or any(
             self.nodes.made(root.node) is not None or self.nodes.leaf(root.node) for root in roots
@@ -92,8 +93,8 @@ class Passes(Lookup):
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """For each event the innermost pass it belongs to, 0 if none: the pass that the event names, else the
-        pass that its thread is in."""
+        """The innermost pass that each event belongs to, 0 if none: the pass that the event names, else the pass that
+        its thread is in."""
         trace = self.trace
         found = np.zeros(trace.count, np.int64)
         first = self.nesting.innermost(np.arange(trace.count), trace.threads)
@@ -122,7 +123,7 @@ class Passes(Lookup):
         return {backward_pass.first: backward_pass.number for backward_pass in self.trace.passes}
 
     def contains(self, events: np.ndarray) -> np.ndarray:
-        """For each of these events, whether it is between the beginning and the end of a pass on any thread."""
+        """Whether each of these events is between the beginning and the end of a pass on any thread."""
         firsts, lasts = self._spans
         at = np.searchsorted(firsts, events, side="right") - 1
         if not len(firsts):
@@ -131,12 +132,13 @@ class Passes(Lookup):
 
     @cached_property
     def _spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first events of the passes, and for each the highest last event of all passes up to it."""
+        """The first events of the passes, and the highest last event of all passes up to each pass."""
         firsts, lasts = self.trace.pass_spans
         return firsts, np.maximum.accumulate(np.where(lasts < 0, self.trace.count - 1, lasts))
 
     def between(self, event: int) -> tuple[int, int]:
-        """The stretch around an event that no pass begins or ends in: its first event, and the one after its last."""
+        """The stretch around an event in which no pass begins or ends: its first event, and the event after its
+        last."""
         firsts, lasts = self.trace.pass_spans
         ended = lasts[(lasts >= 0) & (lasts < event)]
         begin = int(np.searchsorted(firsts, event))

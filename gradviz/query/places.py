@@ -32,7 +32,7 @@ class Places(Lookup):
         return site
 
     def line(self, number: int) -> tuple[str, int]:
-        """The file and the line of a site; ("", 0) where there is none."""
+        """The file and the line of a site; ("", 0) if there is no site."""
         site = self.site(number)
         return ("", 0) if site is None else (site.place.file, site.place.line)
 
@@ -46,8 +46,8 @@ class Places(Lookup):
         return found
 
     def named_at(self, number: int) -> int:
-        """The site at which a value gets its name: that of the call, if a `return` hands it on to a caller that
-        assigns it to a variable."""
+        """The site at which a value gets its name. If a `return` passes the value to a caller that assigns it to a
+        variable, it is the site of the call."""
         callers = self.callers(number)
         for site, caller in pairwise(callers):
             if (
@@ -92,8 +92,8 @@ class Places(Lookup):
             return ""
 
     def of_line(self, file: str, line: int) -> Site | None:
-        """A line of a file at which nothing was recorded, as a site; None if its source was not kept, though that of
-        other files was."""
+        """A line of a file at which nothing was recorded, as a site; None if its source was not kept, although the
+        source of other files was."""
         lines = self.trace.source(file)
         if file and line > 0 and not self.trace.has_sources:
             return Site(0, 0, Place(file, line, -1, line, -1, "", (), False), (), None)
@@ -117,7 +117,7 @@ class Places(Lookup):
         return set(sites[of_one].tolist())
 
     def ops_at(self, number: int) -> set[str]:
-        """The names of the ops that ran at a site; an empty text where a scope was entered there, too."""
+        """The names of the ops that ran at a site; an empty text if a scope was entered there, too."""
         pairs = self.trace.site_ops.pairs
         own = pairs[pairs >> 32 == number] & 0xFFFFFFFF
         return {"" if op == SCOPE else self.trace.text(op) for op in own.tolist()}

@@ -1,5 +1,5 @@
-"""A tensor that the loss has as a plain number, as in `loss + penalty.item()` or `w * math.sin(x)`. Nothing is recorded
-of that; the source says it."""
+"""Tensors that the loss contains as plain numbers, as in `loss + penalty.item()` or `w * math.sin(x)`. No event records
+that; the source shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _READ = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-
 
 
 def numbers_read(query: Query, op: int) -> Iterator[tuple[int, str]]:
-    """The tensors that require grad and that the expression of an op reads as numbers, each with how: `kl.item()`."""
+    """The tensors that require grad and that the expression of an op reads as numbers, each with the reading:
+    `kl.item()`."""
     for match in _READ.finditer(query.places.expression(query.tensors.op(op).site)):
         tensor = query.names.tensor_called(match[1] or match[2], op)
         if tensor and query.tensors.flags(tensor, op) & REQUIRES_GRAD:
@@ -24,7 +25,8 @@ def numbers_read(query: Query, op: int) -> Iterator[tuple[int, str]]:
 
 
 def read_as_number(query: Query, result: int) -> tuple[int, str] | None:
-    """The first op on the way to a root whose line reads a tensor as a number, and how; None if there is none."""
+    """The first op on the way to a root whose line reads a tensor as a number, and the reading; None if there is
+    none."""
     name = query.labels.of(result)
     made = query.trace.table(Kind.NODE)
     ran = contained(made["node"], query.trace.table(Kind.RECEIVED)["node"])
@@ -41,7 +43,7 @@ def read_as_number(query: Query, result: int) -> tuple[int, str] | None:
 
 
 def _elements(query: Query, site: int, name: str) -> Iterator[str]:
-    """The variables that a line has for the elements of a tensor: `v` in `sum(math.sqrt(v) for v in w)`, or in a loop
+    """The variables of a line for the elements of a tensor: `v` in `sum(math.sqrt(v) for v in w)`, or in a loop
     `for v in w:` around the line."""
     place = query.places.site(site)
     tree = query.of(trees).get(place.place.file) if place is not None else None

@@ -55,7 +55,7 @@ class Columns(Protocol):
 
 Values = Callable[
     [str], Iterable[Any]
-]  # the values of a field at one event; a text or flag it lacks is "" or False
+]  # the values of a field at one event; a text or flag that the event lacks is "" or False
 # the kinds of events at which a field may have values; for "" all kinds
 Where = Callable[[str], frozenset[Any]]
 
@@ -85,7 +85,7 @@ class Predicate:
         return self._test.possible(where)
 
     def only(self, field: str) -> frozenset[str] | None:
-        """If it can only be true for certain texts of a field, these texts; else None."""
+        """The texts of a field for which the predicate can be true; None if any text may do."""
         return self._test.only(field)
 
     def __repr__(self) -> str:
@@ -215,7 +215,7 @@ def _text_holds(value: str, sign: str, constant: str) -> bool:
 
 
 def _spread(holds: np.ndarray, events: np.ndarray | None, count: int) -> np.ndarray:
-    """Combine truth values for values into truth values for events: true if any value of the event is true."""
+    """The truth values of events from those of values: true if any value of the event is true."""
     if events is None:
         return holds
     found = np.zeros(count, bool)
@@ -383,14 +383,14 @@ class _Parser:
 
 
 def _unquoted(text: str) -> str:
-    """A predicate without the quotes around all of it, as a shell would take them."""
+    """A predicate without the quotes around the whole of it, as a shell would remove them."""
     inner = text.strip()
     quoted = len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "\"'"
     return inner[1:-1] if quoted and inner[0] not in inner[1:-1] else text
 
 
 def _suggested(token: str) -> tuple[str, str]:
-    """What to say of a word that is not a field, and the names that could be meant."""
+    """The message about a word that is not a field, and the names that could be meant."""
     head, _, tail = token.partition(".")
     if token in TENSORS:
         return _DID_YOU_MEAN, f"{token}.absmax"

@@ -28,7 +28,7 @@ class Column:
     codes: np.ndarray | None = None
 
 
-Rows = tuple[np.ndarray, np.ndarray]  # the events, and for each a row of the states
+Rows = tuple[np.ndarray, np.ndarray]  # the events, and a row of the states for each of them
 
 
 class TraceColumns:
@@ -60,7 +60,7 @@ class TraceColumns:
 
     @cached_property
     def outputs(self) -> Rows:
-        """The tensors that events made or changed in place: an op's outputs, a new tensor, a mutated one."""
+        """The tensors that events made or changed in place: an op's outputs, a new tensor, a mutated tensor."""
         states = self.trace.states
         told = contained(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
         return states.events[told].astype(np.int32), np.flatnonzero(told).astype(np.int32)
@@ -138,7 +138,7 @@ class TraceColumns:
 
     @cached_property
     def ops(self) -> np.ndarray:
-        """For each event the number of the op's name; 0 if it is not an op."""
+        """The number of the op's name at each event; 0 for an event that is no op."""
         ops = self.trace.table(Kind.OP)
         found = np.zeros(self.count, np.int64)
         found[ops.events] = ops["op"]
@@ -155,8 +155,8 @@ class TraceColumns:
 
     @cached_property
     def _subjects(self) -> tuple[np.ndarray, np.ndarray]:
-        """(event, tensor): the tensors that each event is about. These are the tensors that it made or
-        changed; at a node, the tensors whose gradients the node receives."""
+        """The tensors that each event is about, as pairs (event, tensor): the tensors that it made or changed; at a
+        node, the tensors whose gradients the node receives."""
         trace, parts = self.trace, []
         outputs = trace.table(Kind.OP).lists("outputs")
         parts.append((trace.table(Kind.OP).events[outputs.owners], outputs.values))

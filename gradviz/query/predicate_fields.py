@@ -1,5 +1,4 @@
-"""The fields of predicates in one table, both for a recorded trace and for the present event of a running
-program."""
+"""The fields of predicates in one table, both for a recorded trace and for the present event of a running program."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _GRADIENTS = frozenset(
     (Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
 )
 _AT_NODE = (Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
-_KEPT = 3  # columns kept in memory
+_KEPT = 3  # the most columns kept in memory
 
 
 class Now(Protocol):

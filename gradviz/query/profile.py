@@ -1,4 +1,4 @@
-"""What the ops of a run cost, where `--profile` measured them: by what ran them, by module and by line."""
+"""The cost of the ops of a run, if `--profile` measured them: by phase, by module and by line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
 @dataclass(slots=True)
 class Cost:
-    """What ops cost together: how many they are, and by phase (`forward`, `backward`, `optimizer`) their seconds, the
-    bytes of memory that came with their results, and their floating-point operations, as far as PyTorch counts them."""
+    """The cost of ops together: their number, and by phase (`forward`, `backward`, `optimizer`) their seconds, the
+    bytes of memory that their results allocated, and their floating-point operations, as far as PyTorch counts
+    them."""
 
     ops: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PHASES, 0.0))
@@ -31,7 +32,7 @@ class Cost:
         return sum(self.seconds.values())
 
     def add(self, other: Cost) -> None:
-        """Add what other ops cost."""
+        """Add the cost of other ops."""
         self.ops += other.ops
         for own, more in (
             (self.seconds, other.seconds),
@@ -44,9 +45,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the ops of a run cost: all together; by the path of each module, with the modules inside it; and by line
-    (file and number; "" and 0 where that is not known). The backward of an op counts at the line and in the module of
-    the op. `most` has for each line the op that took most of its time."""
+    """The cost of the ops of a run: in total; by the path of each module, with the modules inside it; and by line (file
+    and number; "" and 0 if unknown). The backward of an op counts at the line and in the module of the op. `most` has
+    for each line the op that took most of its time."""
 
     total: Cost
     modules: dict[str, Cost]
@@ -55,7 +56,7 @@ class Profile:
 
 
 def is_profiled(query: Query) -> bool:
-    """Whether ops of a run were measured: that was asked for, and PyTorch ran some."""
+    """Whether ops of a run were measured: it was asked for, and PyTorch ran some."""
     trace = query.trace
     if "profile" not in trace.meta:
         return False
@@ -64,7 +65,7 @@ def is_profiled(query: Query) -> bool:
 
 
 def profile(query: Query) -> Profile:
-    """What the ops of a run cost."""
+    """The cost of the ops of a run."""
     trace = query.trace
     trace.reach_all()
     measured = trace.table(Kind.MEASURED)
@@ -83,8 +84,8 @@ def profile(query: Query) -> Profile:
 
 
 def _origins(query: Query) -> np.ndarray:
-    """For each measured op the event whose place and module it counts at: of an op in a node that made the node, if it
-    is known; of another op in a pass the beginning of the pass; else its own."""
+    """The event whose place and module each measured op counts at. For an op in a node it is the event that made the
+    node, if known; for another op in a pass, the beginning of the pass; else its own event."""
     measured = query.trace.table(Kind.MEASURED)
     origins = measured.events.copy()
     began = query.trace.table(Kind.PASS_BEGAN)
@@ -106,7 +107,7 @@ def _origins(query: Query) -> np.ndarray:
 
 
 def _lines(query: Query, sites: np.ndarray) -> tuple[list[tuple[str, int]], np.ndarray]:
-    """Lines of the program, and for each of these sites which of them it lies on."""
+    """Lines of the program, and the position in them of the line of each site."""
     lines: dict[tuple[str, int], int] = {}
     numbers, places = np.unique(sites, return_inverse=True)
     found = []
@@ -116,7 +117,7 @@ def _lines(query: Query, sites: np.ndarray) -> tuple[list[tuple[str, int]], np.n
 
 
 def _by(keys: np.ndarray, phases: np.ndarray, costs: np.ndarray) -> dict[int, Cost]:
-    """What the ops of each key cost."""
+    """The cost of the ops of each key."""
     numbers, places = np.unique(keys, return_inverse=True)
     sums = np.zeros((len(numbers), len(_PHASES), costs.shape[1]))
     np.add.at(sums, (places, phases), costs)
@@ -129,10 +130,10 @@ def _by(keys: np.ndarray, phases: np.ndarray, costs: np.ndarray) -> dict[int, Co
 
 
 def _most(query: Query, keys: np.ndarray, ops: np.ndarray, seconds: np.ndarray) -> dict[int, str]:
-    """The name of the op that took the most time of each key."""
+    """The name of the op of each key that took the most time."""
     pairs, places = np.unique(keys << 32 | ops, return_inverse=True)
     sums = np.bincount(places, seconds, len(pairs))
-    order = np.argsort(sums, kind="stable")  # of a key the last is the one that took longest
+    order = np.argsort(sums, kind="stable")  # the last op of a key is the one that took longest
     return {
         key: query.trace.text(op)
         for key, op in zip((pairs >> 32)[order].tolist(), (pairs & 0xFFFFFFFF)[order].tolist(), strict=True)
@@ -140,7 +141,8 @@ def _most(query: Query, keys: np.ndarray, ops: np.ndarray, seconds: np.ndarray) 
 
 
 def _by_module(query: Query, by_scope: dict[int, Cost]) -> dict[str, Cost]:
-    """What the ops of each module cost, those of the modules inside it too; scopes by the events that entered them."""
+    """The cost of the ops of each module, with the modules inside it. `by_scope` has the event that entered each
+    scope as its key."""
     found: dict[str, Cost] = {}
     for begin, cost in by_scope.items():
         for path in _modules_around(query, begin):
@@ -159,8 +161,8 @@ def _modules_around(query: Query, begin: int) -> Iterable[str]:
 
 
 def flops_of_stretches(query: Query, stretches: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-    """The floating-point operations of forward in each stretch of events, from its first to its last; nothing for a
-    stretch without a measured op."""
+    """The floating-point operations of forward in each stretch of events, from its first to its last event. A stretch
+    without a measured op is left out."""
     measured = query.trace.table(Kind.MEASURED)
     forward = (measured["in_pass"] == 0) & (measured["node"] == 0) & ~measured["in_step"]
     events = measured.events[forward]

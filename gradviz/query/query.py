@@ -1,4 +1,4 @@
-"""Query: everything that views ask about a trace."""
+"""Query: all questions of views about a trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Query(Lookups):
 
     def of(self, compute: Callable[[Query], _T]) -> _T:
         """The result of a function of this trace, computed once. While a run is recorded or read by parts, it is
-        computed anew when more events are known."""
+        computed again when more events are known."""
         known, count = self.computed.get(compute, (None, -1))
         if count != self.trace.count:
             known = compute(self)
@@ -27,7 +27,7 @@ class Query(Lookups):
 
     @cached_property
     def computed(self) -> dict[Any, tuple[Any, int]]:
-        """The results of functions of this trace, each with the number of events that it is about."""
+        """The results of functions of this trace, each with the number of events that were known then."""
         return {}
 
     def at(self, k: int) -> Moment:
@@ -38,7 +38,7 @@ class Query(Lookups):
 
     @cached_property
     def searches(self) -> dict[Any, Any]:
-        """The search for a way between tensors that is under way (cuts.py)."""
+        """The unfinished search for a way between tensors (cuts.py)."""
         return {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What several ranks have, compared: by elements, else by statistics."""
+"""Comparisons of the values of several ranks: by elements, else by statistics."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _CLOSE = 1e-3  # relative
 
 
 def are_close(numbers: Sequence[float]) -> bool:
-    """Whether numbers are the same but for rounding. A number that is not finite is not."""
+    """Whether numbers are the same but for rounding. False if one of them is not finite."""
     return all(map(isfinite, numbers)) and max(numbers) - min(numbers) <= _CLOSE * min(map(abs, numbers))
 
 
 def are_same(values: Sequence[Snapshot | None]) -> bool:
-    """Whether what the ranks have is known, and equal: by elements, else by statistics."""
+    """Whether the values of all ranks are known and equal: by elements, else by statistics."""
     return all(map(_is_known, values)) and not are_apart(values)
 
 
 def are_apart(values: Sequence[Snapshot | None]) -> bool:
-    """Whether what the ranks have is known to differ; also where some have nothing."""
+    """Whether the values of the ranks are known to differ; also if only some ranks have a value."""
     return any(_differ(values[0], other) for other in values[1:])
 
 
 def alike(values: Sequence[Snapshot | None]) -> list[int]:
-    """For each of the values the place of the first that is not known to differ from it."""
+    """The place, for each value, of the first value that is not known to differ from it."""
     firsts: list[int] = []
     found = []
     for place, value in enumerate(values):
@@ -46,7 +46,7 @@ def _is_known(value: Snapshot | None) -> bool:
 def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
     if one is None or other is None:
         return one is not other
-    if not _is_known(one) or not _is_known(other):  # a part of a tensor that lies on several ranks
+    if not _is_known(one) or not _is_known(other):  # such as a part of a tensor that lies on several ranks
         return False
     if one.array is not None and other.array is not None:
         return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")

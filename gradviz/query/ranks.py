@@ -1,4 +1,4 @@
-"""The traces of several ranks: what they are called, and in which order they come."""
+"""The names and the order of the traces of several ranks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gradviz.tracefile import Trace
 
 
 def label_of(trace: Trace) -> str:
-    """What one of several traces is called: `rank 0`, or the name of its file."""
+    """The name of one of several traces: `rank 0`, or the name of its file."""
     rank = trace.meta.get("rank", "")
     return f"rank {rank}" if rank else trace.path.stem
 
 
 def ranked_traces(traces: Sequence[Trace]) -> dict[int, Trace]:
-    """Traces by their ranks; by their places where a rank is missing or there twice."""
+    """Traces by their ranks; by their places if a rank is missing or occurs twice."""
     ranks = [trace.meta.get("rank", "") for trace in traces]
     if not all(map(str.isdigit, ranks)) or len(set(ranks)) < len(ranks):
         return dict(enumerate(traces))

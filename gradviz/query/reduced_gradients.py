@@ -1,4 +1,4 @@
-"""The collectives that the gradients of a pass went through: as they are, or in a copy that several share."""
+"""The collectives that the gradients of a pass went through: themselves, or in a copy of several gradients."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gradviz.query.collective_calls import COLLECTIVES
 from gradviz.query.query import Query
 from gradviz.tracefile import PassInfo, Snapshot
 
-_FOLLOWING = 4  # passes after one that may run before its gradients are reduced
+_FOLLOWING = 4  # the most passes that may run before the gradients of a pass are reduced
 _Writes = Mapping[
     tuple[int, int], str
-]  # by event and tensor: the collective that wrote it, with its arguments
+]  # the collective that wrote a tensor, with its arguments, by event and tensor
 
 
 def on_gradients(query: Query, backward_pass: PassInfo) -> dict[int, list[str]]:
-    """By each leaf that a pass accumulated into: the collectives that its `.grad` went through from then until a pass
-    accumulated into it again, in order, each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
+    """The collectives that each `.grad` went through, by the leaf that the pass accumulated into, in order, from then
+    until a pass accumulated into it again; each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
     told: dict[int, list[str]] = {}
     for _, leaf, name in _reductions(query, backward_pass):
         told.setdefault(leaf, []).append(name)
@@ -27,8 +27,8 @@ def on_gradients(query: Query, backward_pass: PassInfo) -> dict[int, list[str]]:
 
 
 def reduced_gradients(query: Query, backward_pass: PassInfo) -> dict[int, Snapshot | None]:
-    """By each leaf that a pass accumulated into, if its `.grad` went through collectives: what it was after the last of
-    these."""
+    """The `.grad` of each leaf that a pass accumulated into, just after the last collective that it went through; only
+    for leaves whose `.grad` went through collectives."""
     return {leaf: query.tensors.gradient(leaf, event) for event, leaf, _ in _reductions(query, backward_pass)}
 
 
@@ -63,15 +63,14 @@ def _reductions(query: Query, backward_pass: PassInfo) -> list[tuple[int, int, s
 
 
 def _filled_in(query: Query, number: int) -> dict[int, int]:
-    """For each leaf that a pass accumulated into the last event at which it did."""
+    """The last event at which a pass accumulated into each leaf."""
     filled = query.trace.table(Kind.ACCUMULATED)
     own = filled["in_pass"] == number
     return dict(zip(filled["tensor"][own].tolist(), filled.events[own].tolist(), strict=True))
 
 
 def _filled_again(query: Query, backward_pass: PassInfo, since: Mapping[int, int]) -> dict[int, int]:
-    """For each leaf the event at which a later pass accumulates into it; where none does, the end of what is looked
-    at."""
+    """The event at which a later pass accumulates into each leaf; the end of the examined events if none does."""
     trace = query.trace
     found: dict[int, int] = {}
     end = trace.count
@@ -91,7 +90,7 @@ def _filled_again(query: Query, backward_pass: PassInfo, since: Mapping[int, int
 
 
 def _collective_writes(query: Query, first: int, end: int) -> _Writes:
-    """What collectives wrote from one event to before another, in order."""
+    """The writes of collectives from event `first` to before `end`, in order."""
     trace = query.trace
     written, ops = trace.table(Kind.MUTATED), trace.table(Kind.OP)
     found = {}
@@ -107,18 +106,18 @@ def _collective_writes(query: Query, first: int, end: int) -> _Writes:
 
 
 class _Copies:
-    """Follows gradients into tensors that are made of them, which a collective writes, and back: all gradients in one
+    """Follows gradients into tensors that are made of them and that a collective writes, and back: all gradients in one
     flat tensor."""
 
     def __init__(self, query: Query, held: Mapping[int, int], writes: _Writes) -> None:
         self.query, self.held, self.writes = query, held, writes
         self.leaves = {
             gradient: {leaf} for gradient, leaf in held.items()
-        }  # whose gradients a tensor is made of
-        self.through: dict[int, str] = {}  # the collective that a tensor, or what it is made of, went through
+        }  # the leaves whose gradients a tensor is made of
+        self.through: dict[int, str] = {}  # the collective that a tensor, or a source of it, went through
 
     def followed(self, first: int, end: int) -> Iterator[tuple[int, int, str]]:
-        """The event at which a gradient came back to its leaf, the leaf, and the collective."""
+        """The events at which gradients came back to their leaves, each with the leaf and the collective."""
         for kind, event in _writing(self.query, first, end):
             if kind == Kind.GRAD_ASSIGNED:
                 assert isinstance(event, GradAssigned)
@@ -144,13 +143,14 @@ class _Copies:
             self.leaves[target] = made_of
 
     def _came_back(self, event: int, leaf: int, source: int) -> Iterator[tuple[int, int, str]]:
-        """A leaf has a gradient from another tensor."""
+        """The event, the leaf and the collective, if the leaf got a gradient from a tensor that is made of its gradient
+        and went through a collective."""
         if source in self.through and leaf in self.leaves.get(source, ()):
             yield event, leaf, self.through[source]
 
 
 def _writing(query: Query, first: int, end: int) -> Iterator[tuple[Kind, Event]]:
-    """The events from one to before another at which a tensor gets a value from others, in order."""
+    """The events from `first` to before `end` at which a tensor gets a value from other tensors, in order."""
     trace = query.trace
     kinds = (Kind.TENSOR, Kind.OP, Kind.MUTATED, Kind.GRAD_ASSIGNED)
     places = []
@@ -162,7 +162,7 @@ def _writing(query: Query, first: int, end: int) -> Iterator[tuple[Kind, Event]]
 
 
 def _of_write(event: Event) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tensors that an event reads, and those that it writes."""
+    """The tensors that an event reads, and the tensors that it writes."""
     if isinstance(event, OpRan):
         return event.inputs, event.outputs
     assert isinstance(event, (TensorMade, Mutated))

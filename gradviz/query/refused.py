@@ -1,5 +1,4 @@
-"""Calls of backward() that were refused, because their root does not require grad or is no scalar: they begin no
-pass."""
+"""Refused calls of backward(), whose root does not require grad or is no scalar: they begin no pass."""
 
 from __future__ import annotations
 
@@ -31,14 +30,14 @@ def refused_root(query: Query, error: ErrorRaised) -> int:
 
 
 def refused(query: Query) -> list[tuple[Failure, int]]:
-    """The calls that were refused because the root does not require grad, in order, each with the root; 0 if it is
-    unknown."""
+    """The calls that were refused because the root does not require grad, in order, each with the root (0 if
+    unknown)."""
     return [(failure, _root(query, failure)) for failure in failures(query) if _MESSAGE in failure.message]
 
 
 def _root(query: Query, failure: Failure) -> int:
-    """The tensor that backward() was called on, which does not require grad: by its name in the source, else the last
-    one made."""
+    """The tensor without requires_grad that backward() was called on: by its name in the source, else the last tensor
+    that was made."""
     for named in _named(query, failure.event, failure.site):
         if not query.tensors.flags(named, failure.event) & REQUIRES_GRAD:
             return named
@@ -51,8 +50,8 @@ def _root(query: Query, failure: Failure) -> int:
 
 
 def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
-    """The tensors that a line may call backward() on, or grad() with, by the name there: of that name, or, where it is
-    the parameter of a function, of the names that calls give to it."""
+    """The tensors that a line may call backward() on, or grad() with, by the name in the line. If that is the parameter
+    of a function, also the tensors of the names that calls pass to it."""
     lines = query.trace.source(site.place.file) if site is not None else []
     line = lines[site.place.line - 1] if site is not None and 0 < site.place.line <= len(lines) else ""
     call = _CALL.match(line)
@@ -67,7 +66,7 @@ def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
 
 
 def _arguments(tree: ast.Module | None, line: int, name: str) -> Iterator[str]:
-    """What the calls of the function around a line give to its parameter of a name."""
+    """The arguments that calls of the function around a line pass to its parameter of a name."""
     nodes = list(ast.walk(tree)) if tree is not None else []
     functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
     around = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]

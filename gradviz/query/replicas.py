@@ -37,7 +37,7 @@ from gradviz.query.settings_apart import OtherSetting, settings_apart
 from gradviz.query.shards import whole_of
 from gradviz.tracefile import Snapshot
 
-_FEWEST_DROPPED = 24  # elements: that as many are dropped alike by chance is not to be expected
+_FEWEST_DROPPED = 24  # elements: so many are not dropped alike by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A parameter whose gradient is not the same on all ranks at an optimizer's step. `step` counts from 1; `gradients`
-    are those of the ranks, None where there is none; `averaged` says of each rank whether it had been all-reduced.
-    `changed` are the events that made it differ since, if it was the same on all ranks then; 0 on ranks without one."""
+    """A parameter whose gradient differs between the ranks at an optimizer's step. `step` counts from 1. By rank:
+    `gradients` are the gradients, None if a rank has none; `averaged` is whether the gradient had been all-reduced; if
+    it was the same on all ranks then, `changed` are the events that have made it differ since, 0 if a rank has none."""
 
     name: str
     step: int
@@ -64,9 +64,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Parameters that are the same on all ranks before step `step`, and not before the next (after the last: at the
-    end). `tensors` are those of the first of them, by rank, `values` what it is then; `since` and `until` are the
-    events between which it happened on each rank."""
+    """Parameters that are the same on all ranks before step `step`, and differ before the next step (after the last
+    step: at the end). By rank: `tensors` and `values` are the first of these parameters and its values then; it came
+    to differ between the events `since` and `until`."""
 
     names: tuple[str, ...]
     step: int
@@ -78,8 +78,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class OtherMode:
-    """A module that is called in training mode on some ranks and in evaluation mode on others, for the pass of a
-    number: by rank the event of the call, and whether it was in training mode."""
+    """A module that is called in training mode on some ranks and in evaluation mode on others, for the pass
+    `pass_number`: the event of the call, and whether it was in training mode, by rank."""
 
     name: str
     pass_number: int
@@ -89,7 +89,7 @@ class OtherMode:
 
 @dataclass(frozen=True, slots=True)
 class OtherBuffer:
-    """Running statistics that differ between the ranks when an op reads them: by rank its event, and what it reads."""
+    """Running statistics that differ between the ranks when an op reads them: the event and their values, by rank."""
 
     name: str
     events: tuple[int, ...]
@@ -97,7 +97,7 @@ class OtherBuffer:
 
 
 class Replicas:
-    """The ranks of one run by number, each question about them answered once."""
+    """The ranks of one run by number. Each question about them is answered once."""
 
     def __init__(self, ranks: Mapping[int, Query]) -> None:
         self.ranks = dict(ranks)
@@ -107,15 +107,16 @@ class Replicas:
 
     @cached_property
     def steps(self) -> list[tuple[Stepped, ...]]:
-        """The steps that all ranks make: the first of each, the second of each, and so on, until one of them makes a
-        step after another number of collectives than the others: it has left one out, or has one more."""
+        """The steps that all ranks make: the first of each rank, the second of each rank, and so on. They end where the
+        ranks have called different numbers of collectives before a step: a rank has left out a step, or has one
+        more."""
         together = zip(*(query.of(optimizer_steps) for query in self.queries), strict=False)
         clocks = [[call.event for call in query.of(collective_clock)] for query in self.queries]
         return list(takewhile(lambda steps: _are_at_one_time(steps, clocks), together))
 
     @cached_property
     def parameters(self) -> list[dict[str, int]]:
-        """The parameters of each rank's optimizers by name; those without a name by their place."""
+        """The parameters of each rank's optimizers by name; a parameter without a name by its place."""
         return [parameters_by_name(query) for query in self.queries]
 
     @cached_property
@@ -135,13 +136,13 @@ class Replicas:
 
     @cached_property
     def reduced(self) -> list[np.ndarray]:
-        """For each rank the pairs of gradient and event of what is all-reduced."""
+        """The all-reduced gradients of each rank: pairs of the gradient and the event."""
         return [query.of(all_reduced) for query in self.queries]
 
     @cached_property
     def are_averaged(self) -> bool:
-        """Whether the ranks average their gradients: these are all-reduced, or, where the ranks call collectives, they
-        are the same at the first step."""
+        """Whether the ranks average their gradients: all ranks all-reduce gradients; or no rank does, all call
+        collectives, and the gradients of replicas are the same at the first step."""
         if all(map(len, self.reduced)):
             return True
         if any(map(len, self.reduced)) or not self.steps:
@@ -152,7 +153,7 @@ class Replicas:
 
     @cached_property
     def are_averaged_parameters(self) -> bool:
-        """Whether the ranks bring their parameters together in place of their gradients (local SGD): one whose
+        """Whether the ranks average their parameters in place of their gradients (local SGD): a parameter whose
         gradients differed at a step is the same on all ranks when a later pass begins, or at the end."""
         if not self.are_replicas or not self.gradients_apart:
             return False
@@ -168,7 +169,8 @@ class Replicas:
 
     @cached_property
     def starts_apart(self) -> list[Start]:
-        """The parameters that had other values on some ranks before the first pass, and whose gradients are reduced."""
+        """The parameters whose values differed between the ranks before the first pass, and whose gradients are
+        reduced."""
         starts = self._starts.items()
         return [
             Start(name, self._tensors(name), values)
@@ -178,8 +180,8 @@ class Replicas:
 
     @cached_property
     def _of_one_rank(self) -> set[str]:
-        """The parameters that begin with other values on some ranks and whose gradients no rank reduces: each rank has
-        its own, as experts and parts of layers are."""
+        """The parameters whose first values differ between the ranks and whose gradients no rank reduces: each rank has
+        its own, as with experts and parts of layers."""
         gradients = [set(pairs[:, 0].tolist()) for pairs in self.reduced]
         return {
             name
@@ -193,7 +195,7 @@ class Replicas:
 
     @cached_property
     def _starts(self) -> dict[str, tuple[Snapshot | None, ...]]:
-        """The values of the parameters before the first pass; none where a rank makes no pass or no step."""
+        """The values of the parameters before the first pass; empty if a rank makes no pass or no step."""
         if not self.steps or not all(query.trace.passes for query in self.queries):
             return {}
         at = [query.trace.passes[0].first for query in self.queries]
@@ -201,7 +203,7 @@ class Replicas:
 
     @cached_property
     def gradients_apart(self) -> list[Difference]:
-        """For each parameter the first step at which its gradient differs between the ranks."""
+        """The first step at which the gradient of each parameter differs between the ranks."""
         found: dict[str, Difference] = {}
         for number, together in enumerate(self.steps, 1):
             for difference in self._apart_at(number, together, tuple(found)):
@@ -212,15 +214,15 @@ class Replicas:
 
     @property
     def differences(self) -> list[Difference]:
-        """The same, where every rank all-reduces gradients, but for parameters of which each rank has its own; else
-        none: each rank may have its own part."""
+        """The same, if every rank all-reduces gradients; without parameters of which each rank has its own. Else empty:
+        each rank may have its own part."""
         found = self.gradients_apart if all(map(len, self.reduced)) else []
         return [one for one in found if one.name not in self._of_one_rank]
 
     def _apart_at(
         self, number: int, together: Sequence[Stepped], found_before: Sequence[str] = ()
     ) -> list[Difference]:
-        """The parameters of a step whose gradients differ, but for those that were `found_before`."""
+        """The parameters of a step whose gradients differ, without the parameters `found_before`."""
         found = []
         at = [step.index for step in together]
         for name in self.common:
@@ -239,13 +241,13 @@ class Replicas:
 
     @cached_property
     def mixed_up(self) -> MixedUp | None:
-        """The first collective that ranks call for other parameters than one another; None if there is none, or where
-        they do not train the same parameters."""
+        """The first collective that ranks call for different parameters; None if there is none, or if the ranks train
+        parameters of different names."""
         return mixed_up(self.queries, self.parameters)
 
     @cached_property
     def drift(self) -> Drift | None:
-        """Where replicas part that were the same; None if they are the same before the last step, and at the end."""
+        """The step at which equal replicas part; None if they are the same before the last step and at the end."""
         if not self.are_replicas:
             return None
         points = [tuple(step.index for step in together) for together in self.steps]
@@ -270,12 +272,12 @@ class Replicas:
         )
 
     def _apart(self, at: Sequence[int]) -> list[str]:
-        """The parameters that are not the same on all ranks just after these events."""
+        """The parameters that differ between the ranks just after these events."""
         return [name for name in self.common if are_apart(self._values(name, at))]
 
     @cached_property
     def other_settings(self) -> list[OtherSetting]:
-        """The settings of optimizers that differ between the ranks, each at the first step where it does."""
+        """The settings of optimizers that differ between the ranks, each at the first step at which it does."""
         return settings_apart(self.queries, self.steps, self.common)
 
     @cached_property
@@ -293,8 +295,8 @@ class Replicas:
 
     @cached_property
     def same_roots(self) -> int:
-        """For how many passes the roots have the same values on all ranks, where these are not the same for any two
-        passes; 0 if they differ for any, or if a root is what the ranks reduced."""
+        """The number of passes whose roots have the same values on all ranks, while no two passes in a row have the
+        same values; 0 if the roots of a pass differ, or if a root is a result of a reduction."""
         passes = min(MOST_ROOTS, *(len(query.trace.passes) for query in self.queries))
         found = list(zip(*(first_roots(query, passes) for query in self.queries), strict=True))
         if not all(are_same(values) for values in found):
@@ -315,8 +317,8 @@ class Replicas:
 
     @cached_property
     def same_dropout(self) -> int:
-        """The event, on the first rank, of the first dropout, where dropouts drop the same elements on all ranks of
-        different inputs; -1 where they do not, or too few elements are known."""
+        """The event, on the first rank, of the first dropout, if dropouts drop the same elements on all ranks; −1 if
+        they do not, or if too few elements are known."""
         compared, first = 0, -1
         for together in zip(*(query.of(dropped) for query in self.queries), strict=False):
             masks = [mask for _, mask in together]
@@ -328,7 +330,7 @@ class Replicas:
 
     @cached_property
     def names_of_parts_without_gradient(self) -> list[str]:
-        """The parameters that lie on the ranks in parts, if none of these has a gradient at the first step, though the
+        """The parameters that lie on the ranks in parts, if no part has a gradient at the first step although the
         passes before it gave gradients to the whole parameters, which have the same names."""
         if not self.steps or not self.common:
             return []
@@ -346,8 +348,8 @@ class Replicas:
 
     @cached_property
     def wholes(self) -> dict[str, tuple[Stats, Stats | None]]:
-        """The parameters that lie on the ranks in parts, at the end: the statistics of the whole, and those of its
-        gradient, None where it has none."""
+        """The parameters that lie on the ranks in parts, at the end: the statistics of the whole, and the statistics of
+        its gradient, None if it has none."""
         found = {}
         at = [query.trace.count - 1 for query in self.queries]
         for name in self.common:
@@ -368,11 +370,11 @@ class Replicas:
         )
 
     def _gradients(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
-        """The `.grad` of a parameter on each rank at these events, None where there is none."""
+        """The `.grad` of a parameter on each rank at these events; None if there is none."""
         own = zip(self.queries, self._tensors(name), at, strict=True)
         return tuple(query.tensors.gradient(tensor, event) for query, tensor, event in own)
 
 
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:
-    """Whether as many collectives were called before each of the steps, by the events of these on each rank."""
+    """Whether the ranks called equally many collectives before their steps; `clocks` are the events of the calls."""
     return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1

@@ -1,7 +1,7 @@
-"""A run as a sequence of items that another run can be laid beside: what was computed, and what gradients came of it.
+"""A run as a sequence of items that can be compared with another run: the computations, and the gradients.
 
-Forward, an item is an op, a new tensor, a change in place, a step of an optimizer; backward, a node that ran or a leaf
-that took in a gradient."""
+In forward, an item is an op, a new tensor, a change in place, or a step of an optimizer; in backward, a node that ran
+or a leaf that accumulated a gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
-# The kinds of items: the field with the text that tells them apart, and the field with their tensors.
+# The kinds of items: the field with the text that distinguishes items, and the field with their tensors.
 _KINDS = {
     Kind.OP: ("op", "outputs"),
     Kind.TENSOR: ("how", "tensor"),
@@ -27,22 +27,22 @@ _KINDS = {
 
 
 class Shared:
-    """Texts as numbers that two runs share."""
+    """Numbers for texts, shared by two runs."""
 
     def __init__(self) -> None:
         self.numbers: dict[object, int] = {}
 
     def number(self, text: object) -> int:
-        """The number of a text; equal texts have equal ones."""
+        """The number of a text; equal texts have equal numbers."""
         return self.numbers.setdefault(text, len(self.numbers))
 
     def table(self, texts: dict[int, str]) -> _Table:
-        """For each number of a text in one trace, the number that both share."""
+        """The shared number for each number of a text in one trace."""
         return _Table(texts, {number: self.number(text) for number, text in texts.items()}, self.number(""))
 
 
 class _Table:
-    """Numbers by numbers, which may be far apart: `table[many]` looks up many at once."""
+    """A table from numbers, which may be far apart, to numbers: `table[many]` looks up many at once."""
 
     def __init__(self, of: Iterable[int], numbers: dict[int, int], otherwise: int) -> None:
         self._of = np.array(sorted({-1, *of}), np.int64)
@@ -55,15 +55,16 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Items of a run up to the end of pass `number`; 0 for those behind the last pass."""
+    """Items of a run up to the end of pass `number`; with `number` 0, the items behind the last pass."""
 
     number: int
     items: np.ndarray
 
 
 class Timeline:
-    """The items of a run in the order of their events. `kinds` and `words` say what each is; `strong` also has its
-    line in the source, and `looks` what may differ between items that correspond: arguments, shapes, nodes."""
+    """The items of a run in the order of their events. For each item, `kinds` and `words` say what it is; `strong` also
+    includes its line in the source; `looks` has what may differ between corresponding items: arguments, shapes,
+    nodes."""
 
     def __init__(self, query: Query, shared: Shared) -> None:
         self.query, self.trace, self.shared = query, query.trace, shared
@@ -80,7 +81,7 @@ class Timeline:
 
     @cached_property
     def words(self) -> np.ndarray:
-        """For each item the number of what it is: its kind with the name of its op, node or writer."""
+        """The number of each item's kind and name: the name of its op, node or writer."""
         found = np.zeros(len(self.events), np.int64)
         for kind, (field, _) in _KINDS.items():
             if field:
@@ -109,8 +110,8 @@ class Timeline:
 
     @cached_property
     def looks(self) -> np.ndarray:
-        """For each op its arguments, whether grad mode was on, its nodes, and the shapes and dtypes of its
-        results, as one number; for each step the settings."""
+        """The arguments, grad mode and nodes of each op, with the shapes and dtypes of its results, as one number; for
+        a step its settings."""
         found = np.zeros(len(self.events), np.int64)
         ops, made = self.trace.table(Kind.OP), self.trace.table(Kind.NODE)
         values = self._texts[ops["args"]] * 2 + ops["grad_enabled"]
@@ -129,7 +130,7 @@ class Timeline:
 
     @cached_property
     def _forms(self) -> np.ndarray:
-        """For each state the number of its shape and dtype."""
+        """The number of the shape and dtype of each state."""
         forms = {number: str(form[:2]) for number, form in self.trace.forms.items()}
         return self.shared.table(forms)[self.trace.states.forms]
 
@@ -138,7 +139,7 @@ class Timeline:
 
     @cached_property
     def checksums(self) -> np.ndarray:
-        """For each item a checksum of its values; 0 where none was kept."""
+        """A checksum of the values of each item; 0 if no values were kept."""
         found = np.zeros(len(self.events), np.uint64)
         for kind, (_, field) in _KINDS.items():
             if not field:
@@ -169,12 +170,12 @@ class Timeline:
 
     @cached_property
     def backward(self) -> np.ndarray:
-        """For each item whether it belongs to a backward pass."""
+        """Whether each item belongs to a backward pass."""
         return self.query.passes.numbers[self.events] > 0
 
     @cached_property
     def stretches(self) -> list[Stretch]:
-        """All items pass by pass: those of its forward and of the pass itself."""
+        """All items pass by pass: the items of its forward and of the pass itself."""
         ends = sorted(
             (self.query.passes.last(backward_pass), backward_pass.number)
             for backward_pass in self.trace.passes
@@ -187,8 +188,8 @@ class Timeline:
         ]
 
     def of_pass(self, number: int) -> Stretch:
-        """The ops whose nodes ran in a pass, the ops without nodes that made what they take, and what happened in
-        the pass."""
+        """The ops whose nodes ran in a pass, the ops without nodes that made their inputs, and the items of the pass
+        itself."""
         received, made = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.NODE)
         ran = contained(made["node"], received["node"][received["in_pass"] == number])
         own = self.query.passes.numbers[self.events] == number
@@ -197,7 +198,7 @@ class Timeline:
         return Stretch(number, np.flatnonzero(own))
 
     def _ops_on_data(self, ops: list[int]) -> set[int]:
-        """The ops without nodes that made what these ops take, as a scaling of the data."""
+        """The ops without nodes that made the inputs of these ops, such as a scaling of the data."""
         tensors, nodes = self.query.tensors, self.query.nodes
         found: set[int] = set()
         waiting = list(ops)

@@ -1,4 +1,4 @@
-"""Finds the nodes that still need the old value of a tensor that is changed in place."""
+"""The nodes that still need the old value of a tensor that is changed in place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gradviz.events.kinds import Kind, NodeMade, OpRan
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
-_LOOKED_AT = 10_000  # events before the write that are searched
-_SHOWN = 8  # nodes
+_LOOKED_AT = 10_000  # the most events before the write that are searched
+_SHOWN = 8  # the most nodes
 
 
 def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
-    """The nodes that saved an earlier version of a tensor that event k changes, and that have not run yet,
-    each with the saved tensor. Their backward would fail. Only events shortly before k are searched."""
+    """The nodes that saved an earlier version of a tensor that event k changes and that have not run yet, each with the
+    saved tensor. Their backward would fail. Only events shortly before k are searched."""
     version = query.tensors.version(tensor, k)
     if not version:
         return []
@@ -35,14 +35,14 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
         kept = next(s for s in node.saved if s.tensor in written and s.version < version)
         if kept.version == query.tensors.version(
             kept.tensor, node.index
-        ):  # else its op wrote over it: it has a copy
+        ):  # else the node's op itself wrote over the tensor, and saved a copy
             found.append((node, kept))
     return found
 
 
 def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) -> set[int]:
-    """A tensor, and those of others on the same memory that share its version counter. A result of `.data` has its own
-    counter."""
+    """The tensor, and those of `others` on the same memory that share its version counter. A result of `.data` has its
+    own counter."""
     sharing = {tensor, *(other for other in others if query.memory.share(tensor, other, k))}
     apart = {t for t in sharing if counts_apart(query, t)}
     return {tensor} if tensor in apart else sharing - apart

@@ -1,4 +1,4 @@
-"""How the parts of gradients that lie on several ranks are scaled there, as who clips by hand does."""
+"""The scalings of the parts of gradients that lie on several ranks, as by a clip that is written by hand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradviz.query.of_one_rank import parameters_by_name
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
-_TO_PART = "_ToTorchTensor"  # what `DTensor.to_local()` is in a trace
+_TO_PART = "_ToTorchTensor"  # the name of `DTensor.to_local()` in a trace
 
 
 class ScaledPart(NamedTuple):
-    """The part of a gradient that a rank scales: the parameter, the event, the factor, the norm of the part before, and
-    how many of how many elements it has."""
+    """The part of a gradient that a rank scales: the parameter, the event, the factor, the norm of the part before, the
+    number of elements of the part and that of the whole."""
 
     parameter: int
     event: int
@@ -40,8 +40,8 @@ def scaled_parts(query: Query) -> list[ScaledPart]:
 
 
 def _gradients(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int, int]]]:
-    """The gradients that lie on several ranks in parts: the parameter, the gradient, the event since which it is its
-    `.grad`, and how many of how many elements are here."""
+    """The gradients that lie on several ranks in parts: the parameter, the gradient, the event since which it is the
+    `.grad`, and the numbers of elements here and in the whole."""
     for parameter in parameters_by_name(query).values():
         for event, gradient in zip(
             *(column.tolist() for column in query.tensors.grads.of(parameter)), strict=True
@@ -53,7 +53,7 @@ def _gradients(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[
 
 def _parts(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int, int]]]:
     """The tensors that `to_local()` makes of gradients that lie on several ranks in parts: the parameter, the tensor,
-    the event, and how many of how many elements."""
+    the event, and the numbers of elements here and in the whole."""
     ops = query.trace.table(Kind.OP)
     for event in ops.events[query.trace.named(ops["op"], (_TO_PART,)) & (ops.events < until)].tolist():
         op = query.tensors.op(event)
@@ -65,8 +65,8 @@ def _parts(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int,
 
 
 def _scaling(query: Query, part: int, event: int) -> tuple[float, float] | None:
-    """The factor by which an event scales a tensor, and the norm before; None if it changes nothing, or not by one
-    factor."""
+    """The factor by which an event scales a tensor, and the norm before; None if it changes nothing, or if the elements
+    have no common factor."""
     before, after = (query.trace.snapshot(part, at) for at in (event - 1, event))
     factor = one_factor(before, after)
     return None if factor is None else (factor, norm_of(before))

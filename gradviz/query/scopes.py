@@ -16,7 +16,7 @@ from gradviz.sets import summed
 from gradviz.tracefile import Trace
 
 FUNCTION = "function"
-_LONGEST_PATH = 4000  # characters; what is nested deeper counts as a part of what is around it
+_LONGEST_PATH = 4000  # characters; a scope nested deeper counts as a part of the scope around it
 
 
 class Visit(NamedTuple):
@@ -32,7 +32,7 @@ class Scopes(Lookup):
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
-        self._known: dict[int, _Open] = {}  # by the events that entered them
+        self._known: dict[int, _Open] = {}  # scopes by the events that entered them
 
     @cached_property
     def nesting(self) -> Nesting:
@@ -53,8 +53,8 @@ class Scopes(Lookup):
         return self._at(event).in_function
 
     def place(self, k: int, thread: int) -> str:
-        """The scopes around event k of a thread as one dotted path: `net.blocks.0.attn`. A module that has its
-        name from elsewhere in the network comes behind an angle: `net.b › net.a.layer`. Empty for none."""
+        """The scopes around event k of a thread as one dotted path: `net.blocks.0.attn`. A module whose name is from
+        elsewhere in the network comes behind an angle: `net.b › net.a.layer`. Empty for none."""
         return self._open(self.nesting.chain(k, thread)).place
 
     def entered(self, event: int) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class Scopes(Lookup):
         return self.nesting.chain(event, self.trace.thread(event))
 
     def _open(self, begins: Iterable[int]) -> _Open:
-        """The scope that the first of these events entered, inside those that the others did."""
+        """The scope that the first of these events entered, inside the scopes that the following events entered."""
         new = []
         found = _NONE
         for begin in begins:
@@ -87,7 +87,7 @@ class Scopes(Lookup):
 
     def last_entered(self, events: np.ndarray) -> np.ndarray:
         """The name of the scope that was entered last before each event, as the number of a text; 0 if there is none.
-        It tells the calls of one line apart: those of many layers in one forward."""
+        It distinguishes the calls of one line, such as those of many layers in one forward."""
         entered = self.trace.table(Kind.SCOPE_ENTERED)
         at = np.searchsorted(entered.events, events) - 1
         if not len(entered):
@@ -108,8 +108,8 @@ class Scopes(Lookup):
 
     @cached_property
     def depths(self) -> np.ndarray:
-        """For each event the number of scopes and passes around it on its thread. Events that begin or end
-        one are outside of it."""
+        """The number of scopes and passes around each event on its thread. An event that begins or ends a scope or a
+        pass is outside of it."""
         return depths_in(self.trace.events["head"])
 
     def calls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -131,8 +131,8 @@ class Scopes(Lookup):
 
 
 def depths_in(heads: np.ndarray) -> np.ndarray:
-    """For each event of a stretch (kind | flags << 8 | thread << 16), before which nothing is open, the number of
-    scopes and passes around it on its thread."""
+    """The number of scopes and passes around each event of a stretch on its thread. `heads` are kind | flags << 8 |
+    thread << 16; nothing is open before the stretch."""
     step = np.zeros(256, np.int8)
     step[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]] = 1
     step[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = -1
@@ -141,8 +141,8 @@ def depths_in(heads: np.ndarray) -> np.ndarray:
 
 
 class _Open(NamedTuple):
-    """A scope that is open: the number of the visit, the name of the innermost module, the path, the same to be read,
-    whether it is inside a custom Function, and where it was entered."""
+    """A scope that is open: the number of the visit, the name of the innermost module, the path, the path for readers,
+    whether it is inside a custom Function, and the site at which it was entered."""
 
     scope: int
     name: str
@@ -156,7 +156,7 @@ _NONE = _Open(0, "", "", "", False, 0)
 
 
 def _entered(event: ScopeEntered, outer: _Open) -> _Open:
-    """A scope inside another."""
+    """A scope inside another scope."""
     name = event.name.replace("/", "∕")  # / separates the parts of a path
     short = name.removeprefix(f"{outer.name}.") or name
     path = f"{outer.path}/{short}" if outer.path else short
@@ -171,7 +171,7 @@ def _entered(event: ScopeEntered, outer: _Open) -> _Open:
 
 
 def _place(short: str, name: str, outer: _Open, is_function: bool) -> str:
-    """The place of a scope inside another. A module that calls itself is said once."""
+    """The place of a scope inside another scope. A module that calls itself occurs once in it."""
     if not outer.place:
         return short
     if name == outer.name and not is_function:

@@ -1,9 +1,9 @@
-"""What separates a leaf from the root of a pass: the ways on which the root was computed from it, and the first event
-on the best of them that blocks gradients.
+"""The separation of a leaf from the root of a pass: the ways by which the root was computed from it, and the first
+event on the best way that blocks gradients.
 
 Several ways may be cut, and only one of them is meant to bring a gradient. A way through a copy of the leaf itself (a
-frozen twin, an average of the weights) is none. A way into a part of the graph that learns is better than one straight
-into the loss, as a target goes; and a way with grad mode on is better than one under no_grad."""
+frozen twin, an average of the weights) is not meant to. A way into a part of the graph that learns is better than a way
+straight into the loss, as that of a target; and a way with grad mode on is better than a way under no_grad."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gradviz.query.cuts import MOST
 from gradviz.query.ops import COPYING, DRAWN, LOOKUPS, SHARING
 from gradviz.query.query import Query
 
-_VIEWS = 3  # ops between a leaf and the op that uses it, such as `weight.t()`
+_VIEWS = 3  # the most ops between a leaf and the op that uses it, such as `weight.t()`
 _NONE: tuple[Hop, ...] = ()
 Rank = tuple[int, int, int, int]
 
 
 class Hop(NamedTuple):
-    """A step from a source to what was computed from it, at an event. It `blocks` gradients or not, and it `copies` if
-    it puts values into another memory, outside of the graph."""
+    """A step from a source to a tensor that an event computed from it. `blocks` is whether it blocks gradients,
+    `copies` whether it puts values into another memory, outside of the graph."""
 
     source: int
     event: int
@@ -36,8 +36,9 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """The best way from a leaf to a root: the first event on it that blocks gradients (None: the way is open). It
-    `is_copy` if it leads through a copy of the leaf itself. Of two ways the one of the lower `rank` is better."""
+    """The best way from a leaf to a root. `cut` is the first event on it that blocks gradients (None: the way is open),
+    `is_copy` whether it leads through a copy of the leaf itself. Of two ways, the one with the lower `rank` is
+    better."""
 
     cut: OpRan | TensorMade | None
     is_copy: bool
@@ -49,11 +50,11 @@ class Ways:
 
     def __init__(self, query: Query, root: int, at: int) -> None:
         self.query, self.root, self.at = query, root, at
-        # The searches ask these of a tensor or an op once for each that reads it.
+        # Cached: the searches need these once for each op that reads a tensor.
         self._has_parameters = cache(self._reads_parameters)
         self._is_end = cache(self._is_leaf)
         self.viewed_leaf = cache(self._viewed_leaf)
-        self._blocked: dict[int, Sequence[Hop]] = {}  # of the tensors that the first search has looked behind
+        self._blocked: dict[int, Sequence[Hop]] = {}  # by the tensors that the first search has visited
         self._learning = self._open_ways()
         self._onwards: dict[int, tuple[int, Hop]] = {}
         self._ranks: dict[int, Rank] = {}
@@ -61,7 +62,7 @@ class Ways:
 
     @property
     def reached(self) -> list[int]:
-        """The tensors that the root was computed from, in the graph first."""
+        """The tensors that the root was computed from, with those in the graph first."""
         return [*self._learning, *self._ranks]
 
     @property
@@ -70,7 +71,7 @@ class Ways:
         return list(self._learning)
 
     def separation(self, leaf: int) -> Separation | None:
-        """What separates a leaf from the root; None if the root was not computed from it."""
+        """The separation of a leaf from the root; None if the root was not computed from it."""
         if leaf in self._learning:
             return Separation(None, False, (0, 0, 0, 0))
         if leaf not in self._ranks:
@@ -86,7 +87,7 @@ class Ways:
             yield hop
 
     def _is_copy(self, hops: list[Hop]) -> bool:
-        """Whether the first steps do no more than copy a leaf, or mix it into an average of its values."""
+        """Whether the first steps only copy a leaf, or mix it into an average of its values."""
         for hop in hops:
             event = self._event(hop.event)
             if hop.copies:
@@ -102,7 +103,7 @@ class Ways:
     # --- the search
 
     def _open_ways(self) -> dict[int, bool]:
-        """The tensors from which gradients flow to the root, in order of distance; each with whether an op with
+        """The tensors from which gradients flow to the root, in order of distance; with each, whether an op with
         parameters of its own is on the way."""
         found = {self.root: False}
         waiting = deque([self.root])
@@ -120,7 +121,7 @@ class Ways:
         return found
 
     def _blocked_ways(self) -> None:
-        """The best ways from the tensors behind what blocks gradients, by Dijkstra's search."""
+        """The best ways from the tensors behind blocking events, by Dijkstra's search."""
         heap: list[tuple[Rank, int, int, Hop]] = []
         for tensor, learns in self._learning.items():
             if not self._is_end(tensor):
@@ -148,12 +149,12 @@ class Ways:
         return tensor != self.root and self.query.tensors.is_leaf_that_requires_grad(tensor, self.at)
 
     def _blocked_steps_to(self, tensor: int) -> Sequence[Hop]:
-        """The steps that led to a tensor of the graph, and that block gradients."""
+        """The steps that led to a tensor of the graph and block gradients."""
         known = self._blocked.get(tensor)
         return known if known is not None else [hop for hop in self._steps_to(tensor) if hop.blocks]
 
     def _steps_to(self, tensor: int) -> list[Hop]:
-        """The steps that led to a tensor: the event that made it, and those that changed it in place before the
+        """The steps that led to a tensor: the event that made it, and the events that changed it in place before the
         pass."""
         tensors = self.query.tensors
         maker = tensors.made(tensor)
@@ -184,8 +185,8 @@ class Ways:
         return any(self.viewed_leaf(source) not in (0, self.root) for source in sources)
 
     def _viewed_leaf(self, tensor: int) -> int:
-        """The leaf that requires grad and that a tensor is where the pass begins, itself or by views such as
-        `weight.t()`; 0 if it is none."""
+        """The leaf that requires grad and that a tensor is when the pass begins, itself or by views such as
+        `weight.t()`; 0 if there is none."""
         tensors = self.query.tensors
         for _ in range(_VIEWS):
             if self._is_end(tensor) or (tensor == self.root and self._is_root_a_leaf):
@@ -207,7 +208,7 @@ class Ways:
 
 
 def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
-    """The tensors that the event took that made a tensor."""
+    """The inputs of the event that made a tensor."""
     if maker is None or isinstance(maker, OpRan):
         return () if maker is None else maker.inputs
     if maker.how in DRAWN:
@@ -217,8 +218,8 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
 
 
 def _drawn_from(query: Query, maker: TensorMade) -> tuple[int, ...]:
-    """What a distribution took to draw a tensor: the inputs of the ops without grad mode in the same expression, right
-    before, that give `torch.normal` its arguments."""
+    """The inputs of a distribution that a tensor was drawn from: the inputs of the ops without grad mode, right before
+    in the same expression, that give `torch.normal` its arguments."""
     sites, found = query.trace.events["site"], list[int]()
     for event in range(maker.index - 1, max(maker.index - 1 - _VIEWS, -1), -1):
         if not query.tensors.is_op(event) or sites[event] != sites[maker.index]:

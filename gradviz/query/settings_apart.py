@@ -1,4 +1,4 @@
-"""Settings of optimizers that are not the same on all ranks of a run."""
+"""Settings of optimizers that differ between the ranks of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradviz.query.query import Query
 
 @dataclass(frozen=True, slots=True)
 class OtherSetting:
-    """A setting of an optimizer that is not the same on all ranks at a step, which counts from 1."""
+    """A setting of an optimizer that differs between the ranks at a step, which counts from 1."""
 
     name: str
     step: int
@@ -24,7 +24,7 @@ class OtherSetting:
 def settings_apart(
     queries: Sequence[Query], steps: Sequence[tuple[Stepped, ...]], common: Sequence[str]
 ) -> list[OtherSetting]:
-    """The settings that differ between the ranks, each at the first of the `steps` where it does; `common` are the
+    """The settings that differ between the ranks, each at the first of the `steps` at which it does. `common` are the
     names of the parameters that all ranks have."""
     found: dict[str, OtherSetting] = {}
     for number, together in enumerate(steps, 1):
@@ -37,7 +37,7 @@ def settings_apart(
             if len({group.settings for group in groups}) > 1:
                 for name, values in _apart([settings_of(group) for group in groups]).items():
                     found.setdefault(name, OtherSetting(name, number, values))
-        if not found and number == 1:  # the groups are the same, and may hold other parameters
+        if not found and number == 1:  # equal groups may hold different parameters
             found |= _of_a_parameter(queries, together, common)
     return list(found.values())
 
@@ -45,8 +45,8 @@ def settings_apart(
 def _of_a_parameter(
     queries: Sequence[Query], together: Sequence[Stepped], common: Sequence[str]
 ) -> dict[str, OtherSetting]:
-    """The settings that the first parameter has at the first step which are not the same on all ranks, where one
-    has."""
+    """The settings of the first parameter whose settings differ between the ranks at the first step; empty if there is
+    none."""
     own = [settings_by_parameter(query, step) for query, step in zip(queries, together, strict=True)]
     for parameter in (name for name in common if all(name in settings for settings in own)):
         apart = _apart([known[parameter] for known in own])
@@ -56,6 +56,6 @@ def _of_a_parameter(
 
 
 def _apart(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """The settings that differ, by name: the values of each rank."""
+    """The settings that differ, by name, with the value of each rank."""
     values = {name: tuple(own.get(name) for own in settings) for name in settings[0]}
     return {name: each for name, each in values.items() if len(set(map(repr, each))) > 1}

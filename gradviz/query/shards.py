@@ -1,4 +1,4 @@
-"""Tensors that lie on several ranks in parts: the statistics of the whole, from those of the parts."""
+"""Tensors that lie on several ranks in parts: the statistics of the whole from the statistics of the parts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gradviz.tracefile import Snapshot
 
 
 def whole_of(parts: Sequence[Snapshot | None]) -> Stats | None:
-    """The statistics of a tensor by those of its parts on all ranks; None where they are not known, or where the parts
-    are not those of one tensor, each element once."""
+    """The statistics of a tensor from the statistics of its parts on all ranks. None if they are not known, or if the
+    parts do not have each element of one tensor exactly once."""
     told = [(part.part, part.stats) for part in parts if part is not None]
     known = [(part[0], stats) for part, stats in told if part is not None and stats is not None]
     counts = {part[1] for part, _ in told if part is not None}

@@ -1,8 +1,8 @@
 """The value of a tensor at a moment, even if it was written through another tensor on the same memory.
 
-`w.grad.data.zero_()` writes to a tensor that `.data` made, and so changes `w.grad`; `w.data = v` gives `w` the
-memory of `v`. The states of tensors name their bases. Only tensors that cover all of each other's memory are
-followed: a write to a slice does not change the base here.
+`w.grad.data.zero_()` writes to a tensor that `.data` made, and so changes `w.grad`; `w.data = v` gives `w` the memory
+of `v`. The states of tensors name their bases. Only tensors that cover the whole of each other's memory are followed: a
+write to a slice does not change the base here.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Memory(Lookup):
         return replace(own, array=array, told=other.told)
 
     def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-        """The state that tells the value of each tensor just after the event beside it, by its row, as `value` finds it
-        for one; −1 where it is unknown. The whole trace is read."""
+        """The state with the value of each tensor just after the event beside it, by its row, as `value` finds it for
+        one tensor; −1 if it is unknown. Reads the whole trace."""
         rows = self.trace.states.rows_of(tensors, events)
         order = np.argsort(tensors, kind="stable")
         order = order[contained(tensors[order], sorted(self.shared))]
@@ -57,7 +57,7 @@ class Memory(Lookup):
         return rows
 
     def _rows_in_memory(self, tensor: int, events: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The rows of one tensor that shares memory, given those that are its own."""
+        """The rows of one tensor that shares memory; `rows` are the rows of its own states."""
         states, forms = self.trace.states, self.trace.forms
         homes, writes = self._shared
         had = homes.get(tensor, [])
@@ -108,7 +108,7 @@ class Memory(Lookup):
         return sorted(found)
 
     def home(self, tensor: int, at: int) -> int:
-        """The memory of a tensor just after event `at`: the number of the tensor it was made for, or a
+        """The memory of a tensor just after event `at`: the number of the tensor that the memory was made for, or a
         negative number."""
         homes = self._shared[0].get(tensor, [])
         position = bisect_right(homes, at, key=lambda home: home[0]) - 1
@@ -126,8 +126,8 @@ class Memory(Lookup):
 
     @cached_property
     def _shared(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int]]]]:
-        """For each tensor that shares memory, the memories it has had, as (since, memory). For each such
-        memory, the writes into it, as (event, tensor)."""
+        """The memories that each tensor with shared memory has had, as (since, memory); and the writes into each of
+        these memories, as (event, tensor)."""
         homes: dict[int, list[tuple[int, int]]] = {}
         writes: dict[int, list[tuple[int, int]]] = defaultdict(list)
 

@@ -1,4 +1,4 @@
-"""An expression of a program in few characters, cut where its parts end: `torch.exp(…) + bias.mean()`."""
+"""An expression of a program in few characters, cut at the ends of its parts: `torch.exp(…) + bias.mean()`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 _CUT = "…"
-_LONGEST_READ = 1000  # characters of an expression that is parsed
+_LONGEST_READ = 1000  # the most characters of an expression that is parsed
 _SEVERAL_CUT = re.compile(
     rf"(?:(?<=[(\[])|(?<=, )){_CUT}(, ?{_CUT})+(?=[,)\]])"
 )  # whole arguments, not operands
 _PATH = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*")
 
-Span = tuple[int, int, int]  # how deep a part is, where it begins, where it ends (bytes)
+Span = tuple[int, int, int]  # the depth of a part, its first byte, the byte behind its last
 
 
 @lru_cache(maxsize=4096)
 def short_expression(text: str, width: int) -> str:
-    """An expression in at most `width` characters. What is left out is `…`: whole operands and arguments, the deepest
-    first and of these the last, as few as will do. Of a text that is no expression, or too long even so, the end is
-    shown."""
+    """An expression in at most `width` characters. `…` stands for what is left out: whole operands and arguments, the
+    deepest first, of equal depth the last first, as few as possible. If the text is no expression, or is too long even
+    so, its end is shown."""
     if len(text) <= width:
         return text
     parts = _parts(text)
@@ -39,7 +39,7 @@ def short_expression(text: str, width: int) -> str:
 
 
 def _parts(text: str) -> list[Span]:
-    """The operands and arguments of an expression; none if it cannot be read."""
+    """The operands and arguments of an expression; empty if it cannot be parsed."""
     if len(text) > _LONGEST_READ:
         return []
     try:
@@ -49,7 +49,7 @@ def _parts(text: str) -> list[Span]:
 
 
 def _readable(text: str) -> str:
-    """A text as Python that has its parts at the same bytes: `…` and `net.0` are none."""
+    """A text as Python with its parts at the same bytes: `…` and `net.0` are no Python."""
     known = text.replace(_CUT, "_" * len(_CUT.encode()))
     return _PATH.sub(lambda path: re.sub(r"\.\d", "._", path[0]), known)
 

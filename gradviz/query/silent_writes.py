@@ -1,7 +1,7 @@
 """Writes that autograd does not see, between the forward that saved a tensor and the backward that uses it.
 
-A write through `.data` counts no version of the tensor, and `w.data = v` gives it other memory: a node that saved the
-tensor runs with the new values, and raises nothing."""
+A write through `.data` does not count a version of the tensor, and `w.data = v` gives it other memory. A node that
+saved the tensor then runs with the new values, and raises nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradviz.query.tensors import State
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot
 
-_FAR = 8  # views of views that are followed
+_FAR = 8  # the most views of views that are followed
 
 
 @dataclass(frozen=True, slots=True)
 class SilentWrite:
-    """A write at `event` to a tensor that `node` had saved. The node ran at event `ran`, and `before` and `after` are
-    the values of the tensor when it was saved and when it was used."""
+    """A write at `event` to a tensor that `node` had saved. `made` is the event that made the node, and `ran` the event
+    at which it received its gradients. `before` and `after` are the values of the tensor at these two events."""
 
     event: int
     tensor: int
@@ -80,8 +80,8 @@ class _Search:
                     break
 
     def _writes(self) -> dict[int, list[tuple[int, int]]]:
-        """For each memory that a write may change unseen: the writes to it, each with the version counter that it
-        counts; 0 for an assignment to `.data`, which counts none."""
+        """The writes to each memory that a write may change unseen, each with the version counter that it counts; 0 for
+        an assignment to `.data`, which counts none."""
         events, tensors = self.query.tensors.all_writes
         mutated = self.trace.table(Kind.MUTATED)
         assigned = set(mutated.events[self.trace.named(mutated["how"], ("data",))].tolist())
@@ -115,7 +115,7 @@ class _Search:
         return tensor in self.bases and counts_apart(self.query, tensor)
 
     def _is_whole(self, tensor: int, memory: int) -> bool:
-        """Whether a tensor has all elements of a memory, so that no write to it can pass it by."""
+        """Whether a tensor has all elements of a memory, so that every write to the memory changes it."""
         return tensor == memory or self._size(tensor) == self._size(memory)
 
     def _size(self, tensor: int) -> int:
@@ -125,7 +125,7 @@ class _Search:
         return 0 if form is None else prod(form.shape)
 
     def _run_after(self, node: int, event: int) -> int:
-        """The event at which a node received its gradients after a write; 0 if it did not run any more."""
+        """The event at which a node received its gradients after a write; 0 if it did not run after it."""
         received = self._received.get(node, [])
         return next((ran for ran in received if ran > event), 0)
 
@@ -134,7 +134,7 @@ class _Search:
         return self.query.of(_received)
 
     def _compared(self, event: int, tensor: int, node: int, made: int, ran: int) -> SilentWrite | None:
-        """The write, if the tensor has other values in backward than it had in forward."""
+        """The write, if the values of the tensor differ between forward and backward; else None."""
         before, after = self.query.memory.value(tensor, made), self.query.memory.value(tensor, ran)
         if before is None or after is None or _are_equal(before, after):
             return None
@@ -142,7 +142,7 @@ class _Search:
 
 
 def _received(query: Query) -> dict[int, list[int]]:
-    """For each node the events at which it received gradients."""
+    """The events at which each node received gradients."""
     table = query.trace.table(Kind.RECEIVED)
     found: dict[int, list[int]] = {}
     for node, event in zip(table["node"].tolist(), table.events.tolist(), strict=True):

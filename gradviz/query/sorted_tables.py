@@ -40,7 +40,7 @@ class Log:
         return int(self.values[position - 1]) if position > start else None
 
     def last_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-        """For each tensor its last value up to the event beside it; 0 if there is none."""
+        """The last value of each tensor up to the event beside it; 0 if there is none."""
         if not len(self.tensors):
             return np.zeros(len(tensors), np.int64)
         places = np.searchsorted(self.tensors << 32 | self.events, tensors << 32 | events, side="right") - 1
@@ -74,11 +74,11 @@ class Nesting:
         not end extends to the last event."""
         levels = np.where(
             self._begins, self._depths, self._depths + 1
-        )  # of the span that begins or ends there
+        )  # the level of the span that begins or ends there
         order = np.lexsort((levels, self._threads))
         at, begins, keys = self._at[order], self._begins[order], self._threads[order] << 32 | levels[order]
         is_last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
-        lasts = np.where(is_last, self.count, np.roll(at, -1)) - 1  # what follows a beginning is its end
+        lasts = np.where(is_last, self.count, np.roll(at, -1)) - 1  # a beginning is followed by its end
         firsts, lasts, threads = (part[begins] for part in (at, lasts, self._threads[order]))
         order = np.argsort(firsts, kind="stable")
         return firsts[order], lasts[order], threads[order]
@@ -101,7 +101,7 @@ class Nesting:
 
     @cached_property
     def _outer(self) -> dict[int, int]:
-        """The first event of the span around each, by its own first event."""
+        """The first event of the span around each span, by the first event of the inner span."""
         before = np.append(-1, self._inner)[: len(self._inner)]
         before[np.append(True, self._threads[1:] != self._threads[:-1])[: len(before)]] = -1
         return dict(zip(self._at[self._begins].tolist(), before[self._begins].tolist(), strict=True))
@@ -118,7 +118,7 @@ class Nesting:
         """The first events of the spans around k, innermost first."""
         place = int(self._keys.searchsorted(thread << 32 | k, side="right")) - 1
         first = int(self._inner[place]) if place >= 0 and self._threads[place] == thread else -1
-        while first >= 0:  # those further out began earlier
+        while first >= 0:  # outer spans began earlier
             yield first
             first = self._outer[first]
 

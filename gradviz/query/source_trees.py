@@ -48,14 +48,14 @@ def expression_at(query: Query, number: int) -> ast.expr | None:
 
 
 def assigned_to(statement: ast.stmt | None) -> str:
-    """What a statement assigns to, if that is one target; else empty."""
+    """The target of an assignment; empty for another statement, or for several targets."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return ast.unparse(statement.targets[0])
     return ast.unparse(statement.target) if isinstance(statement, ast.AugAssign) else ""
 
 
 def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
-    """Whether the statements at some sites stand in one block, in this order."""
+    """Whether the statements at some sites are in one block, in this order."""
     files = {site.place.file for site in sites if site is not None}
     lines = [site.place.line for site in sites if site is not None]
     tree = query.of(trees).get(min(files)) if len(files) == 1 and len(lines) == len(sites) else None
@@ -69,7 +69,8 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
 
 
 def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | None:
-    """The last assignment to a name above the line of a site, in the same function or outside of all."""
+    """The last assignment to a name above the line of a site, in the same function, or outside of all functions if the
+    site is."""
     tree = query.of(trees).get(site.place.file) if site is not None else None
     if tree is None or site is None:
         return None
@@ -79,7 +80,7 @@ def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | 
             node.end_lineno or 0
         )
         if is_around:
-            scope = node  # walked from the outermost one on
+            scope = node  # the walk begins at the outermost function
     own = [
         node
         for node in _of_scope(scope)
@@ -90,7 +91,7 @@ def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | 
 
 
 def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function or a module, without those of functions in it."""
+    """The nodes of a function or a module, without the nodes of functions and classes in it."""
     for child in ast.iter_child_nodes(scope):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield child
@@ -98,7 +99,7 @@ def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def backward_call(query: Query, site: Site | None) -> ast.Call | None:
-    """The call of `backward` or `grad` in the statement at a site; None where there is none, or more than one."""
+    """The call of `backward` or `grad` in the statement at a site; None if there is none, or more than one."""
     statement = statement_at(query, site)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
     found = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
@@ -106,15 +107,15 @@ def backward_call(query: Query, site: Site | None) -> ast.Call | None:
 
 
 def method_calls(tree: ast.AST | None, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:
-    """The calls of an attribute of this name in a tree, and what each is an attribute of: `loss` for `loss.backward()`.
-    None in no tree."""
+    """The calls of an attribute of this name in a tree, each with the object: `loss` for `loss.backward()`. Empty
+    without a tree."""
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node, node.func.value
 
 
 def in_place(statement: ast.stmt | None, name: str) -> str:
-    """A statement that makes a new tensor of a leaf, as an update of the leaf in place: `w -= lr * w.grad` for
+    """The in-place form of a statement that makes a new tensor of a leaf: `w -= lr * w.grad` for
     `w = w - lr * w.grad`. Empty for any other statement."""
     value = statement.value if isinstance(statement, ast.Assign) else None
     if not isinstance(statement, ast.Assign) or not isinstance(value, ast.BinOp):

@@ -1,4 +1,4 @@
-"""Biases that a rank adds to its part of a product before the ranks sum their parts, as rows of a layer in parts do."""
+"""Biases that a rank adds to its part of a product before the ranks sum their parts, as in a layer split by rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gradviz.query.rank_values import are_apart, are_same
 from gradviz.query.replicas import Replicas
 from gradviz.query.upstream import Downstream
 
-_MOST = 32  # collectives
-_NEAR = 40  # results that are looked through
+_MOST = 32  # the most collectives that are examined
+_NEAR = 40  # the most results that are searched
 
 
 class Added(NamedTuple):
     """A bias that is added to a product before an all_reduce sums it: the bias, the weights of the product, the event
-    that adds it, and that of the sum."""
+    that adds it, and the event of the sum."""
 
     bias: int
     weights: tuple[int, ...]
@@ -32,8 +32,8 @@ class Added(NamedTuple):
 
 
 def added_before_sums(query: Query) -> list[Added]:
-    """The biases that a rank adds before the first sums over all ranks, in order, but for sums that are divided by the
-    number of the ranks. Use `query.of(added_before_sums)`."""
+    """The biases that a rank adds before the first sums over all ranks, in order; without sums that are divided by the
+    number of ranks. Use `query.of(added_before_sums)`."""
     ops = query.trace.table(Kind.OP)
     own = query.trace.named(ops["op"], (ALL_REDUCE,)) & (ops["in_pass"] == 0)
     found = []
@@ -49,8 +49,8 @@ def added_before_sums(query: Query) -> list[Added]:
 
 
 def summed_biases(ranks: Replicas) -> tuple[Added, ...] | None:
-    """The first bias, by rank, that is the same on all ranks and is added on each to its own part of a product, before
-    these are summed; None if there is none."""
+    """The first bias, by rank, that is the same on all ranks and that each rank adds to its own part of a product
+    before the parts are summed; None if there is none."""
     for together in zip(*(query.of(added_before_sums) for query in ranks.queries), strict=False):
         names = {query.names.of(added.bias) for query, added in zip(ranks.queries, together, strict=True)}
         values = [
@@ -63,7 +63,7 @@ def summed_biases(ranks: Replicas) -> tuple[Added, ...] | None:
 
 
 def _added(query: Query, made: OpRan, summed: int) -> Added | None:
-    """What an op adds to a product."""
+    """The bias that an op adds to a product; None if it adds none, or several."""
     leaves = [tensor for tensor in made.inputs if tensor and _is_leaf(query, tensor, made.index)]
     biases = [tensor for tensor in leaves if _dimensions(query, tensor) == 1]
     product = made
@@ -87,7 +87,7 @@ def _dimensions(query: Query, tensor: int) -> int:
 
 
 def _is_divided(query: Query, made: OpRan | None) -> bool:
-    """Whether the sum is divided by the number of the ranks: then it is a mean of what all have."""
+    """Whether the sum is divided by the number of ranks, and so is a mean."""
     share = 1 / float(query.trace.meta.get("world", "1") or 1)
     results = query.of(Downstream).results(made.outputs[0], _NEAR) if made is not None else {}
     readers = {event for events in results.values() for event in events}
@@ -95,13 +95,13 @@ def _is_divided(query: Query, made: OpRan | None) -> bool:
 
 
 def _is_some(values: Sequence[object]) -> bool:
-    """Whether a value is not 0."""
+    """Whether the value of the first rank is not 0."""
     stats = getattr(values[0], "stats", None)
     return stats is not None and stats.rms > 0
 
 
 def _have_own_weights(ranks: Replicas, together: Sequence[Added]) -> bool:
-    """Whether the weights of the products are other ones on each rank."""
+    """Whether the weights of the products differ between the ranks."""
     if len({len(added.weights) for added in together}) != 1:
         return False
     weights = zip(*(added.weights for added in together), strict=True)

@@ -1,4 +1,4 @@
-"""The sums of gradients over the ranks of a run before its first step, and what becomes of them."""
+"""The sums of gradients over the ranks of a run before its first step, and the later changes to them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gradviz.tracefile import PassInfo
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A gradient that is summed over the ranks at an event and changed no more before the first step, though the loss
-    is a mean. `averaged` says whether the ranks had averaged it before, `summed` whether they had summed it."""
+    """A gradient that is summed over the ranks at an event and not changed again before the first step, although the
+    loss is a mean. `averaged` is whether the ranks had averaged it before, `summed` whether they had summed it."""
 
     name: str
     event: int
@@ -27,7 +27,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class OtherShare:
-    """A gradient that is summed over the ranks, and then divided by something other than their number, at an event."""
+    """A gradient that is summed over the ranks, and then divided, at an event, by another number than theirs."""
 
     name: str
     event: int
@@ -36,7 +36,7 @@ class OtherShare:
 
 @dataclass(frozen=True, slots=True)
 class _FirstStep:
-    """The first step of the first rank, and the passes before it, the last of which begins at a mean."""
+    """The first step of the first rank, and the passes before it. The last of them begins at a mean."""
 
     query: Query
     event: int
@@ -69,7 +69,7 @@ def undivided_sums(ranks: Replicas) -> list[Sum]:
 
 def other_shares(ranks: Replicas) -> list[OtherShare]:
     """The sums over the ranks that one line divides by another whole number than that of the ranks, before the first
-    step of the first rank, where one pass is before it and all ranks are known."""
+    step of the first rank. Empty unless one pass is before the step and all ranks are known."""
     step, world = _first_step(ranks), len(ranks.queries)
     if step is None or len(step.passes) != 1 or step.query.trace.meta.get("world") != str(world):
         return []
@@ -85,7 +85,7 @@ def other_shares(ranks: Replicas) -> list[OtherShare]:
 
 
 def _first_step(ranks: Replicas) -> _FirstStep | None:
-    """The first step of the first rank; None where the pass before it does not begin at a mean."""
+    """The first step of the first rank; None unless the pass before it begins at a mean."""
     query = ranks.queries[0]
     if not ranks.steps:
         return None
@@ -95,7 +95,7 @@ def _first_step(ranks: Replicas) -> _FirstStep | None:
 
 
 def _reductions(ranks: Replicas, gradient: int, until: int) -> set[str]:
-    """How the first rank had reduced a gradient before an event: `average`, `sum`."""
+    """The earlier reductions of a gradient on the first rank, before an event: `average`, `sum`."""
     query, pairs = ranks.queries[0], ranks.reduced[0]
     own = {event for one, event in query.of(sums) if one == gradient}
     events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] < until), 1].tolist()
@@ -106,7 +106,7 @@ def _reductions(ranks: Replicas, gradient: int, until: int) -> set[str]:
 
 
 def _divisor(query: Query, tensor: int, event: int) -> int:
-    """The whole number by which an event divides a tensor whose elements are known; 0 if it does something else."""
+    """The whole number by which an event divides a tensor whose elements are known; 0 if there is none."""
     before, after = (query.trace.snapshot(tensor, at) for at in (event - 1, event))
     if before is None or after is None or before.array is None or after.array is None:
         return 0

@@ -1,4 +1,4 @@
-"""The history of tensors: what made them, what changed them in place, and their versions and flags at any
+"""The history of tensors: the events that made them and changed them in place, and their versions and flags at any
 event."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Tensors(Lookup):
         found = self._known_makers.get(tensor)
         if found is not None:
             return found
-        event = self.maker(tensor)  # which may read more of a part, and so forget what was known
+        event = self.maker(tensor)  # this may read more of a part, which clears `_known_makers`
         if event is None:
             return None
         found = self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
@@ -112,7 +112,7 @@ class Tensors(Lookup):
 
     @cached_property
     def _known_makers(self) -> dict[int, OpRan | TensorMade]:
-        """The events that made tensors, as far as they have been asked for: a search asks for each several times."""
+        """The events that made tensors, as far as they were needed: a search needs each of them several times."""
         return {}
 
     def op_that_made(self, state: State) -> int | None:
@@ -134,16 +134,16 @@ class Tensors(Lookup):
 
     @cached_property
     def _is_write(self) -> np.ndarray:
-        """For each output of an op, whether the op changed it in place: it is also an input, or it was given to a
-        collective to be written."""
+        """Whether an op changed each of its outputs in place: the output is also an input, or the op is a collective
+        that was called with it."""
         outputs, inputs = self.outputs, self.trace.table(Kind.OP).lists("inputs")
         pairs = [part.owners << 32 | part.values for part in (outputs, inputs)]
         return contained(*pairs) | self.are_collectives[outputs.owners]
 
     @cached_property
     def are_collectives(self) -> np.ndarray:
-        """For each OP event, whether it is what a collective has done: the first op of the name after the collective
-        was called. `gather` and `scatter` are also ops of PyTorch that have nothing to do with ranks."""
+        """Whether each OP event is the work of a collective: the first op of its name after the collective was called.
+        `gather` and `scatter` are also ops of PyTorch that have nothing to do with ranks."""
         ops, called = self.trace.table(Kind.OP), self.trace.table(Kind.COLLECTIVE)
         found = np.zeros(len(ops.events), bool)
         if not len(called.events):
@@ -155,8 +155,8 @@ class Tensors(Lookup):
 
     @cached_property
     def all_writes(self) -> tuple[np.ndarray, np.ndarray]:
-        """The events that changed a tensor in place, in order, and the tensor of each; an event occurs once
-        for each tensor it changed."""
+        """The events that changed a tensor in place, in order, and the tensor of each; an event occurs once for each
+        tensor that it changed."""
         outputs, mutated = self.outputs, self.trace.table(Kind.MUTATED)
         again = self._is_write
         tensors = np.concatenate([outputs.values[again], mutated["tensor"]])
@@ -166,7 +166,7 @@ class Tensors(Lookup):
 
     @cached_property
     def _writes(self) -> dict[int, list[int]]:
-        """For each tensor that was changed in place, the events that did it, in order."""
+        """The events that changed each tensor in place, in order; without tensors that were never changed."""
         found: dict[int, list[int]] = {}
         for event, tensor in zip(*(column.tolist() for column in self.all_writes), strict=True):
             found.setdefault(tensor, []).append(event)
@@ -230,7 +230,7 @@ class Tensors(Lookup):
         return flags if flags & REQUIRES_GRAD else flags | LEAF  # events of gradients have no flags
 
     def told_flags(self, tensor: int, at: int) -> int:
-        """A tensor's flags as they were last told up to event `at`; 0 if they were not."""
+        """A tensor's flags as they were last recorded up to event `at`; 0 if they were not."""
         self.trace.reach_tensors([tensor], at)
         row = self.trace.states.last(tensor, at)
         return 0 if row < 0 else int(self.trace.states.flags[row])
@@ -256,7 +256,8 @@ class Tensors(Lookup):
 
     @cached_property
     def _bases(self) -> dict[int, tuple[int, int]]:
-        """For each tensor that shared the memory of another from the first: that tensor, and the event."""
+        """The tensor whose memory each tensor shared from the first, and the event; without tensors that shared
+        none."""
         states = self.trace.states
         rows = states.firsts
         rows = rows[states.bases[rows] > 0]
@@ -276,7 +277,7 @@ class Tensors(Lookup):
 
     @cached_property
     def grads(self) -> Log:
-        """The history of `.grad`: for each tensor, which tensor its `.grad` is."""
+        """The history of `.grad`: the tensor that the `.grad` of each tensor is."""
         parts = [self.trace.table(kind) for kind in (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)]
         return Log(
             np.concatenate([part["tensor"] for part in parts]),
@@ -290,7 +291,7 @@ class Tensors(Lookup):
         return self.grads.last(tensor, at) or 0
 
     def gradient(self, tensor: int, at: int) -> Snapshot | None:
-        """What the `.grad` of a tensor is just after event `at`; None where it has none."""
+        """The value of the `.grad` of a tensor just after event `at`; None if it has none."""
         number = self.grad(tensor, at)
         return self.trace.snapshot(number, at) if number else None
 
@@ -320,7 +321,7 @@ class Tensors(Lookup):
 
     @cached_property
     def tangents(self) -> Log:
-        """The history of tangents: for each tensor, which tensor its tangent is."""
+        """The history of tangents: the tensor that the tangent of each tensor is."""
         pushed = self.trace.table(Kind.TANGENT)
         return Log(pushed["tensor"], pushed.events, pushed["tangent"])
 
@@ -328,7 +329,7 @@ class Tensors(Lookup):
 
     @cached_property
     def value_log(self) -> Log:
-        """The events that gave a tensor a value: those that made it, and those that changed it in place."""
+        """The events that gave a tensor a value: the event that made it, and those that changed it in place."""
         states = self.trace.states
         told = states.forms > 0
         return Log(states.tensors[told], states.events[told], np.zeros(int(told.sum()), np.int64))

@@ -1,4 +1,4 @@
-"""What training did: the steps of optimizers, and what happened to the `.grad` of each leaf, in order."""
+"""The events of training: the steps of optimizers, and the changes to the `.grad` of each leaf, in order."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gradviz.tracefile import Site
 
 ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
 BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
-_LOOKED_AT = 64  # tensors behind a write, to see whether it comes from a gradient
+_LOOKED_AT = 64  # the most tensors behind a write that are searched for a gradient
 _ZEROING = ("zero_", "zero_grad")
 
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """What happened to gradients, sorted by leaf and event: row i says that at `events[i]` the `.grad` of
-    `leaves[i]` was accumulated into, cleared, changed, or used by a step (`whats[i]`). `numbers[i]` is the
-    pass, or the optimizer. `windows[i]` is a number that rises with each leaf and each clearing."""
+    """The changes to gradients, sorted by leaf and event. At `events[i]` the `.grad` of `leaves[i]` was accumulated
+    into, cleared, changed, or used by a step (`whats[i]`). `numbers[i]` is the pass, or the optimizer. `windows[i]` is
+    a number that rises with each leaf and each clearing."""
 
     leaves: np.ndarray
     events: np.ndarray
@@ -35,16 +35,16 @@ class Lives:
     windows: np.ndarray
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """For each row, how many of the marked rows come before it in its window."""
+        """The number of marked rows that come before each row in its window."""
         return _exclusive(rows, self.windows)
 
     def after(self, rows: np.ndarray) -> np.ndarray:
-        """For each row, how many of the marked rows come after it in its window."""
+        """The number of marked rows that come after each row in its window."""
         return _exclusive(rows[::-1], self.windows[::-1])[::-1]
 
     @property
     def ends_cleared(self) -> np.ndarray:
-        """For each row, whether its window ends with a clearing, not with the run."""
+        """Whether the window of each row ends with a clearing, not with the run."""
         following = np.searchsorted(self.windows, self.windows, side="right")
         known = following < len(self.windows)
         found = np.zeros(len(self.windows), bool)
@@ -67,8 +67,8 @@ def _exclusive(marked: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def _without_repeats(
     events: np.ndarray, leaves: np.ndarray, lines: np.ndarray, passes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Writes without those that repeat the one before at the same leaf and line, with no pass between: one statement,
-    as `p.data[:, 0] -= ...`, writes several times."""
+    """The writes without repetitions of the write before at the same leaf and line, with no pass between: one
+    statement, as `p.data[:, 0] -= ...`, writes several times."""
     order = np.lexsort((events, leaves))
     keys = np.stack([leaves, lines, np.searchsorted(passes, events)])[:, order]
     new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(events)]
@@ -87,7 +87,7 @@ class Training:
 
     @cached_property
     def owners(self) -> dict[int, set[int]]:
-        """For each parameter of an optimizer, the optimizers that have stepped on it."""
+        """The optimizers that have stepped on each parameter."""
         found: dict[int, set[int]] = {}
         held = self.stepped.lists("parameters")
         by = self.stepped["optimizer"][held.owners]
@@ -97,7 +97,7 @@ class Training:
 
     @cached_property
     def holders(self) -> dict[int, set[int]]:
-        """For each parameter that an optimizer holds, with or without a gradient, these optimizers."""
+        """The optimizers that hold each parameter, with or without a gradient."""
         found: dict[int, set[int]] = {}
         held = self.trace.table(Kind.HOLDS)
         lists = held.lists("parameters")
@@ -108,7 +108,7 @@ class Training:
         return found
 
     def optimizer_class(self, optimizer: int) -> str:
-        """The class of an optimizer: `SGD`, also of a step that the program computes itself."""
+        """The class of an optimizer: `SGD` also for a step that the program computes itself."""
         held = self.trace.table(Kind.HOLDS)
         types = held["type"][held["optimizer"] == optimizer]
         return self.trace.text(int(types[0])) if len(types) else "SGD"
@@ -136,7 +136,7 @@ class Training:
 
     @cached_property
     def rates(self) -> np.ndarray:
-        """For each step, the highest learning rate of its groups; NaN if it is unknown."""
+        """The highest learning rate of the groups of each step; NaN if it is unknown."""
         groups = self.stepped.lists("groups")
         texts, which = np.unique(groups.elements[:, 0], return_inverse=True)
         told = [number_of(settings_of(self.trace.text(text)).get("lr")) for text in texts.tolist()]
@@ -146,7 +146,7 @@ class Training:
 
     @cached_property
     def trained(self) -> set[int]:
-        """The leaves that an optimizer or the program itself steps on, and those whose gradients an optimizer
+        """The leaves that an optimizer or the program itself steps on, and the leaves whose gradients an optimizer
         clears."""
         cleared = self.trace.table(Kind.GRADS_CLEARED)
         lists = cleared.lists("tensors")
@@ -156,14 +156,14 @@ class Training:
 
     @cached_property
     def _held_with_gradient(self) -> set[int]:
-        """The leaves that got a gradient, and that an optimizer which steps holds."""
+        """The leaves that got a gradient and are held by an optimizer that steps."""
         stepping = set(self.stepped["optimizer"].tolist())
         return {t for t in self._wanting.tolist() if self.holders.get(t, set()) & stepping}
 
     @cached_property
     def by_hand(self) -> tuple[np.ndarray, np.ndarray]:
-        """The events of steps that the program computes itself, and the leaf that each changes: writes to a
-        leaf of values that come from a gradient, or by code that cannot be seen into."""
+        """The events of steps that the program computes itself, and the leaf that each changes. They are writes to a
+        leaf of values that come from a gradient, or writes by code whose ops are not recorded."""
         writes = self.query.of(Writes)
         own = contained(writes.leaves, self._wanting) & ~contained(writes.events, writes.of_optimizers)
         events, leaves = writes.events[own], writes.leaves[own]
@@ -188,8 +188,8 @@ class Training:
         return distinct(self.trace.table(Kind.ACCUMULATED)["tensor"])
 
     def _comes_from_gradient(self, event: int) -> bool:
-        """Whether what an event writes was computed from the `.grad` of a leaf, by ops or by numbers that the program
-        read."""
+        """Whether the values that an event writes were computed from the `.grad` of a leaf, by ops or from numbers that
+        the program read."""
         if self.query.tensors.is_op(event):
             waiting = list(self.query.tensors.op(event).inputs[1:])
         else:
@@ -209,7 +209,7 @@ class Training:
         return has_numbers_of_gradient(self.query, event)
 
     def leaf_behind(self, tensor: int) -> int:
-        """The leaf that got a gradient and that a tensor is, or shares all the memory of; 0 if there is none."""
+        """The leaf with a gradient that a tensor is, or shares the whole memory of; 0 if there is none."""
         wanting = self._got
         base = self._bases.get(tensor, 0)
         return tensor if tensor in wanting else base if base in wanting else 0
@@ -219,7 +219,7 @@ class Training:
         return set(self._wanting.tolist())
 
     def stems_from_gradient(self, tensor: int, before: int) -> bool:
-        """Whether a tensor was the `.grad` of a leaf before an event, or was computed from one."""
+        """Whether a tensor was the `.grad` of a leaf before an event, or was computed from such a gradient."""
         waiting = [tensor]
         seen: set[int] = set()
         while waiting and len(seen) < _LOOKED_AT:
@@ -233,13 +233,13 @@ class Training:
         return False
 
     def _was_gradient(self, tensor: int, before: int) -> bool:
-        """Whether a tensor, or the one whose memory it shares, was the `.grad` of a leaf before an event."""
+        """Whether a tensor, or the tensor whose memory it shares, was the `.grad` of a leaf before an event."""
         born = self._first_as_gradient
         return min(born.get(tensor, before), born.get(self._bases.get(tensor, 0), before)) < before
 
     @cached_property
     def _first_as_gradient(self) -> dict[int, int]:
-        """For each tensor that is the `.grad` of a leaf at any time, the first event from which on it is."""
+        """The first event at which each tensor became the `.grad` of a leaf."""
         log = self.query.tensors.grads
         order = np.argsort(-log.events, kind="stable")
         order = order[log.values[order] > 0]
@@ -267,7 +267,7 @@ class Training:
 
     @cached_property
     def _leaves_with_a_part(self) -> dict[int, set[int]]:
-        """The leaves whose `.grad` is a part of the memory of a tensor, as of one flat buffer, by that tensor."""
+        """The leaves whose `.grad` is a part of the memory of a tensor, such as a flat buffer, by that tensor."""
         states = self.trace.states
         is_view = states.bases > 0
         bases = dict(zip(states.tensors[is_view].tolist(), states.bases[is_view].tolist(), strict=True))
@@ -282,8 +282,8 @@ class Training:
 
     @cached_property
     def lives(self) -> Lives:
-        """What happened to the gradient of each leaf. One that is the first again has been cleared unseen, as in a
-        compiled function: that is noted at the event with which it came."""
+        """The changes to the gradient of each leaf. If a pass accumulates into an empty `.grad` again, a clearing was
+        not recorded, as in a compiled function: it is entered at the event of the accumulation."""
         accumulated = self.trace.table(Kind.ACCUMULATED)
         came = accumulated["in_pass"] > 0
         came_to, came_at = accumulated["tensor"][came], accumulated.events[came]

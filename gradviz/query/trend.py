@@ -1,4 +1,4 @@
-"""How the norm of a leaf's gradient develops over the passes."""
+"""The development of the norm of a leaf's gradient over the passes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from gradviz.sets import contained
 from gradviz.tracefile import Snapshot
 
 _MOST = 64  # the most passes that are all measured
-_SAMPLE = 16  # of more passes so many are, spread over the run
+_SAMPLE = 16  # the number of passes that are measured if there are more, spread over the run
 _LEAST = 3  # the fewest passes that make a trend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trend:
-    """The events that accumulated into a leaf, and the Euclidean norm of each gradient (NaN if it is not finite).
-    If the run has many passes, they are those of a sample of the passes; `of` is the number of all passes then, else
-    0."""
+    """The events that accumulated into a leaf, and the Euclidean norm of each gradient (NaN if it is not finite). If
+    the run has many passes, only a sample of them is measured; `of` is the number of all passes then, else 0."""
 
     events: list[int]
     norms: list[float]

@@ -1,4 +1,4 @@
-"""Parameters that a pass gives a gradient on some ranks alone, where DistributedDataParallel waits for all of them."""
+"""Parameters that a pass gives a gradient on some ranks alone, while DistributedDataParallel waits for all ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gradviz.query.failures import failures
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 
-_WAITED = "Expected to have finished reduction in the prior iteration"  # how DistributedDataParallel begins
+_WAITED = "Expected to have finished reduction in the prior iteration"  # DistributedDataParallel's message
 
 
 class UnusedOnSome(NamedTuple):
-    """Parameters that a pass gives no gradient on the ranks in `places`, and does on others; and the first event of
-    that pass on these ranks."""
+    """Parameters that a pass gives no gradient on the ranks in `places`, but does on other ranks; and the first event
+    of that pass on the ranks in `places`."""
 
     names: tuple[str, ...]
     pass_number: int
@@ -23,8 +23,8 @@ class UnusedOnSome(NamedTuple):
 
 
 def unused_on_some(ranks: Replicas) -> UnusedOnSome | None:
-    """The parameters that the last pass before DistributedDataParallel refused to go on gave a gradient on some ranks
-    alone; None where it refused nothing, or if all ranks used the same."""
+    """The parameters that got a gradient on some ranks alone in the last pass before DistributedDataParallel raised.
+    None if it did not raise, or if all ranks used the same parameters."""
     waiting = [
         query for query in ranks.queries if any(_WAITED in failure.message for failure in failures(query))
     ]

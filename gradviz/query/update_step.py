@@ -1,6 +1,6 @@
-"""What an optimizer step computed: the terms of SGD and of Adam, from what was recorded, checked against the result.
+"""The terms of an optimizer step of SGD or Adam, computed from recorded values and checked against the recorded result.
 
-SGD and Adam as PyTorch's documentation states them (torch.optim.SGD, torch.optim.Adam)."""
+The formulas are those of PyTorch's documentation (torch.optim.SGD, torch.optim.Adam)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradviz.events.kinds import Kind, Mutated, Stepped
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
 
-_MOST = 32  # elements of a parameter
-_MOST_STEPS = 64  # writes to a parameter that momentum and averages are followed through
-_MOST_PARAMETERS = 256  # of one step
+_MOST = 32  # the most elements of a parameter
+_MOST_STEPS = 64  # the most writes to a parameter through which momentum and averages are followed
+_MOST_PARAMETERS = 256  # the most parameters of one step
 _TOLERANCE = 1e-4  # relative to the change: the steps are computed in float32
 
 Array = np.ndarray
@@ -25,8 +25,8 @@ _Terms = list[tuple[str, Array]]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A step of one parameter. `formula` names the `terms`, whose values are arrays in the parameter's shape or
-    numbers, in the order in which the formula has them."""
+    """A step of one parameter. `formula` names the `terms`. Their values are arrays in the parameter's shape or
+    numbers, in the order of the formula."""
 
     formula: str
     terms: tuple[tuple[str, Array], ...]
@@ -42,8 +42,8 @@ class _Step:
 
 
 def update_step(query: Query, event: Mutated) -> Update | None:
-    """How an optimizer computed the new value of a parameter; None where it is not one of those that are known, where
-    elements or earlier steps were not recorded, or where the formula does not give what was recorded."""
+    """The computation of a parameter's new value by an optimizer. None if the optimizer is not known here, if elements
+    or earlier steps were not recorded, or if the formula does not give the recorded value."""
     explain = _OPTIMIZERS.get(event.how)
     steps = _steps(query, event) if explain is not None else []
     if explain is None or not steps:
@@ -63,7 +63,7 @@ def _size(change: Array) -> float:
 
 
 def _steps(query: Query, event: Mutated) -> list[_Step]:
-    """All steps of a parameter up to an event; none if one of them cannot be read."""
+    """All steps of a parameter up to an event; empty if one of them cannot be read."""
     if query.tensors.version(event.tensor, event.index) > _MOST_STEPS:
         return []
     query.trace.reach_history(event.tensor, event.index)
@@ -82,7 +82,7 @@ def _steps(query: Query, event: Mutated) -> list[_Step]:
 
 
 def _step_around(query: Query, at: int) -> Stepped | None:
-    """The step of an optimizer that wrote to a parameter at an event: what it writes to is told behind it."""
+    """The step of an optimizer that wrote to a parameter at an event: its writes are recorded behind it."""
     for earlier in range(at - 1, max(at - _MOST_PARAMETERS, -1), -1):
         event = query.trace.event(earlier)
         if not isinstance(event, Mutated):
@@ -120,7 +120,7 @@ def _setting(step: _Step, name: str) -> float:
 
 
 def _with_decay(step: _Step) -> tuple[str, _Terms, Array]:
-    """The gradient that a step uses, as `grad` or with the weight decay."""
+    """The gradient that a step uses: `grad`, or `grad` with the weight decay."""
     decay = _setting(step, "weight_decay")
     if not decay:
         return "grad", [("grad", step.grad)], step.grad

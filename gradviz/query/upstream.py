@@ -1,5 +1,5 @@
-"""What a tensor was computed from, through data and graph: for a root, which leaves are behind it, and what cuts
-the paths to them."""
+"""The tensors that a tensor was computed from, through data and graph: the leaves behind a root, and the cuts of the
+paths to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.query.query import Query
 
 
 class Upstream:
-    """All that a root was computed from. `came[t]` is the tensor that t led to, on a shortest path to the root.
+    """All tensors that a root was computed from. `came[t]` is the tensor that t led to, on a shortest path to the root.
     The search ends at leaves that require grad, but not at the root: `loss.requires_grad = True` makes it a leaf."""
 
     def __init__(self, query: Query, root: int, at: int) -> None:
@@ -43,7 +43,7 @@ class Upstream:
 
     @cached_property
     def cuts(self) -> list[OpRan | TensorMade]:
-        """The events above the root that block gradients of something that requires grad, by distance from the root."""
+        """The events above the root that block gradients of a tensor that requires grad, by distance from the root."""
         found: list[OpRan | TensorMade] = []
         for maker in map(self._blocking, self.came):
             if maker is not None and any(map(self._requires_grad, self.taken_by(maker))):
@@ -52,7 +52,7 @@ class Upstream:
 
     @cached_property
     def leaves(self) -> list[int]:
-        """The leaves that the root was computed from, without the results of ops."""
+        """The leaves that the root was computed from, without results of ops."""
         return [
             t
             for t in self.came
@@ -66,7 +66,7 @@ class Upstream:
         return maker if self.taken_by(maker) else None
 
     def taken_by(self, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
-        """The tensors that an event took."""
+        """The tensors that an event used."""
         if isinstance(maker, OpRan):
             return maker.inputs
         if maker is None:
@@ -107,7 +107,7 @@ class Downstream:
         return self._ops[start:end].tolist()
 
     def results(self, tensor: int, most: int = 10_000) -> dict[int, list[int]]:
-        """All that was computed from a tensor, and for each result the ops that read it."""
+        """All tensors that were computed from a tensor, and the tensor itself; with each, the ops that read it."""
         found = {tensor: self.readers(tensor)}
         waiting = deque([tensor])
         while waiting and len(found) < most:

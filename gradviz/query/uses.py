@@ -1,5 +1,5 @@
-"""The uses of parameters on the way to the root of a pass: the ops with a node that read them, themselves or by views
-such as `weight.t()`."""
+"""The uses of parameters on the way to the root of a pass: the ops with a node that read them, directly or through
+views such as `weight.t()`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradviz.query.separation import Ways
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An op, the leaves that require grad among its inputs, and the inputs that are none, its data."""
+    """An op, the leaves that require grad among its inputs, and its data: the other inputs."""
 
     event: int
     leaves: frozenset[int]
@@ -22,7 +22,7 @@ class Use:
 
 
 class _Uses:
-    """The uses on the ways of one trace. Several rules ask for the same."""
+    """The uses on the ways of one trace, cached: several rules need the same uses."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -37,8 +37,7 @@ class _Uses:
 
 
 def uses(query: Query, ways: Ways) -> list[Use]:
-    """The uses in the forward computation on the ways on which gradients flow to a root, in order; a view of a leaf
-    alone is none."""
+    """The uses in forward on the ways by which gradients flow to a root, in order. A view of a leaf is not a use."""
     return query.of(_Uses).of(ways)
 
 
@@ -53,15 +52,15 @@ def _uses(query: Query, ways: Ways) -> list[Use]:
 
 
 def _events(query: Query, ways: Ways) -> list[int]:
-    """The ops with a node that computed what leads openly to a root, in order, without those that a pass ran."""
+    """The ops with a node that computed tensors with an open way to a root, in order, without ops inside a pass."""
     ops = (op_of(query, tensor) for tensor in ways.reached_openly)
     events = np.array(sorted({op.index for op in ops if op is not None and query.nodes.of_op(op.index)}), int)
     return events[~query.passes.contains(events)].tolist()
 
 
 def groups_behind(query: Query, ways: Ways, groups: dict[int, int]) -> dict[int, int]:
-    """For each tensor that leads openly to a root, the groups of the leaves that it was computed from, as bits;
-    `groups` has the bit of each leaf."""
+    """The groups of the leaves that each tensor with an open way to a root was computed from, as bits; `groups` has the
+    bit of each leaf."""
     found = dict(groups)
     for event in _events(query, ways):
         op = query.tensors.op(event)

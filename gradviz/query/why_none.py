@@ -1,4 +1,4 @@
-"""Finds out why a tensor's `.grad` is None. The explanation in words is made in `words`."""
+"""The reason why a tensor's `.grad` is None. `words` puts it into words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradviz.query.refused import refused
 
 
 class Why(Enum):
-    """Reasons why a `.grad` is None at a moment."""
+    """The reasons why a `.grad` is None at a moment."""
 
     NOT_MADE_YET = "the tensor is made later"
     THERE = "it is not None"
@@ -37,10 +37,10 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why a `.grad` is None. Fields that apply to the reason: `event` made the tensor, set its `.grad` to
-    None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its
-    root; `cut` is the event that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that
-    sets the `.grad`. `lacking` is what keeps a leaf from any gradient at all, if that is known."""
+    """The reason why a `.grad` is None, with the fields that apply to it. `event` made the tensor, set its `.grad` to
+    None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its root;
+    `cut` is the event that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that sets the
+    `.grad`. `lacking` is what keeps a leaf from any gradient at all, if known."""
 
     why: Why
     event: int = -1
@@ -63,7 +63,7 @@ _OF_LACK = {
 
 
 def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
-    """Find out why the `.grad` of a tensor is None at a moment."""
+    """The reason why the `.grad` of a tensor is None at a moment."""
     query.trace.reach_all()
     born = query.trace.born(tensor)
     if born is None or born > moment.k:
@@ -140,7 +140,7 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
 
 
 def _never(query: Query, tensor: int, began: PassBegan, k: int) -> Absence | None:
-    """What keeps a leaf from a gradient that it never gets; None if it gets one some time, or nothing is known."""
+    """The reason why a leaf never gets a gradient; None if it gets one at some time, or if the reason is not known."""
     lacks = query.of(Lacks)
     found = lacks.of(tensor, k) if tensor in lacks.never_got else None
     if found is None or found.lack not in _OF_LACK:
@@ -154,7 +154,7 @@ def _never(query: Query, tensor: int, began: PassBegan, k: int) -> Absence | Non
 
 
 def _in_a_pass(query: Query, tensor: int, began: PassBegan, to_come: int) -> Absence:
-    """What keeps a leaf from the gradient of one pass."""
+    """The reason why a leaf gets no gradient from one pass."""
     for root in began.roots:
         found = query.of(Lacks).cut_from(tensor, root.tensor, began.index) if root.tensor else None
         if found is not None:
@@ -164,8 +164,7 @@ def _in_a_pass(query: Query, tensor: int, began: PassBegan, to_come: int) -> Abs
 
 
 def _cut_off(query: Query, tensor: int, k: int) -> Absence | None:
-    """Why no pass came from a backward() that was refused: what cuts a tensor off from the root. None if nothing
-    does."""
+    """The cut between a tensor and the root of a refused backward(), up to event k; None if there is none."""
     for failure, root in refused(query):
         if root and failure.event <= k:
             found = query.of(Lacks).cut_from(tensor, root, failure.event)

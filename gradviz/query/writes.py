@@ -1,4 +1,4 @@
-"""The writes to leaves, by whatever name of their memory: `p.data.add_(...)` changes `p`. Each has a time (a write
+"""The writes to leaves, through any tensor on their memory: `p.data.add_(...)` changes `p`. Each has a time (a write
 before the first gradient of a leaf is its initialisation), an author and a place."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
-_FAR = 8  # views of views that are followed
+_FAR = 8  # the most views of views that are followed
 _LOADING = ("load_state_dict", "copy_")
 
 
 class Author(Enum):
-    """Who writes to a leaf."""
+    """The kinds of authors of writes to leaves."""
 
     OPTIMIZER = "the step of an optimizer"
     INITIALISER = "what gave the leaf its first values"
@@ -28,7 +28,7 @@ class Author(Enum):
 
 
 class Writes:
-    """The writes to the leaves of one trace, in order: the event of each in `events`, the leaf in `leaves`. A leaf is a
+    """The writes to the leaves of one trace, in order: `events` has the event of each, `leaves` the leaf. A leaf is a
     tensor that was a leaf and required grad at some time. Use `query.of(Writes)`."""
 
     def __init__(self, query: Query) -> None:
@@ -41,7 +41,7 @@ class Writes:
         self.events, self.leaves = events[leaves > 0], leaves[leaves > 0]
 
     def leaf_of(self, tensor: int) -> int:
-        """The leaf whose memory, or a part of it, a tensor is; 0 if it is of no leaf."""
+        """The leaf that a tensor is, or shares memory with; 0 if there is none."""
         for _ in range(_FAR):
             if tensor in self._wanted:
                 return tensor
@@ -49,7 +49,7 @@ class Writes:
         return 0
 
     def author(self, event: int, leaf: int) -> Author:
-        """Who wrote to a leaf at an event."""
+        """The author of a write to a leaf at an event."""
         if event in self._set_of_optimizers:
             return Author.OPTIMIZER
         if event < self.started(leaf):
@@ -57,13 +57,13 @@ class Writes:
         return Author.LOAD if self.query.tensors.writer(event) in _LOADING else Author.PROGRAM
 
     def started(self, leaf: int) -> int:
-        """The event from which on a write to a leaf is no initialisation: its first gradient; of a leaf without one
-        the beginning of the first pass."""
+        """The event after which a write to a leaf is no initialisation: the leaf's first gradient; for a leaf without a
+        gradient, the beginning of the first pass."""
         return self._first_gradients.get(leaf, self._first_pass)
 
     def has_loaded_values(self, leaf: int) -> bool:
-        """Whether the program gave a leaf the values of another tensor before its first gradient: a checkpoint, a copy
-        of another network."""
+        """Whether the program gave a leaf the values of another tensor before its first gradient: from a checkpoint, or
+        from another network."""
         events = self.events[self.leaves == leaf]
         early = events[events < self.started(leaf)].tolist()
         return any(self.query.tensors.writer(event) in _LOADING for event in early) or original(
@@ -89,8 +89,8 @@ class Writes:
 
     @cached_property
     def of_optimizers(self) -> np.ndarray:
-        """The events that optimizers changed their parameters at: those whose writer is the type of the step before
-        them."""
+        """The events at which optimizers changed their parameters: the writes whose writer is the type of the step
+        before them."""
         mutated, stepped = self.trace.table(Kind.MUTATED), self.trace.table(Kind.STEPPED)
         if not len(stepped):
             return mutated.events[:0]
@@ -103,7 +103,7 @@ class Writes:
 
     @cached_property
     def _echoes(self) -> np.ndarray:
-        """The events that repeat, for the base of a view, what an op wrote to the view."""
+        """The events that repeat, for the base of a view, an op's write to the view."""
         mutated = self.trace.table(Kind.MUTATED)
         events, _ = self.query.tensors.all_writes
         return mutated.events[contained(mutated["op"], events)]

@@ -1,4 +1,4 @@
-"""Which infinities the program wrote down, as the −inf of a mask: they are no fault, nor is what only hands them on."""
+"""The infinities that the program wrote itself, as the −inf of a mask: they are no fault, nor are their copies."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from gradviz.events.kinds import REQUIRES_GRAD
 
 
 class WrittenInfinities:
-    """Follows them from event to event, in order: `tensors` have infinities that were written down, and no others. Each
-    method is about an event that gave a tensor an infinity, and returns whether that was written down."""
+    """Follows written infinities from event to event, in order. `tensors` are the tensors all of whose infinities were
+    written. Each method is about an event that gave a tensor an infinity, and returns whether that was written."""
 
     def __init__(self) -> None:
         self.tensors: set[int] = set()
 
     def by_op(self, args: str, infinite: Iterable[int], outputs: Iterable[int]) -> bool:
-        """An op made it, with arguments `args`; `infinite` are those of its inputs that had an infinity before."""
+        """Whether an infinity that an op made, with arguments `args`, was written; `infinite` are the inputs that had
+        an infinity before."""
         infinite = set(infinite)
         is_written = self.tensors.issuperset(infinite) if infinite else "inf" in args
         return self._note(is_written, outputs)
 
     def by_maker(self, tensor: int, how: str, flags: int) -> bool:
-        """The tensor came to be with it, as by `torch.full`."""
+        """Whether the infinity of a new tensor, as of `torch.full`, was written."""
         return self._note(not flags & REQUIRES_GRAD and how != "gradient", (tensor,))
 
     def by_write(self, tensor: int, source: int) -> bool:
-        """It was written into the tensor, whose memory tensor `source` shares, or whose value it took."""
+        """Whether an infinity that was written into a tensor was written by the program: `source` is the tensor whose
+        memory it shares, or whose value it took."""
         return self._note(source in self.tensors, (tensor,))
 
     def _note(self, is_written: bool, tensors: Iterable[int]) -> bool:

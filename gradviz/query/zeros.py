@@ -1,4 +1,4 @@
-"""Why a gradient is 0: what set it to 0, or which node gave 0 for a gradient that is not."""
+"""The reason why a gradient is 0: the event that set it to 0, or the node that gave 0 for a gradient that is not 0."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradviz.query.moment import Moment
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
-_MOST = 2_000  # nodes that are walked back
+_MOST = 2_000  # the most nodes that are walked back
 
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """Why a `.grad` is 0: the `event` that wrote it, else the `node` that gave 0 for a gradient that is not, else (both
-    are missing) several gradients that cancel, or a pass that began with 0 (`from_start`)."""
+    """The reason why a `.grad` is 0: the `event` that wrote it; else the `node` that gave 0 for a gradient that is not
+    0; else, without both, a pass that began with 0 (`from_start`), or several gradients that cancel."""
 
     event: int = -1
     node: int = 0
@@ -31,7 +31,7 @@ def is_zero(snapshot: Snapshot | None) -> bool:
 
 
 def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:
-    """Why the `.grad` of a leaf is 0 at a moment; None if it is not 0, or if that is not known."""
+    """The reason why the `.grad` of a leaf is 0 at a moment; None if it is not 0, or if the reason is not known."""
     grad = moment.grad(tensor)
     if not grad or not is_zero(moment.value(grad)):
         return None
@@ -50,8 +50,8 @@ def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:
 
 
 def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
-    """Why a gradient of 0 came to a leaf: walk back from the leaf over gradients that are 0, to the nearest node that
-    received another one."""
+    """The reason why a gradient of 0 came to a leaf. Walks back from the leaf over gradients that are 0, to the nearest
+    node that received a gradient that is not 0."""
     backward_pass = query.passes.at(accumulated.index)
     if backward_pass is None:
         return None
@@ -62,7 +62,7 @@ def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
         for delivery in flow.arrivals(waiting.popleft(), accumulated.index):
             given = query.trace.event(delivery.event)
             if not is_zero(query.at(delivery.event).value(delivery.gradient)):
-                return Zero()  # those of several paths cancel
+                return Zero()  # gradients of several paths cancel
             if not isinstance(given, Produced):
                 from_start = True
             elif given.node not in seen:

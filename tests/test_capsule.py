@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import runpy
 import sqlite3
 import subprocess
@@ -233,3 +234,38 @@ def test_a_capsule_does_not_take_the_place_of_its_trace(path: Path) -> None:
     assert done.exit_code == 2
     assert "is the trace itself" in done.stderr
     assert invoked(["capsule", str(path)]).exit_code == 2
+
+
+def two_steps() -> None:
+    torch.manual_seed(0)
+    w, b = torch.randn(40, 40, requires_grad=True), torch.zeros(40, requires_grad=True)
+    optimizer = torch.optim.Adam([w, b], lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (torch.randn(5, 40) @ w + b).pow(2).mean().backward()
+        optimizer.step()
+
+
+def test_a_capsule_has_the_step_behind_its_pass_and_no_other(path: Path) -> None:
+    recorded(path, two_steps)
+    capsule = cut_out(path, 2)
+    asked = ["--scale", "lr=0.5", "--json"]
+    whole = invoked(["what-if", str(path), "--pass", "2", *asked])
+    alone = invoked(["what-if", str(capsule), *asked])
+    said, of_capsule = (json.loads(done.stdout) for done in (whole, alone))
+    assert said["changes"] == of_capsule["changes"]
+    assert said["losses"] == of_capsule["losses"]
+
+
+def test_a_capsule_of_a_pass_without_a_step_has_none(path: Path) -> None:
+    def program() -> None:
+        w = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        (w * 2).sum().backward()
+        (w * 3).sum().backward()
+        optimizer.step()
+
+    recorded(path, program)
+    done = invoked(["what-if", str(cut_out(path, 1)), "--scale", "lr=0.5"])
+    assert done.exit_code == 2
+    assert "no optimizer steps between pass 1 and the next one" in done.stderr

@@ -8,14 +8,25 @@ import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind
 from gradviz.query.query import Query
-from gradviz.replay.plan import Plan
+from gradviz.replay.plan import Plan, ReplayError
+from gradviz.replay.scaled_step import event_behind, step_behind
 from gradviz.tracefile.capsule_file import write_capsule
+
+
+def _after_the_step(query: Query, plan: Plan) -> list[int]:
+    """The events that have the parameters as the optimizer's step behind the pass left them, if there is one."""
+    try:
+        stepped = step_behind(query, plan)
+    except ReplayError:
+        return []
+    found = [event_behind(query, stepped, leaf) for leaf in stepped.parameters if leaf in plan.leaves]
+    return [event for event in found if event is not None]
 
 
 def write(query: Query, plan: Plan, path: Path) -> None:
     """Write a trace with the pass of a plan alone, from which it can run again. Raises OSError where that cannot be
     done."""
-    events = [step.event for step in plan.steps]
+    events = [step.event for step in plan.steps] + _after_the_step(query, plan)
     generators = {
         call.generator
         for call in (query.trace.event(step.event) for step in plan.calls)

@@ -11,8 +11,10 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Mutated, Stepped, ValueKept
 from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.query import Query
 from gradviz.replay.outcome import Check, Edits, Runner, checked
 from gradviz.replay.plan import LEAF, Input, Plan, ReplayError, plan_of
+from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
 
@@ -51,7 +53,7 @@ def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> 
     where that cannot be known."""
     factor = _factor(text)
     plan = plan_of(words.query, number)
-    stepped = _step_behind(words, plan)
+    stepped = step_behind(words.query, plan)
     if stepped.type not in _PROPORTIONAL:
         raise ReplayError(f"how a step of {clean(stepped.type)} depends on its learning rate is not known")
     inputs = {step.tensor: step for step in plan.inputs if step.how == LEAF}
@@ -88,15 +90,16 @@ def _factor(text: str) -> float:
     return factor
 
 
-def _step_behind(words: Words, plan: Plan) -> Stepped:
-    """The step between a pass and the next one that changes leaves of the pass."""
-    trace = words.query.trace
+def step_behind(query: Query, plan: Plan) -> Stepped:
+    """The step between a pass and the next one that changes leaves of the pass. Raises ReplayError where there is none,
+    or more than one."""
+    trace = query.trace
     own = trace.find_pass(plan.number)
     end = trace.count if own is None or own.last is None else own.last
-    following = min(
-        (backward_pass.first for backward_pass in trace.passes if backward_pass.first > end),
-        default=trace.count,
-    )
+    later = [one for one in trace.passes if one.first > end]
+    if later and later[0].number > plan.number + 1:
+        raise ReplayError(f"what came behind pass {plan.number} is not in the trace")
+    following = later[0].first if later else trace.count
     events = trace.indices(Kind.STEPPED)
     found = [trace.event(event) for event in events[(events > end) & (events < following)].tolist()]
     steps = [
@@ -109,25 +112,39 @@ def _step_behind(words: Words, plan: Plan) -> Stepped:
 
 
 def _after(words: Words, stepped: Stepped, leaf: int) -> np.ndarray:
-    """A parameter after a step: as the step left it, or as it entered a later pass, if nothing else wrote to it."""
-    query = words.query
+    """A parameter after a step."""
+    event = event_behind(words.query, stepped, leaf)
+    value = None if event is None else _value_at(words.query, event, leaf)
+    if value is None or value.array is None:
+        raise ReplayError(
+            f"what the step made of {clean(words.called(leaf))} is not in the trace: no recorded pass begins with it"
+        )
+    return value.array
+
+
+def event_behind(query: Query, stepped: Stepped, leaf: int) -> int | None:
+    """The event that has the value of a parameter after a step: that of the step itself, or of a later pass that it
+    entered, if nothing else wrote to it. None if there is none."""
     writes = [event for event in query.tensors.writes(leaf) if event > stepped.index]
     first = query.trace.event(writes[0]) if writes else None
-    if isinstance(first, Mutated) and first.how == stepped.type:
-        value = query.memory.value(leaf, first.index)
+    if not isinstance(first, Mutated) or first.how != stepped.type:
+        return None
+    until = writes[1] if len(writes) > 1 else query.trace.count
+    events = query.trace.indices(Kind.KEPT)
+    entered = events[(events > first.index) & (events < until)].tolist()
+    for event in (first.index, *entered):
+        value = _value_at(query, event, leaf)
         if value is not None and value.array is not None:
-            return value.array
-        until = writes[1] if len(writes) > 1 else query.trace.count
-        events = query.trace.indices(Kind.KEPT)
-        for event in events[(events > first.index) & (events < until)].tolist():
-            kept = query.trace.event(event)
-            if isinstance(kept, ValueKept) and kept.original == leaf:
-                value = query.trace.snapshot(kept.copy, event)
-                if value is not None and value.array is not None:
-                    return value.array
-    raise ReplayError(
-        f"what the step made of {clean(words.called(leaf))} is not in the trace: no recorded pass begins with it"
-    )
+            return event
+    return None
+
+
+def _value_at(query: Query, event: int, leaf: int) -> Snapshot | None:
+    """The value of a parameter that a write left, or that was kept."""
+    told = query.trace.event(event)
+    if isinstance(told, ValueKept):
+        return query.trace.snapshot(told.copy, event) if told.original == leaf else None
+    return query.memory.value(leaf, event)
 
 
 def _scaled(entered: Input, after: np.ndarray, factor: float) -> Step:

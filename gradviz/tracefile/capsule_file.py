@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gradviz.events.kinds import Kind
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import segment_of, standing
@@ -18,8 +19,8 @@ CAPSULE = "capsule"  # in the notes of a run: the number of the only pass
 
 def write_capsule(trace: Trace, path: Path, number: int, needed: np.ndarray) -> None:
     """Write pass `number` of a trace to `path`, in place of a file there: what happened since the pass before it, the
-    events `needed` from earlier on, and what says of the tensors in them what they are. Raises OSError where that
-    cannot be done, TraceError where the trace is damaged."""
+    optimizer's step behind it, the events `needed` from elsewhere, and what says of the tensors in them what they
+    are. Raises OSError where that cannot be done, TraceError where the trace is damaged."""
     if path.exists() and path.samefile(trace.path):
         raise OSError(f"{path} is the trace itself: choose another name for the capsule")
     if trace.is_being_recorded:
@@ -42,8 +43,11 @@ def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.nd
     """Take out of a copy of a trace what the pass does not need."""
     copy = Trace(path, connection)
     whole = np.zeros(copy.count, bool)
-    whole[slice(*segment_of(copy, number))] = True
+    start, end = segment_of(copy, number)
+    stop = _end_of_step(copy, end)
+    whole[start:stop] = True
     kept = whole | standing(copy, whole)
+    kept[stop:] &= copy.kinds[stop:] == Kind.NAMED  # what later passes and steps did is none of it
     kept[needed] = True
     cursor = connection.cursor()
     cursor.execute("BEGIN EXCLUSIVE")
@@ -62,6 +66,20 @@ def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.nd
     cursor.execute("COMMIT")
     cursor.execute("VACUUM")
     cursor.execute("PRAGMA journal_mode = DELETE")
+
+
+def _end_of_step(copy: Trace, end: int) -> int:
+    """Where the step of an optimizer ends that comes behind the end of a pass, before the next pass begins; the end of
+    the pass if there is none."""
+    began, steps = copy.indices(Kind.PASS_BEGAN), copy.indices(Kind.STEPPED)
+    following = min(began[began >= end].tolist(), default=copy.count)
+    own = steps[(steps >= end) & (steps < following)]
+    if not len(own):
+        return end
+    stop = int(own[-1]) + 1
+    while stop < copy.count and copy.kinds[stop] == Kind.MUTATED:
+        stop += 1
+    return stop
 
 
 def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from gradviz.cli.common import all_opened, fail, named_traces, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
 from gradviz.cli.launching import launch, launcher
-from gradviz.cli.replaying import with_replays
+from gradviz.cli.replaying import fill_in_where_bad, with_replays
 from gradviz.cli.running import (
     SETTINGS,
     can_watch,
@@ -177,6 +177,7 @@ def check(
     def checked(path: Path, status: int = 0) -> int:
         """Print what is found in a trace, and return the exit status."""
         with opened(path) as trace:
+            fill_in_where_bad(trace)
             report = with_replays(check_trace(trace, select, ignore, settings), trace)
             outcome = [tried(report, trace)] if try_cures else []
             _print(report, trace, form, outcome, with_patch)

@@ -8,6 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from gradviz.cli.common import one_line, stderr
+from gradviz.cli.replaying import fill_in_where_bad
 from gradviz.diagnose import Finding, check
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.place import place_of
@@ -36,6 +37,7 @@ def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
         return []
     try:
         with np.errstate(all="ignore"):
+            fill_in_where_bad(trace)
             return check(trace, settings=settings)
     except TraceError:
         raise

@@ -11,6 +11,7 @@ from rich.console import Console
 from gradviz.diagnose import Finding, Report
 from gradviz.events.values import INPUTS
 from gradviz.graph.model import Graph
+from gradviz.query.bad_numbers import first_bad_pass
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace
 from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
@@ -44,6 +45,16 @@ def filled_in_at(query: Query, event: int) -> bool:
     own."""
     found = query.trace.pass_ending_from(event)
     return found is not None and filled_in(query, found.number)
+
+
+def fill_in_where_bad(trace: Trace) -> None:
+    """Give the states of the first pass with a NaN or an infinity in its root, or in a gradient of a leaf, the elements
+    that a replay computes, so that a check sees where they come from."""
+    if _can_fill(trace):
+        query = Query(trace)
+        number = query.of(first_bad_pass)
+        if number:
+            filled_in(query, number)
 
 
 def with_replays(report: Report, trace: Trace) -> Report:

@@ -11,7 +11,7 @@ import click
 
 from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
-from gradviz.cli.replaying import with_replays
+from gradviz.cli.replaying import fill_in_where_bad, with_replays
 from gradviz.cli.report_costs import costs_of
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report, check
@@ -62,6 +62,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
         with patience(f"checking {recorded[0].path.name}") as doing:
             for trace in recorded:
                 doing(f"checking {trace.path.name}")
+                fill_in_where_bad(trace)
                 found.append(with_replays(check(trace, settings=settings), trace))
                 gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
             doing(f"drawing into {path.name}")

@@ -15,7 +15,7 @@ from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.cuts import is_square
 from gradviz.query.loss_scale import loss_scale
-from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS
+from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
@@ -24,6 +24,7 @@ from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Snapshot
 
 _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
+_OF_NUMBERS_WITH_NAN = ("float", "bfloat", "complex")  # dtypes
 _SCALE = 2.0  # of a loss, at least
 _MOST = 10_000  # ops that a search looks at
 
@@ -36,6 +37,7 @@ class Source(Enum):
     STEP = "a step of an optimizer wrote it into a parameter, of which nothing says that the gradient had it"
     WRITE = "the program wrote it into a parameter, or into a gradient after its pass"
     NODE = "a node computed it from finite gradients"
+    NOT_RECORDED = "it came with inputs whose values were not recorded"
     RANK = "an all_reduce brought it into a gradient that was finite on this rank"
 
 
@@ -149,6 +151,20 @@ class _Bad:
         """Whether a tensor has a NaN or an infinity just after an event."""
         return any(self.counts(tensor, at))
 
+    def is_not_recorded(self, tensor: int, at: int) -> bool:
+        """Whether a tensor may be bad just after an event, as its values were not recorded; nor were those that it was
+        reshaped from."""
+        row = self.states.valued(tensor, at)
+        form = self.states.form(row) if row >= 0 else None
+        if form is None or not form.dtype.startswith(_OF_NUMBERS_WITH_NAN):
+            return False
+        if not np.isnan(self.states.stats[row, Stat.NAN]):
+            return False
+        maker = self.case.query.tensors.made(tensor)
+        if not isinstance(maker, OpRan) or maker.op not in RESHAPING:
+            return True
+        return any(self.is_not_recorded(source, maker.index - 1) for source in maker.inputs if source)
+
 
 def _first_bad_root(case: Case) -> Origin | None:
     began, stats = case.trace.table(Kind.PASS_BEGAN), case.trace.states.stats
@@ -196,7 +212,11 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
             break
         state, at = carrier, event - 1
     source = Source.OP
-    if not tensors.is_op(event):
+    if tensors.is_op(event):
+        read = filter(None, tensors.reads(event))
+        if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
+            source = Source.NOT_RECORDED
+    else:
         source = Source.STEP if case.trace.kinds[event] == Kind.MUTATED else Source.DATA
     harm = min(end, case.trace.count - 1)
     return Origin(source, event, state.tensor, harm, number, bad.counts(state.tensor, at)[0])
@@ -254,16 +274,16 @@ def _first_bad_gradient(case: Case) -> Origin | None:
 def _at_node(case: Case, produced: Produced, gradient: int, harm: int, backward_pass: PassInfo) -> Origin:
     received = case.query.at(produced.index).received(produced.node)
     states = case.trace.states
-    came = [
-        states.valued(g, produced.index) for g in (received.gradients if received is not None else ()) if g
-    ]
+    gradients = [g for g in (received.gradients if received is not None else ()) if g]
+    came = [states.valued(g, produced.index) for g in gradients]
     zeros = any(states.stats[row, Stat.ZEROS] > 0 for row in came if row >= 0)
     zeros = zeros and not _is_residual(case, produced.node, backward_pass.number)
-    is_nan, is_inf = _Bad(case).counts(gradient, produced.index)
+    bad = _Bad(case)
+    is_nan, is_inf = bad.counts(gradient, produced.index)
     zeros = zeros and not is_inf  # else gradients other than 0 met the singular point, too
-    return Origin(
-        Source.NODE, produced.index, gradient, harm, backward_pass.number, is_nan, produced.node, zeros
-    )
+    is_known = not any(bad.is_not_recorded(g, produced.index) for g in gradients)
+    source = Source.NODE if is_known else Source.NOT_RECORDED
+    return Origin(source, produced.index, gradient, harm, backward_pass.number, is_nan, produced.node, zeros)
 
 
 def _is_residual(case: Case, node: int, number: int) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 SMALL = 64  # tensors of up to so many elements are kept in full, unless no values are
 LARGEST = 1 << 25  # ...and larger ones not even at `full`: SQLite takes no more than a gigabyte at once
 INPUTS = "inputs"  # the grade of a run whose passes can run again
+GRADIENT = "gradient"  # how the gradient of a leaf is kept at that grade
 GRADES = ("none", "stats", INPUTS, "full")
 WITH_ELEMENTS = (INPUTS, "full")  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram

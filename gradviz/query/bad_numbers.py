@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
+from gradviz.events.values import GRADIENT, Stat
 from gradviz.query.predicate_fields import TraceFields
 from gradviz.query.query import Query
 from gradviz.query.written_infinities import WrittenInfinities
@@ -38,6 +38,21 @@ def bad_numbers(query: Query) -> BadNumbers:
         return BadNumbers(with_inf, nan=False, inf=bool(len(with_inf)))
     only_inf = without(computed, with_nan)
     return BadNumbers(found, nan=bool(len(with_nan)), inf=bool(len(only_inf)))
+
+
+def first_bad_pass(query: Query) -> int:
+    """The first pass whose root, or a gradient that it gave a leaf, has a NaN or an infinity; 0 if none has. In a run
+    that can run again, the gradients are those that were kept."""
+    trace = query.trace
+    began, kept = trace.table(Kind.PASS_BEGAN), trace.table(Kind.KEPT)
+    accumulated = trace.table(Kind.ACCUMULATED)
+    roots, gradients = began.lists("roots"), trace.named(kept["how"], (GRADIENT,))
+    tensors = (roots.elements[:, 2], kept["copy"][gradients], accumulated["gradient"])
+    events = (began.events[roots.owners], kept.events[gradients], accumulated.events)
+    at = np.concatenate(events)
+    rows = trace.states.rows_of(np.concatenate(tensors), at)
+    bad = (rows >= 0) & (trace.states.stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1)
+    return int(query.passes.numbers[at[bad].min()]) if bad.any() else 0
 
 
 class _Written:

@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.events.values import stats_of
+from gradviz.events.values import GRADIENT, stats_of
 from gradviz.query.query import Query
-from gradviz.replay.plan import GRADIENT, Call, Plan
+from gradviz.replay.plan import Call, Plan
 from gradviz.tracefile import Snapshot
 
 _NEAR = 1e-6  # relative: the order in which elements are summed depends on how they lie in memory

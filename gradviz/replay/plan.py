@@ -15,14 +15,14 @@ import numpy as np
 from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
-from gradviz.events.values import INPUTS
+from gradviz.events.values import GRADIENT, INPUTS
 from gradviz.query.query import Query
 from gradviz.replay.function_names import DETACHING, WITHOUT_GRAD, base_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
 
-GRADIENT, GENERATOR, LEAF, CUT, CARRIED = "gradient", "generator", "leaf", "cut", "carried"
+GENERATOR, LEAF, CUT, CARRIED = "generator", "leaf", "cut", "carried"
 _PARTS = {"slice": 3, "complex": 2}
 _NAMED = ("dtype", "layout", "memory_format", "device")
 HOW = "record it with gradviz trace --values inputs"

@@ -11,10 +11,8 @@ from gradviz.events.counters import next_tensor_number
 from gradviz.events.handles import Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State, Where
-from gradviz.events.values import INPUTS, LARGEST, SMALL
+from gradviz.events.values import GRADIENT, INPUTS, LARGEST, SMALL
 from gradviz.tracefile.recorder import Recorder
-
-GRADIENT = "gradient"  # how the gradient of a leaf is kept
 
 
 class InputsRecorder(Recorder):

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradviz.events.handles import Form, part_of
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
-from gradviz.events.values import Stats, stats_of, stats_table, unpack_stats
+from gradviz.events.values import Stats, packed_stats_of, stats_of, stats_table, unpack_stats
 from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
@@ -238,6 +238,8 @@ class States:
         ):
             self._filled[row] = array
             self.snapshot.cache_clear()
+            if "stats" in self.__dict__:
+                self.stats[row] = np.frombuffer(packed_stats_of(array))
 
     def _value(self, row: int, form: Form) -> tuple[np.ndarray | None, Stats | None]:
         if row in self._filled:
@@ -314,6 +316,8 @@ class States:
         ):
             if after > first and self._grades[first:after].any():
                 self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
+        for row, array in self._filled.items():
+            found[row] = np.frombuffer(packed_stats_of(array))
         return found
 
     @cached_property

@@ -1,6 +1,7 @@
 """`nonfinite-forward`: the root of a pass is NaN or infinite. An op of the forward computation made the NaN or infinity
 from finite inputs, or the data had it, or the program wrote it into a parameter or a gradient. Also reported: a
-program that ends with an exception because of a NaN or an infinity, before any pass.
+program that ends with an exception because of a NaN or an infinity, before any pass. Where the values before it were
+not recorded, the finding says so, and names no line but that of the pass.
 
 Why it is bad: the gradients of this pass are NaN or infinite, and so are the parameters after the next step.
 
@@ -37,6 +38,8 @@ _CURE = (
 
 def _search(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
+    if origin is not None and origin.source is Source.NOT_RECORDED:
+        yield _not_recorded(case, origin)
     if origin is None or origin.source not in (Source.OP, Source.DATA, Source.WRITE):
         return
     bad = "NaN" if origin.is_nan else "an infinity"
@@ -52,6 +55,19 @@ def _search(case: Case) -> Iterator[Found]:
         f"{told}; {_harm(case, origin)}",
         cure,
         (origin.event, origin.harm),
+        number=origin.number,
+        tensors=(origin.tensor,),
+    )
+
+
+def _not_recorded(case: Case, origin: Origin) -> Found:
+    """The finding of a number that came with values which were not recorded: no line is named but that of the pass."""
+    bad = "NaN" if origin.is_nan else "an infinity"
+    return Found(
+        f"{bad} is seen first in {case.words.called(origin.tensor)}, and where it comes from was not recorded "
+        f"(--values {case.trace.meta.get('values', '')})",
+        "record it with gradviz trace --values stats: the line is named then",
+        (origin.harm, origin.event),
         number=origin.number,
         tensors=(origin.tensor,),
     )

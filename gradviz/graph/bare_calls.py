@@ -1,7 +1,7 @@
-"""Tells the calls of modules without parameters apart: a dropout behind each layer is another one behind each.
+"""The calls of modules without parameters, told apart: a dropout behind each of two layers is two boxes.
 
-Repeated parameters are what makes a loop. Of a module that has none, two calls are the same box if they come behind the
-same layer of the module around them: a rectifier in a loop over a cell is one, one between three layers is two."""
+Repeated parameters make a loop. Two calls of a module without parameters are one box if they come behind the same layer
+of the module around them: a rectifier in a loop over a cell is one box, a rectifier between three layers is two."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gradviz.graph.model import DATA, LEAF, OP, Graph, Node, scopes_around
 
 
 class Call(NamedTuple):
-    """A call of a scope without parameters: what it comes `behind`, the `number` of the call since then, and whether
-    it `begins`."""
+    """A call of a scope without parameters: the layer or place that it comes `behind`, the `number` of the call since
+    then, and whether an operation `begins` it."""
 
     scope: str
     behind: Hashable
@@ -36,15 +36,15 @@ class Calls:
         self._graph = graph
         self._read_at = Counter(_place(graph.nodes[name]) for name in self._reading)
         self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
-        # for each scope, of equal blocks for each by itself: what was last in it that has parameters
+        # for each scope (each equal block by itself): the last place or scope in it that has parameters
         self._behind: dict[tuple[str, str], Hashable] = {}
-        self._since: dict[tuple[str, str], Counter[str]] = {}  # and the calls of others in it since then
-        self._open: dict[str, int] = {}  # for each scope of the present call the visit
+        self._since: dict[tuple[str, str], Counter[str]] = {}  # and calls of other scopes in it since
+        self._open: dict[str, int] = {}  # the visit to each scope of the present call
         self._scope = ""
 
     def of(self, node: Node) -> Call | None:
-        """The outermost call without parameters that an operation is in; None if there is none. Each is asked about
-        once, in the order in which they ran."""
+        """The outermost call without parameters that an operation is in; None if there is none. To be called once for
+        each operation, in the order in which they ran."""
         scope = next((path for path in scopes_around(node.scope) if path not in self._learning), "")
         if not self._learning or not scope:
             self._scope = ""
@@ -60,8 +60,8 @@ class Calls:
         return Call(scope, self._behind.get(outer), since[scope], begins)
 
     def behind(self, node: Node) -> Hashable:
-        """What that has parameters came last, before an operation, in the scope around it; None for nothing. Ask before
-        `of` the same operation."""
+        """The last place or scope with parameters before an operation, in the scope around it; None if there is none.
+        To be called before `of` for the same operation."""
         return self._behind.get((node.scope, node.block))
 
     def reads_parameters(self, node: Node) -> bool:
@@ -69,13 +69,13 @@ class Calls:
         return node.id in self._reading
 
     def came_once(self, behind: Hashable) -> bool:
-        """Whether what `behind` told ran once: it is no part of a loop."""
+        """Whether a result of `behind` ran once: it is no part of a loop."""
         if isinstance(behind, str):
             return behind in self._graph.scopes and self._graph.scopes[behind].calls == 1
         return behind is None or self._read_at[behind] == 1
 
     def _note(self, node: Node) -> None:
-        """Note what reads a parameter, in each scope around it."""
+        """Note an operation that reads a parameter, in each scope around it."""
         if node.id not in self._reading:
             return
         inner: Hashable = _place(node)

@@ -1,4 +1,4 @@
-"""Several graphs as one, side by side: those of the ranks of one training, those of passes of one run."""
+"""Several graphs as one, side by side: of the ranks of one training, or of several passes of one run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradviz.graph.model import OP, Graph
 
 
 def beside(graphs: Sequence[Graph], labels: Sequence[str]) -> Graph:
-    """One graph with a scope for each of `graphs`, which has its label. Ids get the number of the graph before them:
+    """One graph with a scope for each of `graphs`, named by its label. Ids get the number of the graph before them:
     `2:t12`."""
     first = graphs[0]
     joined = Graph(first.script, first.pass_number, first.passes, first.show, title=first.title)

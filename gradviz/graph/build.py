@@ -43,13 +43,14 @@ def build(
     of: Sequence[int] = (),
     found_in: int = 0,
 ) -> Graph:
-    """Build the graph of pass number `passes`, or of the whole run. With None, it is the pass of interest: that of the
-    first finding, if there is one, which is number `found_in`; else the first with a NaN or an error; of a small run
-    the first with an infinity, else the last, of others the first with a cut, else the first. A run without passes is
-    shown whole. With the numbers `of` tensors it is what leads to these: the last pass that began there, or without one
-    the graph as it was made.
+    """Build the graph of pass number `passes`, or of the whole run.
 
-    For many graphs of one trace, give its Query, which keeps what it has looked up.
+    With None, it is the pass of interest: the pass of the first finding, number `found_in`, if there is one; else the
+    first with a NaN or an error. Without these, a small run shows the first pass with an infinity, else the last; other
+    runs show the first with a cut, else the first. A run without passes is shown whole. With the numbers `of` tensors
+    it is the graph that leads to them: of the last pass that began there, or without one as the graph was made.
+
+    For many graphs of one trace, give its Query, which keeps the results of look-ups.
 
     A small run that is no loop is shown from beginning to end unless a pass is requested by number. `show="backward"`
     gives exactly the nodes reachable through `next_functions` from the roots of the pass. Without `values`, nodes and
@@ -73,7 +74,7 @@ def _last_pass_from(query: Query, tensors: Sequence[int]) -> PassInfo | None:
 
 
 def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tuple[PassInfo | None, str]:
-    """The pass to show, and why it is this one, if the user did not say."""
+    """The pass to show, and the reason for it, if the user did not choose it."""
     if number is None:
         is_lesson = _is_lesson(query)
         if is_lesson and not whole:
@@ -99,7 +100,7 @@ def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tup
 
 
 def _is_lesson(query: Query) -> bool:
-    """Whether the run is so small, and no loop, that all of it can be shown."""
+    """Whether the run is small and no loop, so that all of it can be shown."""
     if max(query.trace.ops_told, len(query.trace.pass_numbers)) > select.SMALL:
         return False
     query.trace.reach_all()
@@ -145,11 +146,11 @@ class _Builder:
         self.unmade: list[str] = []  # the ids of tensors without an op
         self.accumulators: dict[
             State, int
-        ] = {}  # the AccumulateGrad of a leaf, in the state in which ops read it
+        ] = {}  # the AccumulateGrad of a leaf, by the state in which ops read the leaf
         self.places: dict[int, _PlaceText] = {}  # by site
 
     def graph(self, values: bool, why: str = "") -> Graph:
-        """Build the graph. `why` says why it is this pass."""
+        """Build the graph. `why` is the reason why it shows this pass."""
         self.result.why = why
         if self.show == "backward":
             part, nodes = Part(), self._walked()
@@ -224,7 +225,7 @@ class _Builder:
         return [node for node in found if not nodes.is_before(node, self.since)]
 
     def _lead_beyond(self, nodes: list[int]) -> bool:
-        """Whether these nodes lead to some that are too far back to be shown."""
+        """Whether these nodes lead to nodes that are too far back to be shown."""
         known = self.query.nodes
         return bool(self.since) and any(
             known.is_before(edge.node, self.since) for node in nodes for edge in known.edges(node)
@@ -252,7 +253,7 @@ class _Builder:
     # --- nodes
 
     def _add_tensors_and_ops(self, part: Part) -> None:
-        """Add tensors and ops in the order of their making."""
+        """Add tensors and ops in the order in which they were made."""
         newest: dict[int, Node] = {}  # by tensor: its last version so far
         born: dict[int, State | int] = {event << 33: event for event in (*part.ops, *part.writes)}
         for state in part.states:
@@ -267,7 +268,8 @@ class _Builder:
 
     @staticmethod
     def _follow(before: Node | None, after: Node) -> None:
-        """A leaf is one leaf, however often it was written in place: its later versions are tensors."""
+        """Mark two versions of a tensor. A leaf is one leaf, however often it was written in place: its later versions
+        are tensors."""
         if before is not None:
             before.overwritten = True
             after.kind = m.TENSOR
@@ -308,7 +310,8 @@ class _Builder:
         return node
 
     def _scope_of(self, op: OpRan | None, made: OpRan | TensorMade | None) -> str:
-        """The scope in which a tensor was made. One that was told of when it was first used may be older."""
+        """The scope in which a tensor was made. Empty for a tensor that was recorded only when it was first used: it
+        may be older."""
         if op is None and isinstance(made, TensorMade) and made.how in _TOLD_LATE:
             return ""
         maker = op if op is not None else made

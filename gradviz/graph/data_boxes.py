@@ -1,8 +1,9 @@
-"""Finds what only prepares data for a pass, so that it can be drawn as one box.
+"""The parts of a graph that only prepare data for a pass, so that each can be drawn as one box.
 
 Data is what no gradient will ever reach: tensors that do not require grad, and the operations outside of the network
-that compute them from others like them. So is what a rollout computed: calls of a network that record no graph, many
-times before the first operation that records one. What a module holds, as a mask, belongs to the module."""
+that compute them from such tensors. The results of a rollout are data too: a network that runs without recording a
+graph, many times before the first operation that records one. A tensor that a module holds, such as a mask, belongs to
+the module."""
 
 from __future__ import annotations
 
@@ -12,28 +13,28 @@ from typing import NamedTuple
 
 from gradviz.graph.model import DATA, GRAD_FN, MUTATION, OP, VIEW, Graph, Node, scopes_around
 
-_FEWEST = 2  # operations that are drawn as one
-_MANY_TENSORS = 4  # that are drawn as one with a single operation, or with none
-_MOST_CALLS = 3  # of one place of a network that records no graph; more are a rollout
+_FEWEST = 2  # the fewest operations that are drawn as one
+_MANY_TENSORS = 4  # the fewest tensors that are drawn as one with a single operation, or with none
+_MOST_CALLS = 3  # the most calls at one place of a network that records no graph; more are a rollout
 
 
 @dataclass(slots=True)
 class DataBox:
-    """Nodes that are drawn as one. `scope` is that of the module that holds what was computed, or empty."""
+    """Nodes that are drawn as one. `scope` is the scope of the module that holds a tensor of them; else empty."""
 
     nodes: list[Node] = field(default_factory=list)
     scope: str = ""
 
 
 class DataBoxes(NamedTuple):
-    """The boxes of a graph, in the order in which they began, and how often each scope was called in rollouts."""
+    """The boxes of a graph, in the order in which they began, and the number of calls of each scope in rollouts."""
 
     boxes: list[DataBox]
     calls: dict[str, int]
 
 
 def data_boxes(graph: Graph) -> DataBoxes:
-    """Find the boxes of a graph. Takes linear time."""
+    """The boxes of a graph. Takes linear time."""
     rollouts = _rollouts(graph)
     data = _Data(graph, {node.id for nodes in rollouts for node in nodes})
     boxes: dict[str, DataBox] = {}
@@ -54,8 +55,8 @@ def _is_worth_it(box: DataBox) -> bool:
 
 
 class _Data:
-    """The nodes of a graph that are data. `leader` leads from each of them to one that stands for all that belong
-    together: what was computed from one another, and what is read at one place."""
+    """The nodes of a graph that are data. `leader` leads from each of them to one node for each group: nodes that were
+    computed from one another, or are read at one place."""
 
     def __init__(self, graph: Graph, rollouts: Container[str]) -> None:
         self.nodes = graph.nodes
@@ -90,7 +91,7 @@ class _Data:
         return node.kind != GRAD_FN and not (node.requires_grad or node.root)
 
     def _join_by_reader(self) -> None:
-        """Join what comes into the network at one place: what was computed, and tensors of one name."""
+        """Join data that comes into the network at one place: results, and tensors of one name."""
         first: dict[Hashable, str] = {}
         for name in self.leader:
             node = self.nodes[name]
@@ -101,7 +102,7 @@ class _Data:
                     self._join(name, first.setdefault(key, name))
 
     def found(self, name: str) -> str:
-        """The one that stands for a node."""
+        """The node that stands for the group of a node."""
         leader = self.leader
         while leader[name] != name:
             leader[name] = name = leader[leader[name]]
@@ -111,7 +112,7 @@ class _Data:
         self.leader[self.found(one)] = self.found(other)
 
     def holder(self, box: DataBox) -> str:
-        """The scope of the module that holds what was computed in a box; empty if none does."""
+        """The scope of the module that holds a buffer in a box; empty if there is none."""
         return next(
             (
                 self.nodes[reader].scope

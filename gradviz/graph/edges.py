@@ -1,4 +1,4 @@
-"""Makes the edges of a graph from the events of its part of a run."""
+"""The edges of a graph, from the events of its part of a run."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Edges:
         return edges
 
     def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
-        """The reason why no gradient flows back to an input that requires grad; empty if one does, if the input does
-        not require grad, or if it gives only a shape."""
+        """The reason why no gradient flows back to an input that requires grad. Empty if a gradient does flow back, if
+        the input does not require grad, or if it gives only a shape."""
         if tensor in led_to or (has_node and 0 in led_to) or tensor not in computed_from(op):
             return ""
         base = self.tensors.base(State(tensor, FIRST))

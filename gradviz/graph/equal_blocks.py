@@ -1,7 +1,7 @@
-"""Makes the equal blocks of a network one: `h.0 … h.47`, each of the same class and with the same operations inside.
+"""The equal blocks of a network as one block: `h.0 … h.47`, all of one class and with the same operations inside.
 
-A block keeps its own name if its gradient is ten times larger or smaller than those of nearly all others, if something
-was found in it, if fewer than three others are equal to it, or if it has no modules inside."""
+A block keeps its own name if its gradient is ten times larger or smaller than those of nearly all others, if there is a
+finding in it, if fewer than three other blocks are equal to it, or if it has no modules inside."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gradviz.graph.model import DATA, OP, Graph, Node, Scope, moved, scopes_arou
 
 _FEWEST = 4
 _APART = 10.0
-_MOST_APART = 3  # of more, the norms change from block to block, and the range tells it
+_MOST_APART = 3  # if more blocks are apart, the norms change from block to block, and the range shows it
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
-    """The graph with one scope for the blocks of each family of equal ones; the ids of nodes stay. Blocks around or
-    inside the scopes that are `named` keep their own. Takes linear time."""
+    """The graph with one scope for the blocks of each family of equal blocks; the ids of nodes stay. Blocks around or
+    inside the scopes that are `named` keep their own scope. Takes linear time."""
     families = {path: family for family in _families(graph, named) for path in family}
     if not families:
         return graph
@@ -43,7 +43,7 @@ def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
 
 
 def _home(path: str, families: dict[str, list[str]]) -> str:
-    """The path with the names of families in place of those of their blocks."""
+    """The path with the names of families in place of the names of their blocks."""
     parts = []
     for inner in scopes_around(path):
         family = families.get(inner)
@@ -76,8 +76,8 @@ def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
 
 
 def _is_named(path: str, names: Collection[str]) -> bool:
-    """Whether one of the names means a scope, or one inside it. They may leave out what is around it, and have dots or
-    slashes."""
+    """Whether one of the names is that of a scope or of a scope inside it. Names may leave out the scopes around, and
+    have dots or slashes."""
     own = path.rpartition("/")[2]
     return any(f".{own}." in f".{name.replace('/', '.')}." for name in names)
 
@@ -87,7 +87,7 @@ def _is_apart(norm: float, usual: float) -> bool:
 
 
 def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:
-    """For each scope what ran inside, in order: where in it, the op, its node and the shapes that it made."""
+    """The ops inside each scope, in order: the place in the scope, the op, its node and the shapes of its results."""
     made: dict[str, list[object]] = {}
     for edge in graph.edges:
         if edge.kind == DATA and graph.nodes[edge.source].kind == OP:
@@ -102,7 +102,7 @@ def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:
 
 
 def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
-    """The norm of the gradients of the parameters in each scope, and the scopes in which something was found."""
+    """The norm of the gradients of the parameters in each scope, and the scopes with a finding or an error."""
     squares: dict[str, float] = {}
     found: set[str] = set()
     for node in graph.nodes.values():
@@ -114,7 +114,7 @@ def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
 
 
 def square_of(node: Node) -> float:
-    """The sum of the squares of a parameter's gradient; 0 of what is none, or has none."""
+    """The sum of the squares of a parameter's gradient; 0 for any other node, or without a gradient."""
     grad = (node.grad or node.reached) if node.parameter and not node.overwritten else None
     if grad is None or grad.stats is None:
         return 0.0

@@ -61,7 +61,7 @@ def name_gradients(graph: Graph, query: Query) -> None:
 
 
 def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None:
-    """Fill in the gradient that moved along each edge in a pass."""
+    """Fill in the gradients that moved along the edges in a pass."""
     trace, ids = query.trace, Ids().node
     arrived: dict[str, Snapshot | None] = {}
     added: dict[str, tuple[Snapshot, Snapshot] | None] = {}  # by AccumulateGrad
@@ -98,7 +98,7 @@ def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None
 
 
 def _collectives(names: list[str], world: str) -> str:
-    """What a gradient went through between ranks, in a few words: `all_reduce · 2 ranks`."""
+    """The collectives that a gradient went through, in a few words: `all_reduce · 2 ranks`."""
     parts = [name if count == 1 else f"{name} ×{count}" for name, count in Counter(names).items()]
     return ", ".join(parts) + (f" · {world} ranks" if world else "")
 

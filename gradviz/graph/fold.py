@@ -19,7 +19,7 @@ from gradviz.nearest import nearest
 MOST = 100  # a graph up to this size is not folded
 AIM = 80  # the size to which a larger graph is folded
 FEW = 40  # a graph of modules up to this size is not folded; a larger one is folded to this size
-MOST_ROWS = 34  # boxes one below the other: about 2,500 points
+MOST_ROWS = 34  # boxes one below another: about 2,500 points
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
 
@@ -31,9 +31,9 @@ class FoldError(GradvizError):
 def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     """A copy of the graph in which each of the `closed` groups is one node of kind "group".
 
-    If closed groups are nested, the outermost is shown. Edges of one kind between the same two nodes become
-    one, and its `count` is their number; edges inside a group are removed, except from one turn of a loop to
-    another. Takes linear time."""
+    If closed groups are nested, the outermost is shown. Edges of one kind between the same two nodes become one edge,
+    whose `count` is their number. Edges inside a group are removed, except from one turn of a loop to another. Takes
+    linear time."""
     drawn_as = _drawn_as(tree, closed)
     if not drawn_as:
         return graph
@@ -63,7 +63,8 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
 
 
 def boxes(graph: Graph, tree: dict[str, Group], closed: set[str]) -> list[Node]:
-    """The nodes of kind "group" that `fold` puts for the `closed` groups, for less: without the rest of the graph."""
+    """The nodes of kind "group" that `fold` makes for the `closed` groups, without the rest of the graph: it is
+    faster."""
     drawn_as = _drawn_as(tree, closed)
     nodes = dict(graph.nodes)
     found: dict[str, Node] = {}
@@ -78,7 +79,7 @@ def boxes(graph: Graph, tree: dict[str, Group], closed: set[str]) -> list[Node]:
 
 
 def _scopes_outside_of_data(graph: Graph, tree: dict[str, Group]) -> dict[str, Scope]:
-    """The scopes with their calls, without those that only prepared data."""
+    """The scopes with their calls, without the calls that only prepared data."""
     calls = Counter[str]()
     for group in tree.values():
         if group.kind == SCOPE:
@@ -103,7 +104,7 @@ def _counted(count: int, thing: str) -> str:
 
 
 def _told(nodes: Iterable[Node], hidden: int) -> list[str]:
-    """What is said above a picture of what was folded."""
+    """The notes above a picture about what was folded."""
     boxes = [node for node in nodes if node.kind == GROUP]
     inside = [node for node in boxes if node.op != PLACE]
     rolled = sum(node.count > 1 for node in boxes if node.op in (PLACE, SCOPE))
@@ -120,7 +121,7 @@ def _told(nodes: Iterable[Node], hidden: int) -> list[str]:
 
 
 def _drawn_as(tree: dict[str, Group], closed: set[str]) -> dict[str, Group]:
-    """For each hidden node, the group that replaces it."""
+    """The group that replaces each hidden node."""
     outermost: dict[str, Group] = {}
     for group in tree.values():  # groups come after their parents
         if group.parent in outermost:
@@ -166,8 +167,8 @@ def _add_to_group(group: Node, node: Node) -> None:
 def closed_places(
     graph: Graph, tree: dict[str, Group], depth: int | None = None, unfolded: Iterable[str] = ()
 ) -> set[str]:
-    """The groups of a rolled graph to close: each place, and modules so that about FEW boxes are shown. Modules that
-    the program's own code does not look into stay closed.
+    """The groups of a rolled graph to close: each place, and so many modules that about FEW boxes are shown. Modules
+    whose inside is a library's code alone stay closed.
 
     With `depth`, exactly that many levels of modules are open (0: none). The groups `unfolded` and their parents are
     always open."""
@@ -188,7 +189,7 @@ def closed_places(
 
 
 def _outermost(graph: Graph, tree: dict[str, Group]) -> int:
-    """How many things show if all groups are closed."""
+    """The number of boxes that are shown if all groups are closed."""
     grouped = sum(len(group.members) for group in tree.values())
     return len(graph.nodes) - grouped + sum(not group.parent for group in tree.values())
 
@@ -206,11 +207,10 @@ def closed_by_default(
     depth: int | None = None,
     unfolded: Iterable[str] = (),
 ) -> set[str]:
-    """The groups to close so that about `most` nodes are shown. Inner groups are closed rather than outer
-    ones.
+    """The groups to close so that about `most` nodes are shown. Inner groups are closed before outer groups.
 
-    With `depth`, exactly that many levels of groups are open (0: none). The groups `unfolded` and their
-    parents are always open."""
+    With `depth`, exactly that many levels of groups are open (0: none). The groups `unfolded` and their parents are
+    always open."""
     opened = {name for group in unfolded for name in ancestors(tree, group)}
     if depth is not None:
         return {group for group in tree if len(ancestors(tree, group)) > depth} - opened
@@ -253,8 +253,8 @@ def folded(
     rolled: bool | None = None,
     most: int = MOST,
 ) -> Graph:
-    """The graph as a picture shows it. `depth` and `unfold` are the user's choices, and so is `rolled`, whether each
-    place in the program is one box; `most` is the largest number of nodes that is not folded.
+    """The graph as a picture shows it. The user chooses `depth`, `unfold`, and with `rolled` whether each place in the
+    program is one box. `most` is the largest number of nodes that is not folded.
 
     Raises FoldError if a name in `unfold` does not exist."""
     names = list(unfold)
@@ -276,8 +276,8 @@ def folded(
 
 
 def _of_a_page(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
-    """A rolled graph folded so that it is not too high for a page: while a chain of boxes is too long, the innermost
-    modules that are open are closed, and those that would show one box."""
+    """A rolled graph folded so that it is not too high for a page. While a chain of boxes is too long, the innermost
+    open modules are closed, and the modules around them that would show only one box."""
     while True:
         result = fold(graph, tree, closed)
         depths = {
@@ -297,7 +297,7 @@ def _is_one_box(group: Group) -> bool:
 
 
 def _rows(graph: Graph) -> int:
-    """How many boxes the longest chain of data has."""
+    """The number of boxes in the longest chain of data."""
     rows = dict.fromkeys(graph.nodes, 1)
     following: dict[str, list[str]] = {}
     for edge in graph.edges:

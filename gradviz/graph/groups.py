@@ -1,4 +1,4 @@
-"""Finds the parts of a graph that can be drawn as one node: scopes, repeated blocks, chains of ops.
+"""The parts of a graph that can be drawn as one node: scopes, repeated blocks, chains of ops.
 
 A group is a contiguous range of the order in which ops ran. This order is topological, so folding any set of groups
 creates no cycle. Finding the groups takes O(n log n) time in the size of the graph."""
@@ -16,7 +16,7 @@ from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
 
 SCOPE, REPEAT, RUN, PLACE, DATA_BOX = "scope", "repeat", "run", "place", "data"
 
-DEEPEST = 8  # nested scopes; deeper ones are merged into the eighth
+DEEPEST = 8  # the most nested scopes; deeper scopes are merged into the eighth
 _SHORTEST = 3  # the fewest ops in a chain
 _CROWD = 150  # the most members of one group; larger groups are split into parts of size _PART
 _PART = 50
@@ -27,9 +27,9 @@ _LOOK_AHEAD = 12  # how many later occurrences of an op are tried as the start o
 class Group:
     """Nodes that can be drawn as one.
 
-    `parent` is the id of the enclosing group, or empty. `members` are the ids of nodes directly in it, and
-    `children` the ids of groups directly in it. A `repeat` group contains its first block, and a `repeat`
-    group for the other blocks; one with `count` 1 is a single block. A `place` is all that ran at one place of the
+    `parent` is the id of the enclosing group, or empty. `members` are the ids of nodes directly in it, and `children`
+    the ids of groups directly in it. A `repeat` group contains its first block, and a `repeat` group for the other
+    blocks; a `repeat` group with `count` 1 is a single block. A `place` is everything that ran at one place of the
     program, and `count` how often. `scope` is the path of its scope."""
 
     id: str
@@ -40,7 +40,7 @@ class Group:
     children: list[str] = field(default_factory=list)
     count: int = 1
     scope: str = ""
-    is_inside: bool = False  # of a place: it is inside a library's module
+    is_inside: bool = False  # whether a place is inside a library's module
 
 
 @dataclass(slots=True, eq=False)
@@ -168,14 +168,13 @@ class _Tree:
         name = f"{first}–{last}" if period == 1 and first != last else _named(block)
         token = self._token(REPEAT, count, *(item.token for item in block))
         ops = sum(item.ops for item in items)
-        if count > 2 and blocks[0].kind:  # so that one block can be drawn in full, and the others as one node
+        if count > 2 and blocks[0].kind:  # so that one block can be drawn in full, and the rest as one node
             again = _Item(_again(blocks[1:]), REPEAT, ops=ops, count=count - 1, kids=blocks[1:])
             blocks = [blocks[0], again]
         return _Item(f"{name} ×{count}", REPEAT, token=token, ops=ops, count=count, kids=blocks)
 
     def _runs(self, items: list[_Item]) -> list[_Item]:
-        """The items, with each chain made into one item. In a chain, only the next op uses the result of an
-        op."""
+        """The items, with each chain made into one item. In a chain, only the next op uses the result of an op."""
         result: list[_Item] = []
         run: list[_Item] = []
         for item in items:
@@ -260,7 +259,7 @@ class _Tree:
                 self.home[node.pair] = self.home.get(node.id, "")
 
     def _out_of_scopes(self, name: str, place: str) -> str:
-        """The group of a node with users in group `place`. Inputs of a scope, and roots, stay outside of it."""
+        """The group of a node whose users are in group `place`. Inputs of a scope, and roots, stay outside of it."""
         node = self.graph.nodes[name]
         comes_in = node.kind in (LEAF, TENSOR) and name not in self.home and node.name and not node.scope
         if not (node.root or comes_in):
@@ -272,7 +271,7 @@ class _Tree:
         return outermost
 
     def _around(self, one: str, other: str) -> str:
-        """The smallest group that contains both."""
+        """The smallest group that contains both groups."""
         while one != other:
             if self.depth[one] >= self.depth[other]:
                 one = self.groups[one].parent
@@ -282,7 +281,7 @@ class _Tree:
 
 
 def _rows(graph: Graph) -> list[Node]:
-    """The ops in the order in which they ran; if the graph has only grad_fns, these."""
+    """The ops in the order in which they ran; the grad_fns, if the graph has no ops."""
     rows = [node for node in graph.nodes.values() if node.kind == OP]
     if rows:
         return rows

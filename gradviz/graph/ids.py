@@ -20,8 +20,9 @@ class _Made(dict[int, str]):
 
 
 class Ids:
-    """`op7` is the op or write of event 7, `n5` a node, `t12` a tensor as the graph shows it first, and `t12v1` the
-    same tensor after the first write that the graph shows. `states` are those of the graph."""
+    """The ids of the nodes of one graph. `op7` is the op or write of event 7, `n5` a node, `t12` a tensor as the graph
+    shows it first, and `t12v1` the same tensor after the first write that the graph shows. `states` are the states of
+    tensors in the graph."""
 
     def __init__(self, states: Iterable[State] = ()) -> None:
         self.op, self.node = _Made("op"), _Made("n")
@@ -33,5 +34,5 @@ class Ids:
             self._tensors[state] = f"t{tensor}v{version}" if version else f"t{tensor}"
 
     def tensor(self, state: State) -> str:
-        """The id of a tensor in a given state; of one that is not in the graph, no id of the graph."""
+        """The id of a tensor in a given state; for a state that is not in the graph, an id that no node has."""
         return self._tensors.get(state) or f"t{state.tensor}@{state.since}"

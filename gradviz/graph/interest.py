@@ -1,4 +1,4 @@
-"""Chooses the pass that a picture shows when nobody has chosen one."""
+"""The pass that a picture shows if nobody has chosen one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gradviz.query import Query
 from gradviz.query.bad_numbers import bad_numbers
 from gradviz.tracefile import PassInfo, Trace
 
-_MOST_SHAPES = 4  # different passes in which a cut is looked for
-_MOST_NODES = 5_000  # of a pass in which a cut is looked for
+_MOST_SHAPES = 4  # the most different passes in which a cut is looked for
+_MOST_NODES = 5_000  # the most nodes of a pass in which a cut is looked for
 
 
 def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[PassInfo, str]:
-    """The pass of the first NaN, else of the first error, else the first with a cut (other than by no_grad), else the
-    first with nodes that sets `.grad`, else the first; and which of these it is, empty if there is only one pass.
-    `build` makes the graph of a pass.
+    """The pass of the first NaN, else of the first error, else the first pass with a cut (other than by no_grad), else
+    the first with nodes that sets `.grad`, else the first. Also gives the reason for it; empty if there is only one
+    pass. `build` makes the graph of a pass.
 
     Raises ValueError if the trace has no passes."""
     trace = query.trace
@@ -39,7 +39,8 @@ def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[
 
 
 def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
-    """Of several passes that of the first NaN, else of the first error, and which of these it is."""
+    """The pass of the first NaN, else of the first error, and which of the two; None if the run has fewer than two
+    passes, or neither of them."""
     if len(trace.pass_numbers) < 2:
         return None
     for what, event in (("with the first NaN", trace.first_nan), ("with the error", _first_error(trace))):
@@ -50,7 +51,8 @@ def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
 
 
 def pass_with_infinity(query: Query) -> tuple[PassInfo, str] | None:
-    """Of several passes that of the first infinity which was computed, and that it is this one."""
+    """The pass of the first computed infinity, with this reason; None if the run has fewer than two passes or a NaN, or
+    no computed infinity."""
     if len(query.trace.pass_numbers) < 2:
         return None
     bad = query.of(bad_numbers)
@@ -77,8 +79,8 @@ def _first_error(trace: Trace) -> int | None:
 
 
 def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | None:
-    """The first pass in which a gradient stops where one might be expected: of those that set `.grad`, if any does. A
-    penalty that `autograd.grad` differentiates is no training step, and what runs under no_grad is mostly meant: a
+    """The first pass in which a gradient stops where one might be expected; if some passes set `.grad`, the first of
+    them. A penalty that `autograd.grad` differentiates is no training step. A cut by no_grad is mostly intended: a
     target network, a probe."""
     passes = query.trace.passes_by_shape(_MOST_SHAPES)
     setting = [

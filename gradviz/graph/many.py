@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Turn off Python's garbage collector, as a context manager or decorator. While a graph is built there
-    are no cycles to collect, and the repeated scans would take as long as the building. What was made meanwhile counts
-    as old: otherwise the first scan afterwards would go through all of it."""
+    """Turn off Python's garbage collector, as a context manager or decorator. While a graph is built there are no
+    cycles to collect, and the repeated scans would take as long as the building. The new objects then count as old:
+    otherwise the first scan afterwards would go through all of them."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Merges the edges of a graph that has been folded, and notes what comes into each group and goes out of it."""
+"""The edges of a folded graph, merged, and the shapes that come into each group and go out of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gradviz.tracefile import Snapshot
 
 
 class Merging:
-    """The edges between the nodes of a folded graph. `nodes` are those that are shown, in their order, and `drawn_as`
-    says which group stands for each other node."""
+    """The edges between the nodes of a folded graph. `nodes` are the nodes that are shown, in their order, and
+    `drawn_as` has the group that replaces each hidden node."""
 
     def __init__(self, graph: Graph, nodes: Mapping[str, Node], drawn_as: Mapping[str, Group]) -> None:
         self.graph, self.nodes, self.drawn_as = graph, nodes, drawn_as
@@ -23,7 +23,7 @@ class Merging:
         self.turns = self._turns() if self.is_rolled else {}
 
     def note_shapes(self) -> None:
-        """Note the shapes of what comes into each group and goes out of it."""
+        """Note the shapes of the tensors that come into each group and go out of it."""
         drawn_as = self.drawn_as
         for edge in self.graph.edges:
             if edge.kind != DATA:
@@ -34,10 +34,10 @@ class Merging:
                 self._note_shapes(edge, source, target)
 
     def edges(self) -> list[Edge]:
-        """The merged edges; notes the shapes of what comes into each group, too."""
+        """The merged edges. Also notes the shapes of the tensors that come into each group and go out of it."""
         self.note_shapes()
         found: dict[tuple[Any, ...], Edge] = {}
-        moved: dict[tuple[Any, ...], set[str]] = {}  # the tensors and gradients along each
+        moved: dict[tuple[Any, ...], set[str]] = {}  # the tensors and gradients along each edge
         drawn_as = self.drawn_as
         for edge in self.graph.edges:
             source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
@@ -91,7 +91,7 @@ class Merging:
     # --- turns of loops
 
     def _turns(self) -> dict[str, int]:
-        """In which turn of its group each node was computed."""
+        """The turn of its group in which each node was computed."""
         turns: dict[str, int] = {}
         count: dict[str, int] = {}
         before = None
@@ -118,8 +118,8 @@ class Merging:
         return turns
 
     def _leads_to_another_turn(self, edge: Edge, group: Group | None) -> bool:
-        """Whether an edge inside a group leads from one turn of a loop to another. What a module holds was made before
-        its first turn, and no turn hands it to the next."""
+        """Whether an edge inside a group leads from one turn of a loop to another. A buffer of a module was made before
+        the first turn, and no turn passes it to the next."""
         if group is None or group.kind not in (SCOPE, PLACE) or edge.kind not in (DATA, GRAD):
             return False
         if self.graph.nodes[edge.source].buffer:
@@ -129,12 +129,12 @@ class Merging:
 
 
 def _is_read_by_rollout(source: Group | None, target: Group | None) -> bool:
-    """Whether an edge leads into a box of data: what a rollout read of the network."""
+    """Whether an edge leads into a box of data from outside: a rollout read a tensor of the network."""
     return target is not None and target.kind == DATA_BOX and source is not target
 
 
 def _known_name(tensor: Node) -> str:
-    """The name of a tensor, or the expression that made it; empty where it has only a number."""
+    """The name of a tensor, or the expression that made it; empty if it has only a number."""
     return tensor.name or (tensor.called if tensor.called != f"t{tensor.number}" else "")
 
 

@@ -19,8 +19,8 @@ _SAME: Mapping[str, Snapshot] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Box:
-    """What a closed group shows of its inside. `type` is the class of a module; `parameters` are leaves by their
-    numbers; `takes` and `gives` are the shapes that come in and go out, with the names of results; `cuts` are the
+    """The inside of a closed group, as far as it is shown. `type` is the class of a module; `parameters` are leaves by
+    their numbers; `takes` and `gives` are the shapes that come in and go out, with the names of results; `cuts` are the
     reasons why a gradient stops inside."""
 
     type: str = ""
@@ -31,8 +31,8 @@ class Box:
 
 
 class Apart(NamedTuple):
-    """What of a node is not the same on all ranks (`value`, `.grad`, `shape`, `collectives`, or `node` if some ranks
-    have none): what ranks have, None for nothing, each with these ranks."""
+    """A difference between ranks at a node: `what` differs (`value`, `.grad`, `shape`, `collectives`, or `node` if some
+    ranks lack it), and `held` has each value, None for nothing, with its ranks."""
 
     what: str
     held: tuple[tuple[Snapshot | str | None, tuple[int, ...]], ...]
@@ -42,24 +42,24 @@ class Apart(NamedTuple):
 class Node:
     """A leaf or other tensor (at one version), an op, a grad_fn, or a group that is drawn as one node.
 
-    A tensor is one leaf: its kind is `leaf` at the first version that the graph has, and `tensor` at later ones, and
-    so is that of what an op made without a gradient. `is_leaf` is PyTorch's answer for each.
+    A leaf is one leaf: its kind is `leaf` at the first version that the graph has, and `tensor` at later versions. An
+    op's result that does not require grad has the kind `tensor` too. `is_leaf` is PyTorch's answer for each version.
 
     Ids are `t12` (`t12v1` after a write in place that it shows), `op7` (an event's number), `n5` and `g3`; the same run
-    always gives the same ids. Attributes that do not apply to a kind are None or empty. A group's `count` is
-    the number of its repetitions."""
+    always gives the same ids. Attributes that do not apply to a kind are None or empty. A group's `count` is the number
+    of its repetitions."""
 
     id: str
     kind: str
     number: int
     name: str | None = None
-    called: str = ""  # of a tensor: its name in every view, also if the source gives it none
+    called: str = ""  # a tensor's name in every view, also if the source gives it none
     op: str | None = None
     grad_fn: str | None = None
     is_leaf: bool | None = None
     requires_grad: bool | None = None
-    parameter: bool = False  # of a module or an optimizer
-    buffer: bool = False  # of a module
+    parameter: bool = False  # whether it is a parameter of a module or an optimizer
+    buffer: bool = False  # whether it is a buffer of a module
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     file: str | None = None
@@ -67,11 +67,11 @@ class Node:
     col: int | None = None
     end_col: int | None = None
     scope: str = ""
-    block: str = ""  # of what is in one of several equal blocks that have one scope: the path of its own
-    visit: int = 0  # of an op in a library's module, which has the place of the module's call: which visit
-    in_pass: int = 0  # of an op: the pass in which it ran, as under create_graph
+    block: str = ""  # the path of its own block, if several equal blocks have one scope
+    visit: int = 0  # the visit to a library's module, for an op that has the place of the module's call
+    in_pass: int = 0  # the pass in which an op ran, as under create_graph
     count: int = 1
-    since: int = -1  # of a tensor: the event of its last write in place; -1 before the first
+    since: int = -1  # the event of a tensor's last write in place; -1 before the first
     version: int = 0
     overwritten: bool = False  # a later version of the tensor is in the graph, too
     written_by: str = ""  # the op or function that wrote this version: `add_`, `SGD`
@@ -88,28 +88,28 @@ class Node:
     accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass
     error: str = ""  # the error that was raised at this grad_fn
     finding: str = ""  # what `gradviz check` found here
-    apart: tuple[Apart, ...] = ()  # what is not the same on all ranks, in a graph of several
+    apart: tuple[Apart, ...] = ()  # the differences between ranks, in a graph of several ranks
     value: Snapshot | None = None
-    used: Snapshot | None = None  # what backward computed with, where that is another value
+    used: Snapshot | None = None  # the value that backward computed with, if it differs
     grad: Snapshot | None = None
     added: tuple[Snapshot, Snapshot] | None = (
-        None  # of a leaf: its .grad before the shown pass, and what came
+        None  # a leaf's .grad before the shown pass, and the gradient that was added
     )
-    collectives: str = ""  # of a leaf: what its gradient went through between ranks: `all_reduce · 2 ranks`
+    collectives: str = ""  # the collectives that a leaf's gradient went through: `all_reduce · 2 ranks`
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
     reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate
     becomes: Mapping[str, Snapshot] = field(  # what `value` and `grad` would be if something were different
         default_factory=lambda: _SAME
     )
-    held_apart: int = 0  # of a group: the number of nodes in it that are not the same on all ranks
-    # of a group: the number of nodes of each kind
+    held_apart: int = 0  # the number of nodes in a group that differ between ranks
+    # the number of nodes of each kind in a group
     held: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    box: Box | None = None  # of a module or a place: what it shows of its inside
+    box: Box | None = None  # the inside of a module or a place, as far as it is shown
 
     @property
     def label(self) -> str:
-        """What a view calls the node; never empty."""
+        """The name of the node in a view; never empty."""
         return self.called or self.name or self.id
 
 
@@ -128,11 +128,11 @@ def moved(node: Node, scope: str, block: str) -> Node:
 class Edge:
     """An edge between two nodes, given by their ids. A `grad` edge has the direction of `next_functions`.
 
-    `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected.
-    `gradient` is the number of the tensor that moved along a `grad` edge in the shown pass; 0 if there is
-    none. `count` is the number of edges that were merged into it, in a rolled graph of the tensors or gradients that
-    moved along these; `again` says that it closes a loop. `becomes` is what the
-    gradient would be if something were different."""
+    `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected. `gradient`
+    is the number of the tensor that moved along a `grad` edge in the shown pass; 0 if there is none. `count` is the
+    number of edges that were merged into it; in a rolled graph, the number of tensors or gradients that moved along
+    them. `again` says that it closes a loop. `becomes` is the gradient that would be there if something were
+    different."""
 
     source: str
     target: str
@@ -147,7 +147,7 @@ class Edge:
 
 
 class Scope(NamedTuple):
-    """A module or a custom Function: its class, and how often it was called in what the graph shows."""
+    """A module or a custom Function: its class, and the number of its calls in the shown part."""
 
     type: str
     calls: int
@@ -155,12 +155,12 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True)
 class Graph:
-    """A run, or the part of it that belongs to one pass. `nodes` are by id, in the order of their making.
+    """A run, or the part of it that belongs to one pass. `nodes` are by id, in the order in which they were made.
 
-    `why` says why it is this pass, `title` where the pass began; without a pass, `of` is the tensor of which it shows
-    what leads to it, empty for the whole run. `at` is the event after which the run is shown; `left_out` is the number
-    of ops of the run that are not shown; `rolled` says that each place in the program is one box, however often it ran;
-    `scopes` are by path; `notes` describe what was folded or left out."""
+    `why` is the reason why it shows this pass, and `title` the place where the pass began. Without a pass, `of` is the
+    tensor whose making it shows; it is empty for the whole run. `at` is the event after which the run is shown.
+    `left_out` is the number of ops of the run that are not shown. `rolled` says that each place in the program is one
+    box, however often it ran. `scopes` are by path. `notes` describe what was folded or left out."""
 
     script: str = ""
     pass_number: int | None = None
@@ -177,10 +177,10 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
-    side_by_side: tuple[int, ...] = ()  # the passes, where there are several
+    side_by_side: tuple[int, ...] = ()  # the passes, if there are several
 
     def run(self) -> str:
-        """Which part of the run it is: `pass 2 of 20, with the first NaN`."""
+        """The part of the run that it shows: `pass 2 of 20, with the first NaN`."""
         if self.pass_number is None:
             return f"what leads to {self.of}" if self.of else "the whole run"
         if self.side_by_side:

@@ -1,4 +1,4 @@
-"""The graphs of the ranks of one run as one, with what is not the same on all ranks at each node."""
+"""The graphs of the ranks of one run as one, with the differences between ranks at each node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _Key = tuple[object, ...]
 
 
 def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Graph:
-    """One graph of those of several ranks, of the same pass: the first one's, and the nodes that only others have. A
-    node has the values of the first rank that has it. Compared are the parameters, their gradients (after what ranks do
-    together with them), the shapes, the collectives, errors and findings; not what each rank computes of its own
-    data."""
+    """One graph for the same pass of several ranks: the graph of the first rank, with the nodes that only other ranks
+    have. A node has the values of the first rank that has it. The parameters, their gradients (after collectives), the
+    shapes, the collectives, errors and findings are compared; what each rank computes from its own data is not."""
     (first, joined), *_ = graphs.items()
     keys = {rank: _keys(graph) for rank, graph in graphs.items()}
     ids: dict[_Key, str] = {}  # in the joined graph
@@ -40,8 +39,8 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
 
 
 def _keys(graph: Graph) -> dict[_Key, str]:
-    """The ids of the nodes by what is the same on all ranks: the kind, the name, the place, and the how-many-th of
-    these it is."""
+    """The ids of the nodes by a key that is the same on all ranks: the kind, the name, the place, and the position
+    among nodes that agree in these."""
     seen: Counter[_Key] = Counter()
     found: dict[_Key, str] = {}
     for node in graph.nodes.values():
@@ -52,7 +51,7 @@ def _keys(graph: Graph) -> dict[_Key, str]:
 
 
 def _add(joined: Graph, graph: Graph, ids: Mapping[str, str]) -> None:
-    """Add the nodes of a graph that the joined one lacks, and their edges."""
+    """Add the nodes of a graph that the joined graph lacks, and their edges."""
     for node in graph.nodes.values():
         if ids[node.id] not in joined.nodes:
             pair, maker = ids.get(node.pair, ""), ids.get(node.maker, "")
@@ -67,7 +66,7 @@ def _add(joined: Graph, graph: Graph, ids: Mapping[str, str]) -> None:
 
 
 def _reduced(graph: Graph, query: Query) -> dict[int, Snapshot | None]:
-    """What collectives made of the gradients of a graph's pass, by leaf."""
+    """The gradients of a graph's pass after collectives, by leaf."""
     run = query.trace.find_pass(graph.pass_number) if graph.pass_number is not None else None
     return reduced_gradients(query, run) if run is not None else {}
 
@@ -75,7 +74,7 @@ def _reduced(graph: Graph, query: Query) -> dict[int, Snapshot | None]:
 def _differences(
     nodes: Mapping[int, Node | None], reduced: Mapping[int, Mapping[int, Snapshot | None]]
 ) -> Iterable[Apart]:
-    """What is not the same in a node of several ranks."""
+    """The differences between ranks at a node."""
     there = {rank: node for rank, node in nodes.items() if node is not None}
     if len(there) < len(nodes):
         yield _held("node", {rank: "" if node is not None else None for rank, node in nodes.items()})
@@ -99,14 +98,14 @@ def _shape(node: Node) -> str | None:
 
 
 def _unlike(what: str, values: Mapping[int, _Held]) -> Iterable[Apart]:
-    """What ranks have, if it is not the same on all."""
+    """The values of the ranks, if they are not the same on all."""
     found = _held(what, values)
     if len(found.held) > 1:
         yield found
 
 
 def _held(what: str, values: Mapping[int, _Held]) -> Apart:
-    """What ranks have, each thing with the ranks that have it."""
+    """The values of the ranks, each value with the ranks that have it."""
     held = [*values.values()]
     values_held = [one for one in held if not isinstance(one, str)]
     is_text = len(values_held) < len(held)
@@ -118,7 +117,7 @@ def _held(what: str, values: Mapping[int, _Held]) -> Apart:
 
 
 def _finding(nodes: Mapping[int, Node | None]) -> str:
-    """The finding of the first rank that has one, with its rank unless all have it."""
+    """The finding of the first rank that has one, with the rank unless all ranks have a finding."""
     told = {rank: node.finding for rank, node in nodes.items() if node is not None and node.finding}
     if not told:
         return ""

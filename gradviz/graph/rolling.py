@@ -1,9 +1,9 @@
 """Rolls a graph: each place in the program is one group, however often the program came by.
 
-A module is a group of all its calls, and so is each operation at its place in the source, and all that one pass
-computed for the graph of a later one. A loop becomes a few boxes with edges back to earlier ones. A module without
-parameters that several others use (one dropout behind each layer) makes no loop: it is a group behind each of these
-(bare_calls.py), and so is an operation that a loop over layers runs behind each. Takes linear time."""
+A module is a group of all its calls. Each operation at its place in the source is a group, and so is everything that
+one pass computed for the graph of a later pass. A loop becomes a few boxes with edges back to earlier boxes. A module
+without parameters that several layers use (one dropout behind each layer) makes no loop: it is a group behind each of
+them (bare_calls.py), and so is an operation that a loop over layers runs behind each layer. Takes linear time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Places:
         self.groups: dict[str, Group] = {}
         self.by_key: dict[Hashable, Group] = {}
         self.home: dict[str, str] = {}  # node -> the group it is directly in
-        self.visited: Counter[Hashable] = Counter()  # how often an op ran in a visit, so far
+        self.visited: Counter[Hashable] = Counter()  # the number of times an op has run in a visit so far
         rows = _rows(graph)
         self.calls = Calls(graph)
         boxes, self.rolled_out = data_boxes(graph)
@@ -73,7 +73,8 @@ class _Places:
         return group
 
     def _scope(self, path: str, call: Call | None = None) -> str:
-        """The id of the group of a scope; of one without parameters, that of a `call`. Empty for the top level."""
+        """The id of the group of a scope; for a scope without parameters, of a `call` of it. Empty for the top
+        level."""
         if not path:
             return ""
         outer, _, label = path.rpartition("/")
@@ -90,7 +91,7 @@ class _Places:
         return group.id
 
     def _turn(self, run: list[Node]) -> _Turn:
-        """Operations that ran at one place one after another; asked in the order in which they ran."""
+        """Operations that ran at one place one after another. To be called in the order in which they ran."""
         first, *others = run
         behind = self.calls.behind(first)
         call = self.calls.of(first)
@@ -99,8 +100,9 @@ class _Places:
         return _Turn(run, call, behind)
 
     def _chains(self, turns: list[_Turn]) -> set[Hashable]:
-        """The places whose operations are boxes of their own: they ran each time behind another layer, none of which
-        ran twice, as a `cat` in a loop over layers. One box for all would lead from each layer to each other."""
+        """The places whose operations are boxes of their own: each time they ran behind another layer, and each of
+        these layers ran once, as a `cat` in a loop over layers. One box would lead from each layer to every other
+        layer."""
         behind: dict[Hashable, list[Hashable]] = {}
         for turn in turns:
             if turn.call is None and not turn.run[0].visit:
@@ -114,9 +116,10 @@ class _Places:
         }
 
     def _add_run(self, turn: _Turn, is_apart: bool) -> None:
-        """Put operations that ran at one place one after another into their groups. A library function may run several;
-        each has a group of its own, which the next call of the function shares, unless each call `is_apart`. Inside a
-        library's module, the first `add` of each visit shares a group, the second, and so on."""
+        """Put operations that ran at one place one after another into their groups. A library function may run several
+        operations. Each has a group of its own, which the next call of the function shares, unless each call
+        `is_apart`. Inside a library's module, the first `add` of each visit shares a group, the second `add`, and so
+        on."""
         run, first = turn.run, turn.run[0]
         parent = self._scope(first.scope, turn.call)
         period = _period([node.op or node.name for node in run])
@@ -144,15 +147,15 @@ class _Places:
         self.home.update((node.id, group.id) for node in box.nodes)
 
     def _add_passes(self, rows: list[Node]) -> None:
-        """What a pass computed that recorded a graph of its own, as for a second derivative, is one group."""
+        """Make one group of the operations of a pass that recorded a graph of its own, as for a second derivative."""
         for node in rows:
             group = self._group((RUN, node.in_pass), RUN, f"pass {node.in_pass}", "", "")
             group.count = 1
             self.home[node.id] = group.id
 
     def _place_results(self) -> None:
-        """Results and grad_fns go with their op. A tensor that is a root of the pass stays visible; a leaf that learns
-        is no result of the op that wrote it."""
+        """Put results and grad_fns into the groups of their ops. A tensor that is a root of the pass stays visible; a
+        leaf that learns is no result of the op that wrote it."""
         nodes = self.graph.nodes
         for edge in self.graph.edges:
             result = nodes[edge.target]
@@ -168,8 +171,8 @@ class _Places:
                 self.home[pair] = place
 
     def _place_leaves(self) -> None:
-        """A parameter and what a module made go into it, a constant goes to its only user, an AccumulateGrad with its
-        leaf."""
+        """Put a parameter and a tensor that a module made into the module, a constant to its only user, and an
+        AccumulateGrad to its leaf."""
         modules = {path.replace("/", "."): path for path in self.graph.scopes}
         users: dict[str, set[str]] = {}
         for edge in self.graph.edges:
@@ -193,12 +196,14 @@ class _Places:
                     self.home[node.pair] = self.home[node.id]
                 if node.parameter and node.name:
                     leaves[node.name] = self.home[node.id]
-        for node in self.graph.nodes.values():  # one of a graph that is gone: the leaf has another since
+        # the AccumulateGrad of a graph that is gone: the leaf has a newer one
+        for node in self.graph.nodes.values():
             if node.grad_fn == ACCUMULATE and node.id not in self.home and node.base in leaves:
                 self.home[node.id] = leaves[node.base]
 
     def _scope_of_users(self, path: str, users: set[str]) -> str:
-        """The group of a scope that those who use a leaf are in: of a module without parameters each call has one."""
+        """The group of a scope around the users of a leaf: each call of a module without parameters has its own
+        group."""
         around = {name for user in users if user for name in ancestors(self.groups, user)}
         found = (self.groups[name] for name in sorted(around))
         return next((group.id for group in found if group.kind == SCOPE and group.scope == path), "")
@@ -230,7 +235,7 @@ def _runs(rows: Iterable[Node]) -> Iterable[list[Node]]:
 
 
 def _period(names: list[str | None]) -> int:
-    """The length of the block of which a list is the repetition; that of the list if it is none."""
+    """The length of the block that a list repeats; the length of the list if there is none."""
     count = len(names)
     for period in range(1, count // 2 + 1):
         if count % period == 0 and names[period:] == names[:-period]:

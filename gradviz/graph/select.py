@@ -1,4 +1,4 @@
-"""Selects the part of a run that a graph shows: all of it, or what one pass differentiated."""
+"""The part of a run that a graph shows: all of it, or the part that one pass differentiated."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradviz.query import FIRST, Query, State
 from gradviz.sets import contained
 
 SMALL = 60  # a run with at most this many tensors and ops is shown whole
-MOST_OPS = 25_000  # of a larger run the last ones are shown
+MOST_OPS = 25_000  # of a larger run the last ops are shown
 
 
 @dataclass(slots=True)
 class Part:
-    """OP events, states of tensors, and MUTATED events that are drawn as ops. `beyond`: there is more, too far back."""
+    """OP events, states of tensors, and MUTATED events that are drawn as ops. `beyond`: more of it is too far back."""
 
     ops: set[int] = field(default_factory=set)
     states: set[State] = field(default_factory=set)
@@ -29,7 +29,7 @@ class Part:
 
 
 def horizon(query: Query, at: int) -> int:
-    """The event before which nothing is shown, so that no more than `MOST_OPS` ops up to event `at` are."""
+    """The event before which nothing is shown, so that at most `MOST_OPS` ops up to event `at` are shown."""
     events = query.trace.table(Kind.OP).events
     end = int(np.searchsorted(events, at, "right"))
     return int(events[end - MOST_OPS]) if end > MOST_OPS else 0
@@ -58,7 +58,7 @@ def everything(query: Query, at: int, inner: bool, since: int = 0) -> Part:
 
 
 def _writes_over_a_gradient(query: Query, part: Part, event: int) -> bool:
-    """Whether an op in place, as in `x.grad.zero_()`, writes over a tensor that a pass made, and has no node."""
+    """Whether an op in place without a node, as in `x.grad.zero_()`, writes only over tensors that a pass made."""
     op = query.tensors.op(event)
     written = [tensor for tensor in op.outputs if tensor in op.inputs]
     earlier = [query.tensors.before(tensor, event) for tensor in written]
@@ -81,11 +81,11 @@ def _add_write(query: Query, part: Part, state: State) -> None:
 
 
 def upstream(query: Query, roots: Iterable[int], at: int, since: int = 0) -> Part:
-    """The ops and tensors that the `roots`, tensors as they were before event `at`, were computed from, also across
-    cuts, from event `since` on.
+    """The ops and tensors that the `roots` were computed from, also across cuts, from event `since` on. The roots are
+    tensors as they were before event `at`.
 
-    It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops
-    at what a pass before `at` differentiated."""
+    It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops at ops
+    that a pass before `at` differentiated."""
     earlier = query.trace.passes_ended_before(at)
     part = Part()
     cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1, since)

@@ -1,4 +1,4 @@
-"""Cuts requested parts out of a graph: around a node, between two nodes, or only what requires grad."""
+"""Requested parts of a graph: around a node, between two nodes, or only what requires grad."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SliceError(GradvizError):
 
 
 def find_nodes(graph: Graph, text: str) -> list[str]:
-    """The ids of the nodes that `text` selects: an id, a tensor's name, the name of a `grad_fn` or an op,
-    `FILE:LINE`, or a scope with all that is in it. Raises SliceError with the nearest name if there is none."""
+    """The ids of the nodes that `text` selects: an id, a tensor's name, the name of a `grad_fn` or an op, `FILE:LINE`,
+    or a scope with everything in it. Raises SliceError with the nearest name if there is none."""
     if text in graph.nodes:
         return [text]
     nodes = graph.nodes.values()

@@ -1,4 +1,4 @@
-"""What is recorded between two commits, and numbers for what repeats."""
+"""The recording between two commits, and numbers for things that repeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradviz.events.handles import Later, Reader
 
 
 class Interned:
-    """Numbers for things that repeat, counted from `first`, and the list of those not yet written."""
+    """Numbers for things that repeat, counted from `first`, and the list of things not yet written."""
 
     def __init__(self, first: int = 0) -> None:
         self.known: dict[Any, int] = {}
@@ -27,26 +27,26 @@ class Interned:
         return number
 
     def forget(self, numbers: set[int]) -> None:
-        """Give these numbers to nothing any more: what had one gets another."""
+        """Forget these numbers: the things that had them get new numbers."""
         self.known = {thing: number for thing, number in self.known.items() if number not in numbers}
 
     def take_new(self) -> list[tuple[int, Any]]:
-        """What got a number since the last call."""
+        """The numbers and things that are new since the last call."""
         return [self.new.popleft() for _ in range(len(self.new))]
 
 
 class Renumbered:
-    """The file's numbers of what the source numbers in ascending order. Both mostly grow together, so only where the
-    distance between them changes is kept: a run has millions of passes."""
+    """The file's numbers of things that the source numbers in ascending order. Both mostly grow together, so it keeps
+    only the places where the distance between them changes: a run has millions of passes."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []  # the source's numbers from which on a distance holds
         self.distances: list[int] = []
         self.last = 0
-        self.late: dict[int, int] = {}  # what another thread told after a larger number
+        self.late: dict[int, int] = {}  # numbers that another thread added after a larger number
 
     def add(self, number: int, own: int) -> None:
-        """The source's `number` is `own` in the file."""
+        """Enter `own` as the file's number of the source's `number`."""
         if number < self.last:
             self.late[number] = own
             return
@@ -67,7 +67,7 @@ class Renumbered:
 
 
 class Batch:
-    """What was recorded between two commits."""
+    """The recording between two commits."""
 
     __slots__ = ("bytes", "first", "links", "payload", "rows", "states", "waiting")
 

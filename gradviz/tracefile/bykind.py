@@ -1,4 +1,4 @@
-"""The events of a batch or chunk by their kinds, sorted once for all who ask."""
+"""The events of a batch or chunk by their kinds, sorted once."""
 
 from __future__ import annotations
 

@@ -487,3 +487,35 @@ def test_a_pass_with_a_network_under_no_grad_is_not_chosen_for_it(traced: Traced
     with traced(run) as trace:
         graph = build(trace)
     assert (graph.pass_number, graph.why) == (3, "with the first cut")
+
+
+class Adding(torch.nn.Module):
+    """Adds to what it begins with, and to what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(2, 3)
+        return (total + self.layer(x)) * shared
+
+
+class Sharing(torch.nn.Module):
+    """Makes what two modules read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Adding(), Adding()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.full((2, 3), 2.0)
+        return self.two(self.one(x, scale), scale)
+
+
+def test_what_only_a_module_reads_that_made_it_is_in_its_box(traced: Traced) -> None:
+    with traced(lambda: Sharing()(torch.ones(2, 3)).sum().backward()) as trace:
+        graph = folded(build(trace), depth=1)
+    names = [node.name for node in graph.nodes.values()]
+    assert {"one", "two", "scale"} <= set(names)
+    assert "total" not in names

@@ -185,7 +185,7 @@ class _Places:
             module = modules.get((node.name or "").rpartition(".")[0], "") if node.parameter else ""
             if module:
                 self.home[node.id] = self._scope(module)
-            elif node.scope and (node.parameter or not (node.name or node.requires_grad)):
+            elif node.scope and (node.parameter or (not node.requires_grad and self._is_inside(node, used))):
                 self.home[node.id] = self._scope_of_users(node.scope, used) or self._scope(node.scope)
             elif node.shape == () and not node.name and not node.requires_grad and len(used) == 1:
                 self.home[node.id] = next(iter(used))
@@ -200,6 +200,11 @@ class _Places:
         for node in self.graph.nodes.values():
             if node.grad_fn == ACCUMULATE and node.id not in self.home and node.base in leaves:
                 self.home[node.id] = leaves[node.base]
+
+    def _is_inside(self, node: Node, users: set[str]) -> bool:
+        """Whether what a module made is no concern of others: it has no name, or all that read it are in the module."""
+        inside = bool(users) and all(self._scope_of_users(node.scope, {user}) for user in users)
+        return inside or not node.name
 
     def _scope_of_users(self, path: str, users: set[str]) -> str:
         """The group of a scope around the users of a leaf: each call of a module without parameters has its own

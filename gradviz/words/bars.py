@@ -22,7 +22,7 @@ def bars(trend: Trend, width: int) -> str:
 
 
 def bars_of(norms: Sequence[float], width: int) -> str:
-    """The same of any norms, in their order."""
+    """Bars of any norms, in their order."""
     count = min(width, len(norms))
     if count < 1:
         return ""

@@ -12,9 +12,9 @@ from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import SHOWN, brief, compact, scalar
 from gradviz.words.words import MOST_LISTED, Words
 
-_SAID_OF_SHAPES = ("spread", "transposed", "summed")  # what a formula says behind its comma
-_FEW = 3  # of several outputs are named
-_LONGEST = 24  # characters of a formula that is quoted in a sentence
+_SAID_OF_SHAPES = ("spread", "transposed", "summed")  # the words that may follow the comma in a formula
+_FEW = 3  # the most outputs that are named
+_LONGEST = 24  # characters of a formula that a sentence quotes
 
 
 def formula_of(words: Words, step: ChainStep) -> str:
@@ -35,7 +35,7 @@ def _named(words: Words, step: ChainStep) -> tuple[str, str]:
 
 
 def partial(words: Words, step: ChainStep) -> str:
-    """What a node computes along an edge: a partial derivative, or a VJP."""
+    """The name of what a node computes along an edge: a partial derivative, or a VJP."""
     name = _named(words, step)[0]
     if step.is_whole:
         told = words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
@@ -47,7 +47,8 @@ def partial(words: Words, step: ChainStep) -> str:
 
 
 def _outputs(words: Words, step: ChainStep) -> str:
-    """What is differentiated at a node that has no output of a name: one that the program does not see, or several."""
+    """The name for the differentiated output of a node without one named output: the program does not see it, or
+    there are several."""
     made = step.made
     if not any(made.outputs):
         return words.say("the output of {node}", node=words.node_name(made.node))
@@ -56,8 +57,8 @@ def _outputs(words: Words, step: ChainStep) -> str:
 
 
 def which(words: Words, step: ChainStep) -> str:
-    """Which of the edges to the same tensor it is: ` (2 of 2)` for the second factor of x * x; empty if it is the only
-    one."""
+    """The position of an edge among those to the same tensor: ` (2 of 2)` for the second factor of x * x; empty if it
+    is the only edge."""
     position, count = step.place
     return words.say(" ({position} of {count})", position=position, count=count) if count > 1 else ""
 
@@ -69,7 +70,7 @@ def contributes(step: ChainStep, moment: Moment) -> bool:
 
 
 def downstream(words: Words, step: ChainStep, moment: Moment) -> str:
-    """What the gradient along an edge is: the derivative `∂z/∂x`, or one of several contributions to it."""
+    """The name of the gradient along an edge: the derivative `∂z/∂x`, or one of several contributions to it."""
     node = step.made.edges[step.position].node
     name = words.derivative(step.tensor, moment, before=step.overwritten, node=node)
     if not contributes(step, moment):
@@ -92,7 +93,7 @@ def so_far(words: Words, moment: Moment, node: int, nr: int = 0) -> str:
 
 
 def addition(words: Words, moment: Moment, arrivals: Sequence[Delivery]) -> str:
-    """Gradients as terms: `1 + 0.6`; of many only the first."""
+    """Gradients as terms: `1 + 0.6`; if there are many, only the first ones."""
     told = " + ".join(compact(moment.value(one.gradient)) for one in arrivals[:MOST_LISTED])
     if more := len(arrivals[MOST_LISTED:]):
         told += " + " + words.say("{count} more", count=f"{more:,}")
@@ -109,14 +110,14 @@ def local(words: Words, step: ChainStep) -> str:
 
 
 def _said(words: Words, formula: str) -> str:
-    """A formula with what it says behind a comma in the language of the session: `1, spread`."""
+    """A formula whose words behind a comma are in the language of the session: `1, spread`."""
     first, *more = formula.split(", ")
     return ", ".join([first, *(words.say(part) if part in _SAID_OF_SHAPES else part for part in more)])
 
 
 def whole_op(words: Words, step: ChainStep) -> str:
     """The derivative of an op that made several nodes, at the node that leads to its input: cross_entropy is a
-    log_softmax and an nll_loss; empty if the op made one."""
+    log_softmax and an nll_loss; empty if the op made one node."""
     query, op = words.query, words.query.tensors.op(step.made.op) if step.made.op >= 0 else None
     nodes = query.nodes.of_op(op.index) if op is not None else []
     if op is None or len(nodes) < 2 or step.tensor not in op.inputs or len(op.outputs) != 1:
@@ -129,8 +130,8 @@ def whole_op(words: Words, step: ChainStep) -> str:
 
 
 def summed(words: Words, step: ChainStep) -> str:
-    """The sum over what broadcasting repeated, with its numbers if they are known: `[[1, 0], [0, 1]] summed over dim 0
-    = [1, 1]`; empty if nothing was repeated."""
+    """The sum over broadcast dimensions, with its numbers if they are known: `[[1, 0], [0, 1]] summed over dim 0 =
+    [1, 1]`; empty if nothing was broadcast."""
     if not step.summed:
         return ""
     if step.downstream is None or step.product is None:
@@ -141,14 +142,15 @@ def summed(words: Words, step: ChainStep) -> str:
 
 
 def over(words: Words, step: ChainStep) -> str:
-    """The dimensions that a step sums over: `summed over dim 0`; empty if it does not."""
+    """The dimensions that a step sums over: `summed over dim 0`; empty if there are none."""
     dims = words.listed(map(str, step.summed))
     told = {0: "", 1: "summed over dim {dims}"}.get(len(step.summed), "summed over dims {dims}")
     return words.say(told, dims=dims)
 
 
 def product(words: Words, step: ChainStep) -> str:
-    """Upstream × local, in numbers for scalars, else as a formula, with the sum; empty if it is unknown or long."""
+    """Upstream × local, in numbers for scalars, otherwise as a formula, with the sum; empty if it is unknown or
+    long."""
     told = _in_numbers(step) or _said(words, _as_formula(words, step))
     return ", ".join((told, over(words, step))) if told and step.summed else told
 
@@ -175,8 +177,8 @@ def _as_formula(words: Words, step: ChainStep) -> str:
 
 
 def multiplied(words: Words, step: ChainStep) -> str:
-    """The gradient before the sum, and what it is the product of: `[[2], [4]] = [[1], [2]] × 2`; empty if the numbers
-    are not known."""
+    """The gradient before the sum, as a product: `[[2], [4]] = [[1], [2]] × 2`; empty if the numbers are not
+    known."""
     formula, up = formula_of(words, step), step.upstream
     number = formula if is_number(formula) else numbers_of(step.local)
     given = step.product if step.summed else step.downstream

@@ -54,7 +54,7 @@ _MANY = 1000  # accumulations
 
 
 def why(stop: Stop) -> list[str]:
-    """What the chain rule means at an event, as lines of text."""
+    """The chain rule at an event, as lines of text."""
     if isinstance(stop.event, PassEnded) and ended_by_error(stop):
         return why(stop.other(stop.k - 1))
     nothing = stop.say("{sentence}: no derivative is involved", sentence=sentence(stop))
@@ -62,7 +62,7 @@ def why(stop: Stop) -> list[str]:
 
 
 def why_if_any(stop: Stop) -> list[str]:
-    """The same; empty where there is nothing to explain."""
+    """The chain rule at an event; empty if there is nothing to explain."""
     lines = _explained(stop)
     return [*lines, *_bad(stop)] if lines else []
 
@@ -194,7 +194,7 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
 
 
 def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
-    """Which leaves have no gradient after the pass, and why."""
+    """The leaves without a gradient after the pass, with the reasons."""
     yield sentence(stop)
     told = without_grad_told(stop) or [stop.say("each leaf that requires grad has a gradient")]
     odd = [leaf for leaf in stop.moment.newest_leaves if has_odd(stop.moment.value(stop.moment.grad(leaf)))]
@@ -205,7 +205,7 @@ def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
 
 
 def _cleared(stop: Stop, event: GradAssigned | GradsCleared) -> Iterator[str]:
-    """A gradient that goes although its leaf was never updated by it."""
+    """A cleared gradient whose leaf was never updated by it."""
     leaves = (event.tensor,) if isinstance(event, GradAssigned) else event.tensors
     told = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
     if told:
@@ -214,7 +214,7 @@ def _cleared(stop: Stop, event: GradAssigned | GradsCleared) -> Iterator[str]:
 
 
 def _never_updated(stop: Stop, leaf: int) -> str:
-    """That a leaf has not changed since it was made, if gradients have come to it; else empty."""
+    """A line if a leaf has not changed since it was made although it received gradients; otherwise empty."""
     born = stop.trace.born(leaf)
     changed = value_changes(stop.query, leaf)
     came = len(accumulations(stop.query, leaf, stop.k, _MANY))
@@ -268,7 +268,7 @@ def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
 
 
 def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
-    """What a node will do in backward, and which tensors it saves for that."""
+    """The derivatives that a node will compute in backward, and the tensors that it saves for them."""
     say = stop.say
     for i, edge in enumerate(made.edges[:MOST_LISTED]):
         if edge.node:
@@ -280,7 +280,7 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
         elif edge.tensor:
             name = stop.called(edge.tensor)
             yield say("  {name}: it gets no gradient, because it does not require grad", name=name)
-    if more := len(made.edges[MOST_LISTED:]):  # of `stack` there may be thousands
+    if more := len(made.edges[MOST_LISTED:]):  # a `stack` may have thousands
         yield say("  … and {count} more", count=f"{more:,}")
     yield say("  backward will multiply the upstream gradient by this")
     if saved := saved_by(stop, made):

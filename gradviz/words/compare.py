@@ -83,7 +83,7 @@ def _column(text: str, width: int) -> str:
 
 
 def _law(stop: Stop, modes: Modes, sweep: Sweep, pairs: list[Pair]) -> list[str]:
-    """Shows in numbers that both modes give the same derivative."""
+    """The tangent × gradient sums that show in numbers that both modes give the same derivative."""
     lines = [
         stop.say("tangents go down the table, from the inputs; gradients go up, from the output;"),
         stop.say("the sum of tangent × gradient over the inputs equals tangent × gradient of the output:"),
@@ -106,8 +106,8 @@ def _tensors_at(stop: Stop) -> set[int]:
 
 
 def beside(stop: Stop) -> tuple[str, str] | None:
-    """At a tangent, the gradient of the same place in reverse mode; at a gradient, the tangent of the same
-    place. Returns the name of the mode and a text, or None if the trace does not have both."""
+    """At a tangent, the gradient of the same place in reverse mode; at a gradient, the tangent of the same place.
+    Returns the name of the mode and a text, or None if the trace does not have both modes."""
     here = _tensors_at(stop)
     if not here or not stop.words.has_tangents:
         return None

@@ -1,4 +1,4 @@
-"""What gradients there would have been with a cure, in one line."""
+"""One line about the gradients that there would have been with a cure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from gradviz.events.values import stats_of
 from gradviz.words.numbers import listed, number
 
-_MOST = 3  # gradients that are named
+_MOST = 3  # the most gradients that are named
 
 
 def without(typed: str, line: int) -> str:
@@ -25,8 +25,8 @@ def in_place_of(tensor: str, typed: str, line: int) -> str:
 def cured_gradients(
     cure: str, in_pass: str, gained: Sequence[tuple[str, np.ndarray | None, np.ndarray]]
 ) -> str:
-    """`without .detach() on line 6: w1.grad rms 0.031 instead of none`; `cure` is one of the phrases above, `gained`
-    has the name of each leaf and its gradient before and after, and `in_pass` words for the pass, or none."""
+    """`without .detach() on line 6: w1.grad rms 0.031 instead of none`. `cure` is one of the phrases above, `gained`
+    has the name of each leaf and its gradient before and after, and `in_pass` names the pass, or is empty."""
     names = [
         f"{name}.grad {_size(after)} instead of {_size(before)}" for name, before, after in gained[:_MOST]
     ]

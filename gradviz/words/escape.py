@@ -11,11 +11,11 @@ from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, invisible, direction-changing characters
 _PATH = re.compile(r"[\w\[\]]+(\.[\w\[\]]+)+")
-_MOST = 10_000  # characters of one text that a person is shown
+_MOST = 10_000  # characters of one text that is shown to a person
 
 
 class _Escapes(dict[int, str]):
-    """What `str.translate` puts for each character: the character itself, or its escape."""
+    """The replacement of each character for `str.translate`: the character itself, or its escape."""
 
     def __init__(self, escape: Callable[[str], str]) -> None:
         self.escape = escape
@@ -31,21 +31,21 @@ _for_json = _Escapes(lambda character: json.dumps(character)[1:-1])
 
 
 def clean(text: str) -> str:
-    """Text as one line for a terminal; control and invisible characters are escaped. Of a very long one the first
-    10,000 characters."""
+    """Text as one line for a terminal; control and invisible characters are escaped. Very long text is cut to 10,000
+    characters."""
     text = shortened(text, _MOST)
     return text if text.isprintable() else text.translate(_for_terminal)
 
 
 def json_text(data: Any, indent: int = 2) -> str:
-    """Data as JSON for people and programs, in which control and invisible characters are escaped. Raises ValueError
-    for a number that JSON has not."""
+    """Data as JSON for people and programs, with control and invisible characters escaped. Raises ValueError for NaN
+    and infinity."""
     text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
     return "\n".join(line if line.isprintable() else line.translate(_for_json) for line in text.split("\n"))
 
 
 def json_number(value: Any) -> Any:
-    """A value, or those of nested lists, as JSON has it, which knows no NaN and no infinity: `"nan"`, `"inf"`."""
+    """A value, or nested lists of values, as JSON; NaN and infinity become texts: `"nan"`, `"inf"`."""
     if isinstance(value, list):
         return [json_number(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -62,14 +62,14 @@ def shortened(text: str, width: int) -> str:
 
 
 def shortened_left(text: str, width: int) -> str:
-    """Text of at most `width` characters; if it was cut, it begins with an ellipsis: the end of a long name tells it
-    from others."""
+    """Text of at most `width` characters; if it was cut, it begins with an ellipsis: the end of a long name
+    distinguishes it."""
     return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 0) :]
 
 
 def plain_name(name: str, limit: int) -> str:
-    """A name as a short line, as `plain`: of a long path, as `encoder.layers.0.weight`, its end, which tells it from
-    others, and of anything else its beginning."""
+    """A name as a short line, as `plain`. A long path, such as `encoder.layers.0.weight`, is cut at its beginning,
+    since its end distinguishes it; any other name is cut at its end."""
     return clean(shortened_left(name, limit)) if _PATH.fullmatch(name) else plain(name, limit)
 
 

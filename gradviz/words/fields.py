@@ -8,7 +8,7 @@ from typing import Any
 from gradviz.events.field_types import Rule
 from gradviz.words.escape import clean
 
-_HEAD = ("index", "thread", "site")  # told elsewhere
+_HEAD = ("index", "thread", "site")  # shown elsewhere
 
 
 def fields_told(event: Any) -> Iterator[tuple[str, str]]:

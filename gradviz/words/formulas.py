@@ -13,7 +13,7 @@ from gradviz.query.chain_step import stated
 from gradviz.words.escape import clean, shortened_left
 from gradviz.words.numbers import SHOWN, nested
 
-_LONGEST = 40  # of a longer name the end is put into formulas
+_LONGEST = 40  # a longer name is cut at its beginning in formulas
 _ALONE = re.compile(r"[\w.]+(\([^()]*\))?")  # a name or a call needs no brackets
 
 

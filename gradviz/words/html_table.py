@@ -1,4 +1,4 @@
-"""Tables for notebooks: HTML that needs no style sheet, and is harmless whatever the texts say."""
+"""Tables for notebooks: HTML that needs no style sheet and is safe for any texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CELL = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-s
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]], above: str = "", below: str = "") -> str:
-    """A table as HTML, with a line of text above and one below it. A cell may have several lines."""
+    """A table as HTML, with a line of text above and a line below. A cell may have several lines."""
     head = "".join(f'<th style="{_CELL}">{_text(text)}</th>' for text in heads)
     body = "".join(
         f"<tr>{''.join(f'<td style={chr(34)}{_CELL}{chr(34)}>{_text(text)}</td>' for text in row)}</tr>"

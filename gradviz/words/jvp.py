@@ -15,8 +15,8 @@ from gradviz.words.stop import Stop
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One input that has a tangent: its name, its value, and its local derivative as a formula and, if known,
-    as a number."""
+    """An input that has a tangent: its name, its value, and its local derivative as a formula and, if known, as a
+    number."""
 
     tensor: int
     name: str
@@ -64,7 +64,7 @@ def pushed_through(stop: Stop, event: TangentPushed) -> OpRan | None:
 
 
 def _known(moment: Moment, op: OpRan, formula: str, called: list[str]) -> str:
-    """The value of a formula that is a number, or that is the name of an input; else empty."""
+    """The value of a formula that is a number, or the name of an input; otherwise empty."""
     if is_number(formula):
         return formula.replace("−", "-")
     for tensor, name in zip(op.inputs, called, strict=True):

@@ -1,5 +1,5 @@
-"""What is said in another language than English: by the English texts, with the same `{parts}`, in a file for each
-language (`ko.toml`)."""
+"""Translations of the texts on screens: one file for each language (`ko.toml`), by the English texts, with the same
+`{parts}`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LANGUAGES = ("en", "ko")
 
 @cache
 def texts(language: str) -> Mapping[str, str]:
-    """The texts of a language, by the English ones; of English none."""
+    """The texts of a language, by the English texts; empty for English."""
     if language == "en":
         return {}
-    import tomllib  # here, since commands that speak English need neither
+    import tomllib  # here, since commands in English need neither this nor the file
     from importlib.resources import files
 
     return tomllib.loads(files("gradviz.words").joinpath(f"{language}.toml").read_text(encoding="utf-8"))

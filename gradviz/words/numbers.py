@@ -10,9 +10,9 @@ import numpy as np
 from gradviz.tracefile import Snapshot
 
 SHOWN = 6  # tensors with up to this many elements are written in full
-BRIEF = 4  # the same within a sentence
+BRIEF = 4  # the same limit within a sentence
 _COMPACT = 30  # characters
-_KNOWN = 4096  # snapshots whose texts are kept: one event after another speaks of the same
+_KNOWN = 4096  # the most snapshots whose texts are cached: successive events show the same ones
 
 
 def number(value: object, digits: int = 6) -> str:
@@ -40,7 +40,7 @@ def scalar(snapshot: Snapshot | None) -> float | None:
 
 @lru_cache(maxsize=_KNOWN)
 def value(snapshot: Snapshot | None) -> str:
-    """A tensor in one line: its elements if there are few, else shape and statistics."""
+    """A tensor in one line: its elements if there are few, otherwise shape and statistics."""
     if snapshot is None:
         return "?"
     array = snapshot.array
@@ -55,7 +55,7 @@ def value(snapshot: Snapshot | None) -> str:
 
 @lru_cache(maxsize=_KNOWN)
 def brief(snapshot: Snapshot | None) -> str:
-    """A tensor in a few words, for a sentence: its elements if there are very few, else shape and rms."""
+    """A tensor in a few words, for a sentence: its elements if there are very few, otherwise shape and rms."""
     if snapshot is None:
         return "?"
     if snapshot.stats is None:
@@ -70,7 +70,7 @@ def brief(snapshot: Snapshot | None) -> str:
 
 
 def value_label(snapshot: Snapshot) -> str:
-    """A tensor in a picture, next to its shape: its elements if there are few, else rms and counts of NaN and
+    """A tensor in a picture, next to its shape: its elements if there are few, otherwise rms and counts of NaN and
     inf."""
     array = snapshot.array
     if array is not None and array.size <= SHOWN:
@@ -84,7 +84,7 @@ def value_label(snapshot: Snapshot) -> str:
 
 
 def _of_part(snapshot: Snapshot) -> str:
-    """That the statistics are those of the elements on one rank; empty where they are of all."""
+    """A note that the statistics are those of the elements on one rank; empty if they are of all elements."""
     part = snapshot.part
     return "" if part is None else f" in the {part[0]:,} of {part[1]:,} elements here"
 
@@ -96,7 +96,7 @@ def has_odd(snapshot: Snapshot | None) -> bool:
 
 
 def compact(snapshot: Snapshot | None) -> str:
-    """A tensor as in `value` if that is short, else as in `brief`."""
+    """A tensor as in `value` if that is short, otherwise as in `brief`."""
     full = value(snapshot)
     return full if len(full) <= _COMPACT else brief(snapshot)
 
@@ -115,13 +115,14 @@ def nested(array: np.ndarray, digits: int = 0) -> str:
 
 
 def listed(parts: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`; nothing for none."""
+    """`a`, `a and b`, `a, b and c`; empty if there are no parts."""
     *head, last = [*parts] or [""]
     return f"{', '.join(head)} and {last}" if head else last
 
 
 def of_passes(passes: int, detailed: int, shapes: int) -> str:
-    """What is said behind a number of passes: how many of them have their nodes, and how many structures these have."""
+    """The text after a number of passes: how many were recorded in detail, and the number of their different
+    structures."""
     told = f", {detailed:,} of them in detail" if detailed < passes else ""
     if detailed < 2:
         return told
@@ -149,7 +150,7 @@ def flops(count: float) -> str:
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """A quantity in the largest of these units that it has one of, else in the smallest."""
+    """A quantity in the largest unit in which it is at least 1, otherwise in the smallest unit."""
     factor, unit = next(((factor, unit) for factor, unit in units if value >= factor), units[-1])
     scaled = value / factor
     return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"

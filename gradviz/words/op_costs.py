@@ -1,4 +1,4 @@
-"""What the ops of a run cost, in a sentence."""
+"""The costs of the ops of a run, in a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradviz.words.numbers import duration, flops, plural, size
 
 
 def profile_line(query: Query) -> str:
-    """What the ops of a run cost, in a line; empty where nothing was measured."""
+    """The costs of the ops of a run, in a line; empty if nothing was measured."""
     return total_of(query.of(profile).total) if is_profiled(query) else ""
 
 

@@ -1,4 +1,4 @@
-"""What sentences are made of, the same in every language: calls, changes, and the chain rule in numbers."""
+"""The parts of sentences, the same in every language: calls, changes, and the chain rule in numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gradviz.words.chain import product
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
-LONGEST = 40  # of a longer expression parts are left out, as in a name
+LONGEST = 40  # parts of a longer expression are left out, as in a name
 
 
 def call_of(stop: Stop, op: OpRan) -> str:
-    """An op as it is written in the source, else as a call."""
+    """An op as it is written in the source, otherwise as a call."""
     text = stop.words.expression(op.site, LONGEST)
     is_item = bool(stop.written) and text.endswith("]")  # from `x[0] = y`, the site covers only `x[0]`
     if text and not is_item and op.site in stop.query.places.of_one_op and not stop.query.labels.row_of(op):
@@ -51,7 +51,7 @@ def grad_before(stop: Stop, tensor: int) -> str:
 
 
 def received(stop: Stop, event: Received) -> list[tuple[int, int]]:
-    """The gradients that a node receives, each with the output that it is for, 0 where that is not known."""
+    """The gradients that a node receives, each with its output; 0 for an unknown output."""
     outputs = [*stop.node_tensors, *[0] * len(event.gradients)]
     return [
         (gradient, output) for gradient, output in zip(event.gradients, outputs, strict=False) if gradient
@@ -59,7 +59,7 @@ def received(stop: Stop, event: Received) -> list[tuple[int, int]]:
 
 
 def tensor_of_edge(stop: Stop, i: int) -> int:
-    """The tensor whose gradient edge i of the node of a stop carries, 0 if it is not known."""
+    """The tensor whose gradient edge i of the node of a stop carries; 0 if it is not known."""
     made = stop.node_made
     return made.edges[i].tensor if made is not None and i < len(made.edges) else 0
 
@@ -78,7 +78,7 @@ def steps_at(stop: Stop, made: NodeMade) -> Iterator[ChainStep]:
 
 
 def _step(stop: Stop, made: NodeMade, i: int) -> ChainStep:
-    """The step along edge i of the node of a stop; the sentence and the rows of a stop all speak of it."""
+    """The step along edge i of the node of a stop; cached for the sentence and the rows of the stop."""
     if i not in stop.steps:
         produced = stop.event if isinstance(stop.event, Produced) else None
         stop.steps[i] = chain_step(stop.query, made, i, stop.moment.received(made.node), produced)
@@ -104,7 +104,7 @@ def first_sentence(message: str) -> str:
 
 
 def chain_rule(stop: Stop, event: Produced, i: int) -> str:
-    """The chain rule at edge i, in numbers or else as a formula. Empty if it is unknown or long."""
+    """The chain rule at edge i, in numbers or otherwise as a formula. Empty if it is unknown or long."""
     made = stop.node_made
     if made is None or i >= len(made.edges):
         return ""
@@ -112,7 +112,7 @@ def chain_rule(stop: Stop, event: Produced, i: int) -> str:
 
 
 def flags_of(event: PassBegan, words: str) -> str:
-    """Words for a pass that keeps its graph, and the argument that asked for it; else empty."""
+    """Words for a pass that keeps its graph, and the argument that requested it; otherwise empty."""
     if event.create_graph:
         return f"{words} (create_graph)"
     return f"{words} (retain_graph)" if event.retain_graph else ""

@@ -1,4 +1,4 @@
-"""Ranks by their numbers, and what they have, in a few words."""
+"""Ranks by their numbers, and the values of ranks, in a few words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import brief, listed
 
-_MOST_SPANS = 8  # ranks in a row, that are named
+_MOST_SPANS = 8  # the most runs of consecutive ranks that are named
 
 
 def called_ranks(ranks: Sequence[int]) -> str:
@@ -19,7 +19,7 @@ def called_ranks(ranks: Sequence[int]) -> str:
 
 
 def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of each three or more ranks in a row; others by themselves."""
+    """The first and last of three or more consecutive ranks; any other rank by itself."""
     rows: list[list[int]] = []
     for rank in sorted(ranks):
         if rows and rank == rows[-1][-1] + 1:
@@ -34,7 +34,7 @@ def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def told_apart(values: Sequence[Snapshot | None]) -> list[str]:
-    """Values in a few words, with more digits where different ones would read the same."""
+    """Values in a few words, with more digits where different values would look the same."""
     texts = ["None" if value is None else brief(value) for value in values]
     kinds: dict[str, set[str]] = {}
     for text, value in zip(texts, values, strict=True):

@@ -57,7 +57,7 @@ def rows(stop: Stop) -> list[Row]:
 
 
 def rows_of_event(stop: Stop) -> list[Row]:
-    """The rows of a stop without those of gradients that wait."""
+    """The rows of a stop, without the rows of gradients that wait."""
     build = ROWS.get(type(stop.event))
     told = [*(build(stop, stop.event) if build is not None else ())]
     other = beside(stop)
@@ -95,7 +95,7 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
 
 
 def origin(stop: Stop, node: int, nr: int) -> str:
-    """The nodes that gave a node its gradient for an output, and the parts of the sum if there are several."""
+    """The nodes that gave a node its gradient for an output, and the terms of the sum if there are several."""
     meeting, received = stop.moment.meeting(node, nr), stop.moment.received(node)
     arrivals = meeting.arrivals
     first = (stop.trace.event(delivery.event) for delivery in arrivals[:MOST_LISTED])
@@ -125,7 +125,7 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
 
 
 def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
-    """The local derivative of each edge that carries a gradient, and the sum over what was broadcast."""
+    """The local derivative of each edge that carries a gradient, and the sum over broadcast dimensions."""
     for step in islice(steps_at(stop, made), MOST_LISTED):
         for told in filter(None, (local(stop.words, step), whole_op(stop.words, step))):
             yield Row("local", told, "yellow")
@@ -135,7 +135,7 @@ def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
 
 
 def _more(label: str, stop: Stop, made: NodeMade) -> Iterator[Row]:
-    """How many edges of a node lead on that have no row of their own: `stack` may have thousands."""
+    """The number of edges of a node that have no row of their own: `stack` may have thousands."""
     more = sum(bool(edge.node) for edge in made.edges) - MOST_LISTED
     if more > 0:
         yield Row(label, stop.say("… and {count} more", count=f"{more:,}"), "dim")
@@ -156,7 +156,8 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
 
 
 def added(stop: Stop, event: Accumulated) -> str:
-    """The gradients whose sum came to a leaf: `1 + 0.6 = 1.6`; empty if it is one, or if a hook changed the sum."""
+    """The gradients whose sum arrived at a leaf: `1 + 0.6 = 1.6`; empty if there is only one, or if a hook changed
+    the sum."""
     meeting = stop.moment.meeting(event.node)
     if len(meeting.arrivals) < 2 or not meeting.adds_up_to(
         (stop.before or stop.moment).value(event.gradient)

@@ -66,7 +66,7 @@ from gradviz.words.words import MOST_LISTED
 
 
 def sentence(stop: Stop) -> str:
-    """What happens at a stop, in one sentence."""
+    """The sentence about the event of a stop."""
     return SENTENCES[type(stop.event)](stop, stop.event)
 
 
@@ -108,7 +108,7 @@ def _op_ran(stop: Stop, event: OpRan) -> str:
     return inside + say("{call} made {outputs} ({how})", call=call, outputs=outputs, how=how)
 
 
-# Why an op made no node; shown in brackets after the op.
+# The reason why an op made no node; shown in brackets after the op.
 NO_NODE = {
     Reason.NOTHING_REQUIRES_GRAD: "no node: no input requires grad",
     Reason.GRAD_MODE_OFF: "no node: grad mode is off",
@@ -142,7 +142,7 @@ def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
 def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
     was = grad_before(stop, event.tensor)
     now = stop.brief(event.grad) if event.grad else "None"
-    if not event.site:  # the program did not do it now
+    if not event.site:  # the value is from before the recording
         return stop.say(
             "{name}.grad is {now}, from before the recording", name=stop.called(event.tensor), now=now
         )
@@ -320,7 +320,7 @@ def _sum(stop: Stop, event: Received) -> str:
     return stop.say(": {sum}", sum=" + ".join(values))
 
 
-_MOST_PARTS = 100  # of what a node gives, that are said
+_MOST_PARTS = 100  # the most parts of a node's results in a sentence
 
 
 def _produced(stop: Stop, event: Produced) -> str:

@@ -46,7 +46,8 @@ class Stop:
         self.k = k
         self.moment: Moment = self.query.at(k)
         event = self.trace.event(k)
-        self.steps: dict[int, ChainStep] = {}  # of the chain rule, by the edge of the node of this event
+        # steps of the chain rule, by the edge of the node of this event
+        self.steps: dict[int, ChainStep] = {}
         self.event: Event = self.query.passes.with_tensors(event) if isinstance(event, PassBegan) else event
 
     @cached_property
@@ -90,7 +91,7 @@ class Stop:
         return value(self.moment.value(tensor))
 
     def compact(self, tensor: int) -> str:
-        """A tensor's value now: in full if that is short, else in a few words."""
+        """A tensor's value now: in full if that is short, otherwise in a few words."""
         return compact(self.moment.value(tensor))
 
     def brief(self, tensor: int) -> str:
@@ -143,7 +144,7 @@ class Stop:
 
     @cached_property
     def scope(self) -> ScopeEntered | None:
-        """The scope that this event enters or leaves, else the scope that it is in."""
+        """The scope that this event enters or leaves, otherwise the scope around it."""
         scopes = self.moment.scopes
         return scopes[-1] if scopes else None
 
@@ -203,8 +204,7 @@ class Stop:
         return tensors - {0}
 
     def _shared_leaf(self, tensor: int) -> int:
-        """The base of a view that covers all of its base; a write to one changes the other. 0 if there is
-        none."""
+        """The base of a view that covers all of its base; a write to either changes the other. 0 if there is none."""
         self.trace.reach_tensors([tensor])
         states = self.trace.states
         base = states.base(tensor)
@@ -212,9 +212,9 @@ class Stop:
 
     @cached_property
     def tabled(self) -> list[int]:
-        """The tensors in the table of leaves: leaves that require grad, non-leaves that retain their
-        gradient, and leaves made by the program that do not require grad. If several have one name and one
-        site, only the newest."""
+        """The tensors in the table of leaves: leaves that require grad, non-leaves that retain their gradient, and
+        leaves made by the program that do not require grad. If several tensors have the same name and site, only the
+        newest."""
         moment = self.moment
         frozen = [tensor for tensor in moment.frozen if not self._temporary(tensor)]
         return moment.newest_leaves + moment.newest_retained + frozen

@@ -1,5 +1,4 @@
-"""Resolves `w`, `w.grad` or `t12` as typed by the user: a tensor, and whether its value or its gradient is
-meant."""
+"""Resolves `w`, `w.grad` or `t12` as typed by the user: a tensor, and whether its value or its gradient is meant."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "val
 
 
 class UnknownName(GradvizError):
-    """No tensor is called that. The message is one line for the user."""
+    """No tensor has this name. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Subject:
 
 
 def subject(words: Words, text: str, k: int) -> Subject:
-    """The tensor that `text` names at event k: the newest of that name so far, else the first later one.
-    Raises UnknownName if there is none."""
+    """The tensor that `text` names at event k: the newest tensor so far with that name, otherwise the first later
+    one. Raises UnknownName if there is none."""
     text = text.strip()
     tensor = _numbered(words, text) or words.query.labels.tensor_called(text, k)
     if tensor:
@@ -59,8 +58,9 @@ def _numbered(words: Words, text: str) -> int:
 def _suggested(words: Words, name: str) -> str:
     labels = words.query.names.all.labels[
         1:
-    ]  # those that tensors have: a number may be assigned to a variable, too
-    labels = [label for label in labels if label != name]  # a variable that no tensor was seen under
+    ]  # the names of tensors: a number may be assigned to a variable, too
+    # leaves out a variable whose tensor was never recorded under its name
+    labels = [label for label in labels if label != name]
     if near := nearest(name.removesuffix(".grad"), labels):
         return words.say("did you mean {name}?", name=clean(near))
     some = ", ".join(clean(label) for label in labels[:8]) + (", …" if len(labels) > 8 else "")

@@ -13,7 +13,8 @@ _NAME = re.compile(r"weight_decay|momentum|buffer|grad|eps|lr|m̂|v̂|w")
 
 
 def update_told(stop: Stop, event: Mutated) -> str:
-    """How an optimizer computed a parameter's new value; empty where that is not known, or the parameter is large."""
+    """The computation of a parameter's new value by an optimizer; empty if it is not known, or the parameter is
+    large."""
     update = update_step(stop.query, event)
     if update is None or update.after.size > BRIEF:
         return ""

@@ -17,14 +17,14 @@ from gradviz.tracefile import Trace
 from gradviz.words.escape import clean
 from gradviz.words.languages import texts
 
-_GRADIENT_OF = re.compile(r"\bgradient of ([\w.\[\]]+)")  # as an argument of a call
+_GRADIENT_OF = re.compile(r"\bgradient of ([\w.\[\]]+)")  # in an argument of a call
 NOT_RECORDED = "a node outside"
-MOST_LISTED = 24  # things of one kind that are named together; of more only the count is told
+MOST_LISTED = 24  # the most things of one kind that are listed; the rest are counted
 
 
 class Words:
-    """The names of the things in one trace, by a `query` that others have of it, else by one of its own. Exact names
-    can be typed: a long expression is not cut."""
+    """The names of the things in one trace. `query` is an existing query of the trace; without it a new one is made.
+    Exact names can be typed: a long expression is not cut."""
 
     def __init__(self, trace: Trace, query: Query | None = None, is_exact: bool = False) -> None:
         self.trace = trace
@@ -32,10 +32,10 @@ class Words:
         self.is_exact = is_exact
         self.language = "en"
         self.last_seen: int | None = (
-            None  # the last event that may be told of: a lesson hides what comes after a question
+            None  # the last event that may be shown: a lesson hides the events after its question
         )
         self.renamed: Mapping[int, str] = {}
-        self.texts: Mapping[str, str] = {}  # in another language than English: by the English ones
+        self.texts: Mapping[str, str] = {}  # translations, by the English texts
         self.called = lru_cache(maxsize=4096)(self._called)
         self._edges_of = lru_cache(maxsize=4096)(self._names_at_edges)
         self.trend = lru_cache(maxsize=1024)(self._trend)
@@ -57,26 +57,26 @@ class Words:
 
     @cached_property
     def _apart(self) -> Query:
-        """For what is spread over the whole run."""
+        """A query for searches over the whole run."""
         trace = self.trace.apart()
         return self.query if trace is self.trace else Query(trace)
 
     # --- languages
 
     def speak(self, language: str) -> None:
-        """Say everything in this language from now on."""
+        """Use this language for all texts from now on."""
         self.language, self.texts = language, texts(language)
-        self.called.cache_clear()  # names of gradients are in a language
+        self.called.cache_clear()  # names of gradients depend on the language
 
     def say(self, text: str, /, **parts: object) -> str:
-        """An English text in the language of this session, with its `{parts}` filled in. One that has no translation
+        """An English text in the language of this session, with its `{parts}` filled in. A text without a translation
         stays English."""
         known = self.texts.get(text, text)
         return known.format(**parts) if parts else known
 
     def listed(self, parts: Iterable[str]) -> str:
-        """`a`, `a and b`, `a, b and c`, in the language of this session; empty for none. Of very many parts the first,
-        and how many more there are."""
+        """`a`, `a and b`, `a, b and c`, in the language of this session; empty if there are no parts. If there are
+        very many, the first ones and the number of the others."""
         *head, last = [*parts] or [""]
         if len(head) >= MOST_LISTED:
             more = len(head) + 1 - MOST_LISTED
@@ -95,7 +95,7 @@ class Words:
         return frozenset(self.trace.text(number) for number in numbers)
 
     def may_tell_of(self, event: int) -> bool:
-        """Whether an event is not one that an open question of a lesson hides."""
+        """Whether an event may be shown: an open question of a lesson may hide it."""
         return self.last_seen is None or event <= self.last_seen
 
     # --- tensors
@@ -106,7 +106,7 @@ class Words:
         self.called.cache_clear()
 
     def _called(self, tensor: int) -> str:
-        """A tensor's name, else the expression that made it, else `t` and its number."""
+        """A tensor's name, otherwise the expression that made it, otherwise `t` and its number."""
         labels = self.query.exact_labels if self.is_exact else self.query.labels
         name = clean(self.renamed.get(tensor) or labels.of(tensor))
         owner = name.removeprefix("gradient of ")
@@ -117,8 +117,8 @@ class Words:
     # --- places
 
     def expression(self, site: int, longest: int) -> str:
-        """The source of the expression at a site, cut to `longest` characters; empty if it is unknown. Where names are
-        exact, it is empty if it is longer, or spans lines."""
+        """The source of the expression at a site, cut to `longest` characters; empty if it is unknown. If names are
+        exact, it is empty if it is longer or spans several lines."""
         if not self.is_exact:
             return clean(short_expression(self.query.places.whole_expression(site), longest))
         text = self.query.places.expression(site)
@@ -143,15 +143,15 @@ class Words:
         return self.say("{node} of {name}", node=name, name=self.called(leaf)) if leaf else name
 
     def expression_of(self, node: NodeMade | None, longest: int) -> str:
-        """The expression that made a node, else the name of its op. For None it is `a leaf`."""
+        """The expression that made a node, otherwise the name of its op; `a leaf` for None."""
         if node is None:
             return self.say("a leaf")
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
         return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
 
     def edges_called(self, node: NodeMade) -> list[str]:
-        """The names of the tensors at a node's edges. A number is named by its value, a tensor that the program does
-        not see by its node."""
+        """The names of the tensors at a node's edges. A number is named by its value; a tensor that the program does
+        not see is named by its node."""
         return self._edges_of(node.index)
 
     def _names_at_edges(self, event: int) -> list[str]:
@@ -179,8 +179,8 @@ class Words:
         ]
 
     def running(self, moment: Moment) -> int:
-        """The node that is running at a moment: it has received its gradients and has not produced any yet. 0
-        if there is none."""
+        """The node that is running at a moment: it has received its gradients and has not produced any yet. 0 if
+        there is none."""
         backward_pass = moment.pass_info
         for index in range(moment.k, backward_pass.first if backward_pass is not None else moment.k, -1):
             kind = self.trace.kinds[index]
@@ -204,13 +204,13 @@ class Words:
         return self._earlier(self.called(tensor)) if tensor in gave else self.called(tensor)
 
     def _earlier(self, name: str) -> str:
-        """What a tensor is called before it was changed in place."""
+        """The name of a tensor before it was changed in place."""
         return self.say("{name} before", name=name)
 
     def partial(self, output: int, tensor: int, name: str = "", before: bool = False, of: str = "") -> str:
-        """A derivative as text: `∂y/∂x`. If both tensors have the same name, the lower one also gets its
-        number. `name` is used for an unknown tensor, `of` for an unknown output. `before` means the tensor before it
-        was changed in place."""
+        """A derivative as text: `∂y/∂x`. If both tensors have the same name, the lower one also gets its number.
+        `name` is used for an unknown tensor, `of` for an unknown output. `before` means the tensor before it was
+        changed in place."""
         above = self.called(output) if output else of or self.say("output")
         below = self.called(tensor) if tensor else name or "?"
         if before:
@@ -220,8 +220,8 @@ class Words:
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
     def derivative(self, tensor: int, moment: Moment, before: bool = False, node: int = 0) -> str:
-        """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, else `gradient of y`. `node` is the
-        node that takes the gradient: a tensor that the program does not see is named by it."""
+        """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, otherwise `gradient of y`. `node`
+        is the node that receives the gradient: a tensor that the program does not see is named by it."""
         if not tensor and node:
             return self.say(
                 "gradient of {name}", name=self.say("the output of {node}", node=self.node_name(node))
@@ -235,7 +235,7 @@ class Words:
         return self.say("gradient of {name}", name=self._earlier(name) if before else name)
 
     def _is_of_a_root(self, name: str, tensor: int, moment: Moment) -> bool:
-        """Whether the name of a tensor is also that of another one, at which the pass began: `y = y * 2` in a loop."""
+        """Whether another tensor with the same name is a root of the pass: `y = y * 2` in a loop."""
         backward_pass = moment.pass_info
         roots = self.query.passes.began(backward_pass.number).roots if backward_pass is not None else ()
         return any(root.tensor not in (0, tensor) and self.called(root.tensor) == name for root in roots)
@@ -246,7 +246,7 @@ class Words:
         return self._root_of_one(backward_pass.number) if backward_pass is not None else 0
 
     def _find_root(self, number: int) -> int:
-        """The root of a pass, if it is one scalar that is differentiated; else 0."""
+        """The root of a pass, if it is one scalar that is differentiated; otherwise 0."""
         roots = self.query.passes.began(number).roots
         if len(roots) != 1:
             return 0

@@ -103,8 +103,7 @@ class Breakpoints:
         self._last = 0
 
     def add(self, new: Breakpoint) -> int:
-        """Add a breakpoint and return its number. If the same one exists already, return the number of that
-        one."""
+        """Add a breakpoint and return its number. If an equal breakpoint exists already, return its number."""
         for number, known in self.by_number.items():
             if (known.text, known.watched) == (new.text, new.watched):
                 return number

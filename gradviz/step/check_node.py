@@ -1,4 +1,4 @@
-"""`check-node`: the VJP of the node at hand compared with finite differences of its op, on the recorded inputs."""
+"""`check-node`: compares the VJP of the present node with finite differences of its op, on the recorded inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import listed, number
 
 _LONGEST = 44  # characters of an expression
-_ALIKE = 1e-3  # how far the outputs may be from the recorded ones
+_ALIKE = 1e-3  # the largest relative difference between outputs and recorded outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class _Case:
 
 
 def check_node(session: Session, argument: str) -> None:
-    """Compare the VJP of the node at this stop with finite differences. Raises CommandError where it cannot, with the
-    reason."""
+    """Compare the VJP of the node at this stop with finite differences. Raises CommandError if that is impossible,
+    with the reason."""
     if session.script is None:
         raise CommandError("check-node runs an op again: it needs a script that waits (gradviz debug)")
     case, nodes = _case(session), session.query.nodes
@@ -58,7 +58,7 @@ def check_node(session: Session, argument: str) -> None:
             lines += _told(called, told)
     except CommandError:
         raise
-    except Exception as error:  # the program's own code, or an op that takes no float64
+    except Exception as error:  # raised by the program's own code, or by an op that takes no float64
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CommandError(
             f"{name} cannot be checked: {expression} does not run again in float64: {shortened(said, 120)}"
@@ -89,7 +89,7 @@ def _told(called: str, told: Compared) -> list[str]:
 
 
 def _case(session: Session) -> _Case:
-    """What there is to check at this stop. Raises CommandError if something is missing."""
+    """The op to check at this stop, with its inputs and gradients. Raises CommandError if something is missing."""
     stop, nodes = session.stop, session.query.nodes
     at_hand = stop.node or (nodes.main_of_op(stop.k) if isinstance(stop.event, OpRan) else 0)
     if not at_hand:
@@ -137,7 +137,7 @@ def _elements(session: Session, tensor: int, k: int, called: str) -> np.ndarray:
 
 
 def _upstream(session: Session, op: OpRan, main: int, received: Received) -> list[np.ndarray]:
-    """The upstream gradient of each output of the op: zeros where none came."""
+    """The upstream gradient of each output of the op; zeros if there is none."""
     given = dict(zip(session.query.nodes.outputs(main), received.gradients, strict=False))
     found = []
     for tensor in op.outputs:
@@ -152,7 +152,8 @@ def _upstream(session: Session, op: OpRan, main: int, received: Received) -> lis
 
 
 def _gradients(session: Session, op: OpRan, received: Received) -> dict[int, np.ndarray]:
-    """What the nodes of the op gave to each of its inputs in a pass; a tensor that is read twice has the sum."""
+    """The gradients that the nodes of the op gave to each of its inputs in a pass, summed for a tensor that is read
+    twice."""
     nodes = session.query.nodes
     found: dict[int, np.ndarray] = {}
     for node in nodes.of_op(op.index):
@@ -169,8 +170,8 @@ def _gradients(session: Session, op: OpRan, received: Received) -> dict[int, np.
 
 
 def _require_the_same(session: Session, op: OpRan, outputs: list[np.ndarray]) -> None:
-    """Raise CommandError if the op, run again, gives other values than were recorded: it is random, or depends on more
-    than its inputs."""
+    """Raise CommandError if the op, run again, gives other values than the recorded ones: it is random, or depends on
+    more than its inputs."""
     for tensor, again in zip(op.outputs, outputs, strict=True):
         value = session.query.at(op.index).value(tensor)
         if value is None or value.array is None or value.array.dtype.kind != "f":

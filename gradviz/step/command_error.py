@@ -1,4 +1,4 @@
-"""The error that a command raises, and what a trace without values cannot answer."""
+"""The error that a command raises, and the message for traces without values."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _PART = re.compile(r"^\s*(-?\d*)\s*(?:(:)\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?)?$")
 
 
 def print_(session: Session, argument: str) -> None:
-    """Show elements as the tensor has them at this event. Raises CommandError for an index that does not fit."""
+    """Show the elements of a tensor at this event. Raises CommandError for an index that does not fit."""
     page = _PAGE.match(argument.strip())
     argument = argument.strip() if page is None else page["what"]
     name, index, part = argument, None, ""
@@ -61,7 +61,7 @@ def print_(session: Session, argument: str) -> None:
 
 
 def _show_page(session: Session, argument: str, array: np.ndarray, number: int, where: str) -> None:
-    """Show one page of many elements, each line with the index of its first one."""
+    """Show one page of many elements, each line with the index of its first element."""
     count = max(-(-array.size // _MOST), 1)
     if not 1 <= number <= count:
         none = "there is no page {number}: {name} has {count} page, from 1"
@@ -92,7 +92,7 @@ def _show_page(session: Session, argument: str, array: np.ndarray, number: int, 
 
 
 def _lines(array: np.ndarray, first: int, end: int) -> Iterator[str]:
-    """The elements from `first` to `end`, in the order of memory; a row of the tensor begins a line."""
+    """The elements from `first` to `end`, in row-major order; each row of the tensor begins a line."""
     row = array.shape[-1] if array.ndim else 1
     while first < end:
         index = np.unravel_index(first, array.shape)

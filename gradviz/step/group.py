@@ -1,4 +1,5 @@
-"""Several sessions that are stepped together: the ranks of a run, whose clock is their collectives, or two runs."""
+"""Several sessions that are stepped together: two runs, or the ranks of a run, which are aligned by their
+collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _NONE = "no collective of all ranks is recorded in this trace"
 
 
 class Group:
-    """Sessions that are moved together. `alone` is the one that is looked into by itself, if any."""
+    """Sessions that are moved together. `alone` is the session that is shown by itself, if any."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = [*sessions]
@@ -35,7 +36,7 @@ class Group:
 
     @property
     def first(self) -> Session:
-        """The session whose place is the group's."""
+        """The session whose position is the group's."""
         return self.shown[0]
 
     @property
@@ -46,7 +47,7 @@ class Group:
         )
 
     def meet(self, number: int) -> None:
-        """Bring the sessions that are shown to the collective of a number, from 1. One that calls fewer goes to its
+        """Move the shown sessions to a collective, by its number from 1. A session with fewer collectives goes to its
         last event."""
         called = [_called(session) for session in self.shown]
         calls = [one[number - 1] if number <= len(one) else None for one in called]
@@ -65,7 +66,7 @@ class Group:
                 session.message += session.say("; not the same on all ranks")
 
     def look_into(self, rank: int) -> None:
-        """Show one rank by itself. Raises CommandError if there is none of this number."""
+        """Show one rank by itself. Raises CommandError if there is no such rank."""
         ranks = self.by_rank
         if rank not in ranks:
             known = listed(map(str, ranks)) if len(ranks) < 10 else f"0 to {max(ranks)}"
@@ -73,13 +74,13 @@ class Group:
         self.alone = ranks[rank]
 
     def show_all(self) -> None:
-        """Show all sessions again, each at the collective of the one that was looked into."""
+        """Show all sessions again, at the collective of the session that was shown by itself."""
         if self.alone is not None:
             self.follow(self.alone)
             self.alone = None
 
     def follow(self, leader: Session) -> None:
-        """Bring the other sessions to the collective that one has come to, unless they are there."""
+        """Move the other sessions to the collective that `leader` has reached, unless they are there."""
         number = clock(leader)
         for session in self.sessions:
             called = _called(session)
@@ -88,12 +89,12 @@ class Group:
 
 
 def clock(session: Session) -> int:
-    """How many collectives of all ranks a session has come to."""
+    """The number of collectives of all ranks that a session has reached."""
     return bisect_right(_called(session), session.position, key=_EVENT)
 
 
 def clock_text(session: Session) -> str:
-    """`collective 3 of 24`; empty where there are none, or of a long run that has not been read whole."""
+    """`collective 3 of 24`; empty if there are none, or if a long run has not been read whole."""
     count_of_all = len(_called(session)) if session.trace.is_whole else 0
     if not count_of_all:
         return ""
@@ -110,7 +111,7 @@ def _told(call: Collective) -> str:
 
 
 def group_of(session: Session) -> Group:
-    """The group of a session; of one trace, itself alone."""
+    """The group of a session; a session of one trace is a group by itself."""
     return session.group if session.group is not None else Group([session])
 
 
@@ -118,7 +119,7 @@ def group_of(session: Session) -> Group:
 
 
 def collective(session: Session, argument: str) -> None:
-    """To the next collective, on all ranks."""
+    """Go to the next collective, on all ranks."""
     if not _called(session):
         raise CommandError(_NONE)
     group, number, wanted = group_of(session), clock(session), count(argument)
@@ -129,7 +130,7 @@ def collective(session: Session, argument: str) -> None:
 
 
 def collective_back(session: Session, argument: str) -> None:
-    """To the collective before, on all ranks."""
+    """Go to the previous collective, on all ranks."""
     if not _called(session):
         raise CommandError(_NONE)
     before = bisect_left(_called(session), session.position, key=_EVENT)
@@ -139,7 +140,7 @@ def collective_back(session: Session, argument: str) -> None:
 
 
 def rank(session: Session, argument: str) -> None:
-    """Look into one rank; without a number, at all ranks."""
+    """Show one rank; without a number, show all ranks."""
     group = group_of(session)
     if len(group.sessions) < 2:
         raise CommandError("this is one trace: gradviz step shows all ranks of a folder or a pattern")

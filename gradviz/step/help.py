@@ -1,4 +1,4 @@
-"""Help pages besides the list of verbs: the arguments of `break`, and the fields of a predicate."""
+"""Help pages other than the list of verbs: the arguments of `break`, and the fields of a predicate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS = (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG))
 
 
 def fields_help(say: Callable[[str], str]) -> list[str]:
-    """The fields of a predicate, grouped by type, with a description of each, as `say` translates them."""
+    """The fields of a predicate, grouped by type, with a description of each; `say` translates the texts."""
     lines = [say(line) for line in PREDICATES]
     lines += [f"  {name + '.X':<11} {say(tensors.doc)}" for name, tensors in TENSORS.items()]
     lines.append(f"      X: {', '.join(STATISTICS)}")

@@ -1,4 +1,4 @@
-"""The verbs of a lesson. The lesson itself is what `gradviz learn` gives the session."""
+"""The verbs of a lesson, which `gradviz learn` gives to the session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class UnderWay(Protocol):
         """Go to the open question."""
 
     def answered(self, session: Session, text: str | None) -> None:
-        """Check an answer; None: show it."""
+        """Check an answer; None shows the right answer."""
 
 
 def _of(session: Session) -> UnderWay:

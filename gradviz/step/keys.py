@@ -20,7 +20,7 @@ _UNFINISHED = re.compile(r"\x1b(\[[0-9;]*|O)\Z")
 
 
 class Keys:
-    """Splits terminal input into keys. One read may contain several keys, or only part of one."""
+    """Splits terminal input into keys. A read may contain several keys, or only a part of a key."""
 
     def __init__(self) -> None:
         self._rest = ""

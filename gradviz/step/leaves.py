@@ -18,7 +18,7 @@ from gradviz.words.stop import Stop
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # the longest `.grad` that is written in full, in characters
-WITH_TREND = 100  # from this width on, a leaf's gradient over the passes is shown
+WITH_TREND = 100  # from this width on, the gradients of a leaf over the passes are shown
 _BARS = 16  # cells
 
 
@@ -47,8 +47,8 @@ class LeafRow:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the table of leaves is looked at: in which order, and from which row on; or that the variables are shown in
-    its place."""
+    """The view of the table of leaves: its order and its first row. With `variables`, the table of variables is shown
+    instead."""
 
     order: str = "made"
     first: int = 0
@@ -61,10 +61,10 @@ PLAIN = View()
 def leaf_rows(
     stop: Stop, most: int, with_trend: bool = False, view: View = PLAIN
 ) -> tuple[list[LeafRow], int]:
-    """Up to `most` rows, and the number of tensors left out. As they are made, leaves that require grad come first,
-    then non-leaves that retain their gradient, then leaves that do not require grad. If several tensors have one
-    name and one site, only the newest is shown. Tensors that changed at this stop are always shown, unless the table
-    has been scrolled or is in another order."""
+    """Up to `most` rows, and the number of tensors left out. In the order `made`, leaves that require grad come
+    first, then non-leaves that retain their gradient, then leaves that do not require grad. If several tensors have
+    the same name and site, only the newest is shown. Tensors that changed at this stop are always shown, unless the
+    table has been scrolled or has another order."""
     tensors = ordered(stop.query, stop.tabled, view.order, stop.k)
     first = max(min(view.first, len(tensors) - most), 0)
     shown = tensors[first : first + most]
@@ -112,7 +112,7 @@ def _differs(before: TensorState | None, now: TensorState) -> bool:
 
 
 def _told(snapshot: Snapshot | None) -> tuple[str, int]:
-    """A key that differs between two values of a tensor, even if the trace keeps no values."""
+    """A key that differs between two values of a tensor, even if the trace has no values."""
     return value(snapshot), 0 if snapshot is None else snapshot.version
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 def drawn_lines(lines: Iterable[Text]) -> RenderResult:
-    """What to print so that the lines stand below one another."""
+    """The segments that print lines below one another."""
     for row, line in enumerate(lines):
         if row:
             # After a resize the screen is drawn while the terminal is in raw mode, where \n alone does not return.

@@ -1,4 +1,4 @@
-"""`leaves`: all leaves on a page, in an order; and scrolling the table of leaves of the screen."""
+"""`leaves` shows all leaves on a page, in an order; other verbs scroll the table of leaves on the screen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _ORDERS = {
     "change": "by their last change",
     "name": "by name",
 }
-_ROWS = 3  # by which the table is scrolled, so that a row of the small table stays
+_ROWS = 3  # rows by which the table is scrolled, fewer than the small table has
 _LONGEST = 28, 50  # characters of a name; of a name and a value together, so that a row fits in 80 columns
 
 
 def leaves(session: Session, argument: str) -> None:
-    """Show all leaves in an order, which the table of the screen keeps too. Raises CommandError for an unknown one."""
+    """Show all leaves in an order, which the table on the screen keeps too. Raises CommandError for an unknown
+    order."""
     order = argument or session.settings.leaves.order
     if order not in _ORDERS:
         raise CommandError(
@@ -73,7 +74,7 @@ def _at_least(text: str, width: int) -> str:
 
 
 def _norm(state: TensorState) -> str:
-    """The norm of a leaf's gradient, or why there is none."""
+    """The norm of a leaf's gradient, or the reason why there is none."""
     if not state.grad:
         return "None" if state.requires_grad or not state.is_leaf else "no grad"
     norm = norm_of(state.grad_value)
@@ -99,5 +100,5 @@ def _scroll(session: Session, rows: int) -> None:
 
 
 def variables(session: Session, argument: str) -> None:
-    """Show the variables that hold tensors in the place of the leaves, or the leaves again."""
+    """Show the variables that hold tensors in place of the leaves, or the leaves again."""
     session.settings.leaves = View(variables=not session.settings.leaves.variables)

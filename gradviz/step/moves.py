@@ -26,7 +26,7 @@ FAR = 18  # digits
 
 
 def count(text: str) -> int:
-    """The repeat count that was typed; 1 if none was. Raises CommandError if it is not a number."""
+    """The repeat count that was typed; 1 without one. Raises CommandError if it is not a number."""
     if not text:
         return 1
     if not text.isascii() or not text.isdigit():
@@ -72,7 +72,7 @@ def undo(session: Session, argument: str) -> None:
 
 
 def line(session: Session, argument: str) -> None:
-    """To the end of this line, or of the next one; the variables stand in the place of the leaves."""
+    """Go to the end of this line, or of the next line; the variables are shown in place of the leaves."""
     session.settings.leaves = View(variables=True)
     for _ in range(count(argument)):
         _to_line(session, True)
@@ -147,7 +147,7 @@ def again_back(session: Session, argument: str) -> None:
 
 
 def _same_place(session: Session, forward: bool, otherwise: str) -> None:
-    """The same kind of event at the same site, in another iteration of a loop."""
+    """Go to the same kind of event at the same site, in another iteration of a loop."""
     k = session.position
     own = session.trace.kinds == session.trace.kinds[k]
     sites, ops = session.columns.sites, session.columns.ops
@@ -211,13 +211,13 @@ def _own_depth(session: Session) -> int:
 
 
 def _to_depth(session: Session, most: int, forward: bool, test: str, otherwise: str) -> None:
-    """Go to the nearest event with so many scopes and passes around it at most."""
+    """Go to the nearest event with at most so many scopes and passes around it."""
     _arrive(session, _nearest(session, forward, lambda _, heads: depths_in(heads) <= most), test, otherwise)
 
 
 def _nearest(session: Session, forward: bool, wanted: Callable[[int, np.ndarray], np.ndarray]) -> int | None:
-    """The nearest event before or after the present one that is `wanted`, which answers for the events of a stretch of
-    the run, as Trace.stretches gives it; None if there is none."""
+    """The nearest event before or after the present one for which `wanted` is true; None if there is none. `wanted`
+    gets the events of one stretch of the run, as Trace.stretches gives them."""
     for first, heads in session.trace.stretches(session.position, forward):
         found = neighbour(first + np.flatnonzero(wanted(first, heads)), session.position, forward)
         if found is not None:
@@ -230,8 +230,7 @@ def _to(session: Session, mask: np.ndarray, forward: bool, test: str, otherwise:
 
 
 def _arrive(session: Session, event: int | None, test: str, otherwise: str) -> None:
-    """Go to the event. If there is none yet, let a running script continue until the predicate `test` is
-    true."""
+    """Go to the event. If there is none yet, let a running script continue until the predicate `test` is true."""
     if event is not None:
         session.go(event)
     elif session.live and test:
@@ -300,7 +299,7 @@ def _run(session: Session, forward: bool) -> None:
     found = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
     if found is not None:
         session.go(found[0])
-        if session.position != found[0]:  # a question of a lesson holds the session
+        if session.position != found[0]:  # a question of a lesson stopped the session earlier
             return
         reasons = [clean(session.breakpoints.by_number[number].text) for number in found[1]]
         numbers = ", ".join(map(str, found[1]))
@@ -310,7 +309,7 @@ def _run(session: Session, forward: bool) -> None:
     else:
         wanted = session.last if forward else 0
         session.go(wanted)
-        if session.position != wanted:  # likewise
+        if session.position != wanted:  # as above
             return
         end = "this is the last event" if forward else "this is the first event"
         none = (
@@ -336,7 +335,7 @@ def _until(session: Session, text: str, forward: bool) -> None:
 
 
 def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
-    """Go to the nearest event where `wanted` is true. If there is none, say how many there are in the other
+    """Go to the nearest event where `wanted` is true. If there is none, report how many there are in the other
     direction."""
     events = np.flatnonzero(wanted.mask(session.columns))
     found = neighbour(events, session.position, forward)
@@ -385,7 +384,7 @@ def who(session: Session, argument: str) -> None:
 
 
 def _changed_at(session: Session, about: Subject, event: int) -> Subject:
-    """What of a tensor an event changed, of which no part was named: its value, or its `.grad`."""
+    """A tensor with the part that an event changed, its value or its `.grad`, unless a part was named."""
     if about.part:
         return about
     value = replace(about, part="value")

@@ -71,7 +71,7 @@ def _failed(stop: Stop) -> int:
 
 
 def _running(stop: Stop) -> int:
-    """The node whose backward this event is part of; 0 if there is none."""
+    """The node whose backward the event is part of; 0 if there is none."""
     if not isinstance(stop.event, (OpRan, ScopeEntered, ScopeLeft)) or stop.moment.pass_info is None:
         return 0
     return stop.words.running(stop.moment)
@@ -90,8 +90,7 @@ def _maker(stop: Stop) -> OpRan | None:
 
 
 def _near(start: int, next_of: Callable[[int], Iterable[int]], hops: int, most: int) -> list[int]:
-    """The keys within `hops` edges of the start, nearest first, without the start itself; about `most` of
-    them."""
+    """The keys within `hops` edges of the start, nearest first, without the start itself; about `most` of them."""
     found, ring = [start], [start]
     for _ in range(hops):
         ring = list(dict.fromkeys(n for key in ring for n in next_of(key) if n not in found))

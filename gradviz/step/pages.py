@@ -1,4 +1,4 @@
-"""Pages that replace the stop on the screen: the answer of a verb, and the help."""
+"""Pages that replace the stop on the screen: the result of a verb, and the help."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def page_lines(
     goes_on: bool = False,
     language: str = "en",
 ) -> list[Text]:
-    """The answer of a verb, shown instead of the stop. A long one is split into parts; `scrolled` selects
-    one. `goes_on` says that Space after the last part shows another page."""
+    """The result of a verb, shown instead of the stop. A long page is split into parts; `scrolled` selects a part.
+    `goes_on` means that Space after the last part shows another page."""
     told = wrapped(lines, width)
     told[0].stylize("bold")
     room = max(height - _AROUND, 1)
@@ -64,7 +64,7 @@ _SIGNS = "  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark 
 
 
 def first_lines(stop: Stop, width: int) -> list[Text]:
-    """What to do first, shown at the first event."""
+    """The first steps for a user, shown at the first event."""
     lines = [Text(f" {_size(stop)}", style="bold")]
     for command, words in _BEGINNINGS:
         line = Text(no_wrap=True).append(f"   {command:<13}", style="bold cyan")
@@ -73,7 +73,7 @@ def first_lines(stop: Stop, width: int) -> list[Text]:
 
 
 def _size(stop: Stop) -> str:
-    """How many events, passes and errors the run has."""
+    """The numbers of events, passes and errors of the run."""
     trace, language = stop.trace, stop.words.language
     passes, errors = len(trace.pass_numbers), len(trace.errors)
     events = said(language, "{count} event" if trace.count == 1 else "{count} events", count=trace.count)
@@ -100,7 +100,7 @@ _BEGINNINGS = (
 
 
 def help_lines(width: int, height: int, left_out: Collection[str], language: str = "en") -> list[Text]:
-    """The list of verbs. It has two columns if there is room, and only names and keys if it is too long."""
+    """The list of verbs, in two columns if there is room. If it is too long, only names and keys."""
     rows = help_rows(left_out, language)
     lines = [_help_row(*row, width=width if width < WIDE else width // 2) for row in rows]
     room = height - 2

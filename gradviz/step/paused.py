@@ -1,4 +1,4 @@
-"""What a stop of a running script can do that a trace cannot: evaluate Python, and run an op again."""
+"""The actions that only a running script allows at a stop: evaluating Python, and running an op again."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Paused(Protocol):
     """A script that waits at a stop."""
 
     def evaluate(self, expression: str) -> list[str]:
-        """Evaluate an expression in the script's frame, unrecorded. Returns what it printed, then its value; or the
-        exception in one line."""
+        """Evaluate an expression in the script's frame, unrecorded. Returns the lines that it printed, then its
+        value; or the exception in one line."""
 
     def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
-        """What an op computed, as a function of its inputs that are tensors: arrays to arrays. It runs unrecorded, and
-        leaves the random numbers as they were. `alone` says that the op made no other node than this. Raises
-        CommandError if the op cannot run again."""
+        """The function that an op computed, from its tensor inputs, arrays to arrays. It runs unrecorded, and
+        restores the random numbers. `alone` means that the op made only this node. Raises CommandError if the op
+        cannot run again."""
 
 
 def evaluate(session: Session, argument: str) -> None:
-    """Evaluate Python in the paused script. On a trace, show elements if that is what is asked for; raise CommandError
-    for anything else."""
+    """Evaluate Python in the paused script. On a trace, show elements if the argument names a tensor or its elements.
+    Raises CommandError for anything else."""
     if session.script is not None:
         session.page = [shortened(clean(line), _LONGEST) for line in session.script.evaluate(argument)]
         if session.position != session.last:

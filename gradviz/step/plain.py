@@ -47,8 +47,8 @@ def _read(path: Path) -> str:
 
 
 def script(session: Session, lines: list[str]) -> Iterator[str]:
-    """The output of a list of commands, piece by piece. Without commands, describe the present stop. Each
-    command that has run is removed from `lines`. Raises CommandError if one cannot be carried out."""
+    """The output of a list of commands, piece by piece. Without commands, describe the present stop. Each command
+    that has run is removed from `lines`. Raises CommandError if a command fails."""
     if not lines:
         yield from told(session)
     while lines:
@@ -64,7 +64,7 @@ def script(session: Session, lines: list[str]) -> Iterator[str]:
 
 
 def said_by_each(group: Group, line: str) -> list[str]:
-    """What each session that is shown says after a command on all of them; without a command, its present stop."""
+    """The output of each shown session after a command on all of them; without a command, its present stop."""
     if not line:
         return ["\n".join(told(session)) for session in group.shown]
     before = {session: session.position for session in group.sessions}

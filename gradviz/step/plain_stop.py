@@ -20,7 +20,7 @@ _SOURCE, _LEAVES = 4, 20  # lines
 
 
 def describe(stop: Stop, view: View = PLAIN) -> str:
-    """One stop in a few lines of at most WIDTH characters; only the sentence may be longer."""
+    """A stop in a few lines of at most WIDTH characters; only the sentence may be longer."""
     return "\n".join(line.rstrip() for line in _lines(stop, view))
 
 

@@ -15,7 +15,7 @@ class Prompt:
     def __init__(self, text: str, history: list[str], names: Callable[[str], list[str]]) -> None:
         self.text = text
         self.cursor = len(text)
-        self._history = [*dict.fromkeys(reversed(history))]  # newest first, each once
+        self._history = [*dict.fromkeys(reversed(history))]  # newest first, without repetitions
         self._names = names
         self._at = -1  # index into the history; -1: the new text
         self._typed = text

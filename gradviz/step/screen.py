@@ -39,7 +39,7 @@ _INDENT = 13  # columns of the label of a row
 
 
 class Screen:
-    """A session as a screen. `prompt` is the text typed after `:`, or None while nothing is typed."""
+    """A session as a screen. `prompt` is the text typed after `:`, or None if no prompt is open."""
 
     def __init__(self, session: Session, prompt: str | None = None) -> None:
         self.session = session
@@ -66,8 +66,8 @@ class Screen:
         return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
-        """The timeline of the run. For a long run, the timeline of the present pass; in a tall terminal both,
-        with a legend."""
+        """The timeline of the run. For a long run, the timeline of the present pass too; in a tall terminal also a
+        legend."""
         session = self.session
         whole = timeline(session, width)
         if height < _LOW or (height < TALL and session.trace.count <= width // 2):
@@ -85,7 +85,7 @@ class Screen:
         return _body(stop, width, height, session.settings.leaves)
 
     def _foot(self, width: int) -> list[Text]:
-        """The prompt, else the message, else the keys."""
+        """The prompt, otherwise the message, otherwise the keys."""
         if self.prompt is not None:
             return [Text(f":{clean(self.prompt)}", style="bold")]
         if self.session.message:
@@ -122,9 +122,8 @@ def _body(stop: Stop, width: int, height: int, view: View) -> list[Text]:
 
 
 def _narrow(stop: Stop, width: int, height: int, view: View) -> list[Text]:
-    """Source, sentence, gradients and graph one below the other, and the leaves at the bottom. Each keeps its
-    place from stop to stop if possible. If there is little room, the source is shortened first, then the
-    graph."""
+    """Source, sentence, gradients and graph below one another, and the leaves at the bottom. Each keeps its place
+    from stop to stop if possible. If there is little room, the source is shortened first, then the graph."""
     said = _sentence(stop, width)
     below = leaves(stop, width, max(height // (3 if view.variables else 5), 1), view)
     spare = height - len(said) - len(below) - 2
@@ -175,7 +174,7 @@ def _leaves_rule(stop: Stop, width: int, below: list[Text], view: View) -> Text:
 
 
 def _graph(stop: Stop, width: int, height: int) -> list[Text]:
-    """The neighbourhood in the graph; at the first event, what to do first."""
+    """The neighbourhood in the graph; at the first event, the first steps for a user."""
     if not stop.k:
         return first_lines(stop, width)[: max(height, 0)]
     return drawn(stop, width, height) if height >= _LEAST_GRAPH else []
@@ -213,7 +212,7 @@ def gradient_lines(stop: Stop, told: list[Row], width: int, height: int) -> list
 
 
 def _broken(label: str, row: Row, width: int) -> list[Text]:
-    """A row in as many lines as it needs, of which all but the first have no label."""
+    """A row in as many lines as it needs; only the first line has the label."""
     text = Text(row.text, style=row.style).wrap(Console(width=width), max(width - _INDENT, 1))
     return [
         _row(label if not at else "", Row(row.label, line.plain.rstrip(), row.style))

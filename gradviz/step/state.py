@@ -28,7 +28,7 @@ __all__ = ["CommandError", "Resume", "Session"]
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How far a running script continues: a number of events, or until a predicate is true, or else until a
+    """The extent of a continued script: a number of events, or until a predicate is true, or otherwise until a
     breakpoint."""
 
     events: int = 0
@@ -43,21 +43,19 @@ class Settings:
     breakpoints: Breakpoints = field(default_factory=Breakpoints)
     marks: dict[str, int] = field(default_factory=dict)
     searched: str = ""
-    leaves: View = PLAIN  # how the table of leaves is looked at
+    leaves: View = PLAIN  # the view of the table of leaves
     ahead: list[str] = field(default_factory=list)  # keys typed ahead
-    history: list[str] = field(default_factory=list)  # the commands that were typed
+    history: list[str] = field(default_factory=list)  # the commands that the user typed
 
 
 class Session:
-    """A position in a trace.
-
-    `position` counts from 0, as `trace.event` does; texts for the user count from 1. `over` is true once the
-    session has ended. `message` is what the last command says, and `page` is what it shows instead of the
-    stop. `live` means that the script is paused at the last event of the trace. To continue it, a command
-    sets `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file; `fill`
-    gives the events around one the elements that a replay computes, and says whether it could; `what_if` tells what a
-    pass gives with other values. The caller provides them. Raises CommandError if the trace has no events.
-    """
+    """`position` counts from 0, as `trace.event` does; texts for the user count from 1. `over` is true once the
+    session has ended. `message` is the message of the last command, and `page` the page that it shows instead of the
+    stop. `live` means that the script is paused at the last event of the trace. To continue it, a command sets
+    `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file. `fill` adds to
+    the events around an event the elements that a replay computes, and returns whether it could. `what_if` returns
+    the results of a pass with other values. The caller provides these functions. Raises CommandError if the trace has
+    no events."""
 
     def __init__(
         self,
@@ -76,9 +74,10 @@ class Session:
         self.query = self.words.query
         self.settings = settings or Settings()
         self.live = live
-        self.script: Any = None  # a paused script (`gradviz.step.paused.Paused`), if it can be asked
+        # a paused script (`gradviz.step.paused.Paused`), if expressions can be evaluated in it
+        self.script: Any = None
         self.exporter, self.fill, self.what_if = exporter, fill, what_if
-        self.tried: dict[str, str] = {}  # values that were set, by the names of what they are of
+        self.tried: dict[str, str] = {}  # values that the user set, by the names of their tensors
         self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
         self.group: Any = None  # the sessions that are moved together (`gradviz.step.group.Group`)
         self.resume: Resume | None = None
@@ -90,12 +89,12 @@ class Session:
         self.scrolled = 0  # screens of the page
         self.help = ""
         self.over = False
-        self.announce: Callable[[str], None] = lambda text: None  # says before a command that it takes long
+        self.announce: Callable[[str], None] = lambda text: None  # shows a text before a slow command
         self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.words, k))
         self.go(position)
 
     def reach_all(self) -> None:
-        """Have the whole run read, for a command that looks at all of it."""
+        """Read the whole run, for a command that looks at all of it."""
         if not self.trace.is_whole:
             self.announce(self.say("reading all {events} events …", events=f"{self.trace.count:,}"))
             self.trace.reach_all()
@@ -117,8 +116,8 @@ class Session:
 
     @property
     def odd(self) -> np.ndarray:
-        """The events with a NaN or an infinity, in order. Of a long run that has not been read whole, the first events
-        with a NaN of its chunks."""
+        """The events with a NaN or an infinity, in order. For a long run that has not been read whole, the first
+        event with a NaN in each of its chunks."""
         return self._odd if self.trace.is_whole else self.trace.nans_told
 
     @cached_property
@@ -127,7 +126,7 @@ class Session:
 
     @property
     def has_values(self) -> bool:
-        """Whether values were recorded, so that the absence of a NaN can be known."""
+        """Whether values were recorded, so that the absence of a NaN is meaningful."""
         return self.trace.meta.get("values") != "none"
 
     @cached_property
@@ -137,7 +136,7 @@ class Session:
 
     @property
     def writes(self) -> np.ndarray:
-        """The events that modify a tensor in place, in order. None of a long run that has not been read whole."""
+        """The events that change a tensor in place, in order; empty for a long run that has not been read whole."""
         return self._writes if self.trace.is_whole else np.zeros(0, np.int64)
 
     @cached_property
@@ -150,8 +149,8 @@ class Session:
         return self.settings.breakpoints
 
     def prepare(self) -> None:
-        """Compute the tables of the whole trace now, so that later commands answer at once. Of a long run nothing is
-        read ahead."""
+        """Compute the tables of the whole trace now, so that later commands answer at once. Nothing is read ahead for
+        a long run."""
         if not self.trace.is_whole:
             return
         self.words.prepare()
@@ -171,8 +170,7 @@ class Session:
         self.position = position
 
     def move(self, steps: int) -> None:
-        """Move by a number of events, forwards or backwards. At an end of the trace, stay there and set a
-        message."""
+        """Move by a number of events, forwards or backwards. At an end of the trace, stay there and set a message."""
         wanted = self.position + steps
         if wanted > self.last and self.live:
             self.go_on(Resume(events=wanted - self.last))
@@ -184,7 +182,7 @@ class Session:
             self.message = self.say("this is the first event")
 
     def say(self, text: str, /, **parts: object) -> str:
-        """A text of the stepper, in the language of the session."""
+        """An English text in the language of the session, with its `{parts}` filled in."""
         return self.words.say(text, **parts)
 
     def events_told(self, number: int) -> str:

@@ -47,7 +47,7 @@ def why(session: Session, argument: str) -> None:
 
 
 def _why_grad(stop: Stop, about: Subject) -> list[str]:
-    """Why a `.grad` is None, or which accumulations and other changes made it what it is."""
+    """The reason why a `.grad` is None, or the accumulations and other changes that led to it."""
     grad = stop.moment.grad(about.tensor)
     if not grad:
         return [no_grad_told(stop, about.tensor, about.called)]
@@ -133,7 +133,7 @@ def _labelled(stop: Stop, label: str, text: str) -> str:
 
 
 def where(session: Session, argument: str) -> None:
-    """Show who called the place of this event: innermost first, each with its line of source."""
+    """Show the stack of calls at the place of this event: innermost first, each with its line of source."""
     site, _ = session.stop.place
     if site is None:
         session.page = [session.say("this event has no place in the source")]
@@ -166,8 +166,8 @@ _BAD = {
 
 
 def first_bad(session: Session, argument: str) -> None:
-    """Go to the first event with a NaN or an infinity; from there, to the next one. An infinity that the program wrote
-    down, as in a mask, counts only where there is nothing else. If there is neither, go to the first error."""
+    """Go to the first event with a NaN or an infinity; from there, to the next one. An infinity that the program
+    wrote itself, as in a mask, counts only if there is nothing else. If there is neither, go to the first error."""
     bad = session.query.of(bad_numbers)
     what, events = _BAD[bad.nan, bad.inf], bad.events
     if session.live and (not len(events) or session.position == events[-1]):

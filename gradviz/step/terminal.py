@@ -31,8 +31,8 @@ _READ_BACK = ("up", "k", "b", "page up", "backspace")
 
 
 def interact(session: Session, console: Console | None = None) -> None:
-    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input. What is typed moves all
-    sessions of the group that the session is in."""
+    """Run the stepper until the user quits with `q`, Ctrl-C, Ctrl-D or the end of the input. Keys and commands move
+    all sessions of the session's group."""
     with suppress(KeyboardInterrupt):
         Terminal(group_of(session), console or Console(highlight=False)).loop()
 
@@ -41,7 +41,7 @@ _NO_SUCH_KEY = "no such key: {key}. n next, b back, B backward pass, y why, : co
 
 
 class Terminal:
-    """One interactive session in a terminal, or several side by side: its keyboard, its prompt and its screen."""
+    """An interactive session in a terminal, or several side by side: its keyboard, its prompt and its screen."""
 
     def __init__(self, group: Group, console: Console) -> None:
         self.group = group
@@ -49,14 +49,14 @@ class Terminal:
         self.keyboard = Keyboard()
         self.prompt: Prompt | None = None
         self.plain = console.is_dumb_terminal
-        self.waiting = False  # for a key
+        self.waiting = False  # whether it waits for a key
         self.stale = False  # the terminal's size changed since the last drawing
         for one in self.group.sessions:
             one.announce = self._announce
 
     @property
     def session(self) -> Session:
-        """The session that the keys are for, the first of those on the screen."""
+        """The session that receives the keys: the first on the screen."""
         return self.group.first
 
     def loop(self) -> None:
@@ -69,7 +69,7 @@ class Terminal:
         if self.plain:
             click.echo(_KEYS, file=self.console.file)
         for session in self.group.sessions:
-            session.prepare()  # meanwhile the user reads the first screen
+            session.prepare()  # meanwhile, the user reads the first screen
         keys, ahead = Keys(), self.session.settings.ahead
         while not self.session.over:
             typed = "" if ahead else self._read()
@@ -104,10 +104,10 @@ class Terminal:
             self.show()
 
     def press(self, key: str) -> None:
-        """Handle a key: text for the prompt if one is open, else a verb."""
+        """Handle a key: text for the prompt if it is open, otherwise a verb."""
         if key == END:
             self.session.over = True
-        elif key == INTERRUPT:  # Ctrl-C was meant to pause the script, but it had paused already
+        elif key == INTERRUPT:  # Ctrl-C was meant to pause the script, which had already paused
             self.prompt, self.session.message = None, "the script is paused: c lets it go on, q ends it"
         elif self.prompt is not None:
             self._type(key)
@@ -127,7 +127,7 @@ class Terminal:
             self.session.message = "" if key == "escape" else no_key
 
     def _meant(self, key: str) -> str:
-        """A key; at the place of an open question `a` and `z` are the keys that it names, A and Z."""
+        """The key that is meant: at the place of an open question, `a` and `z` mean A and Z."""
         exercise = self.session.exercise
         asks = exercise is not None and exercise.asks_at(self.session.position)
         return key.upper() if asks and key in ("a", "z") else key
@@ -143,8 +143,8 @@ class Terminal:
         return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:
-        """Scroll a long page. Any other key closes the page or the help; `q` ends the session on a page, whose last
-        line says so. Returns whether the key was used up."""
+        """Scroll a long page. Any other key closes the page or the help; `q` ends the session on a page, as its last
+        line says. Returns whether the key was handled."""
         session = self.session
         if not (session.help or session.page) or (key == "q" and (self.plain or not session.help)):
             return False
@@ -181,7 +181,7 @@ class Terminal:
         run_together(self.group, verb, argument)
 
     def _announce(self, text: str) -> None:
-        """Show what a command is about to do."""
+        """Show the text that announces a slow command."""
         if self.plain:
             click.echo(text, file=self.console.file)
             return

@@ -24,7 +24,7 @@ class Marker:
     sign: str
     words: str
     style: str
-    begins: bool  # if there are too many signs to tell apart, whether to show where each group begins
+    begins: bool  # if there are too many signs to separate, whether to show the beginning of each group
     events: Callable[[Session], np.ndarray]
 
 
@@ -47,7 +47,8 @@ MARKERS = (
 
 
 def _shown(session: Session, marker: Marker) -> np.ndarray:
-    """The events of a kind of sign, as far as a lesson lets one go: what lies behind may be what it asks for."""
+    """The events of a kind of sign, up to the furthest event that a lesson shows: later events may answer its
+    question."""
     events = marker.events(session)
     return events if session.exercise is None else events[events <= session.exercise.held(session.last)]
 
@@ -73,7 +74,7 @@ def timeline(session: Session, width: int) -> Text:
 
 
 def pass_line(session: Session, width: int) -> Text:
-    """The same for the present pass alone, or for the forward part between two passes."""
+    """The position with a bar of the present pass, or of the forward part between two passes."""
     stop = session.stop
     first, end, words = _stretch(stop)
     before = f" {stop.say('{number} of {count}', number=stop.k - first + 1, count=end - first)} "
@@ -95,8 +96,8 @@ def legend(session: Session) -> Text:
 
 
 def _stretch(stop: Stop) -> tuple[int, int, str]:
-    """The first event of the present pass (or of the forward part around the stop), the first event after it,
-    and a description."""
+    """The first event of the present pass (or of the forward part around the stop), the first event after it, and a
+    description."""
     backward_pass, trace = stop.moment.pass_info, stop.trace
     if backward_pass is not None:
         return (
@@ -137,7 +138,7 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
         events = _within(_shown(session, marker), first, end)
         cells = (events - first) * room // (end - first)
         cells = cells[np.diff(cells, prepend=-1) > 0]
-        if len(cells) > room // 4:  # a line full of one sign says nothing
+        if len(cells) > room // 4:  # a line full of one sign means nothing
             cells = cells[np.diff(cells, prepend=-2) > 1] if marker.begins else cells[:0]
         if len(cells) > room // 4:
             cells = cells[:1]

@@ -12,12 +12,12 @@ from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.words.escape import clean
 
-NARROW = 48  # columns that a session has at least
+NARROW = 48  # the fewest columns of a session
 
 
 class Together:
-    """The sessions of a group as one screen, each a column of it. Those for which there is no room are counted in the
-    last line."""
+    """The sessions of a group as one screen, one column each. Sessions that do not fit are counted in the last
+    line."""
 
     def __init__(self, group: Group, prompt: str | None = None) -> None:
         self.sessions = group.shown
@@ -44,7 +44,7 @@ class Together:
 
 
 def _label(session: Session, width: int) -> Text:
-    """Which of the sessions this is."""
+    """The title of a session's column."""
     return filled(Text(f" {together_label(session)}", style="bold reverse"), width)
 
 

@@ -1,4 +1,4 @@
-"""`set` and `unset`: what becomes of the pass here if tensors that enter it have other values."""
+"""`set` and `unset`: the results of the present pass if tensors that enter it have other values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gradviz.words.escape import clean
 
 
 def set_(session: Session, argument: str) -> None:
-    """Give a tensor, or an element of it, another value, beside those that have one, and show what the pass gives.
-    Raises CommandError for what is no `NAME = NUMBER`, or where no pass can run again."""
+    """Set a value of a tensor or of an element, in addition to the values already set, and show the results of the
+    pass. Raises CommandError if the argument is not `NAME = NUMBER`, or no pass can run again."""
     name, sign, value = (part.strip() for part in argument.partition("="))
     if not sign or not name or not value:
         raise CommandError("set takes NAME = NUMBER, as in set x = 4 or set w[0, 2] = 0")
@@ -17,7 +17,7 @@ def set_(session: Session, argument: str) -> None:
 
 
 def unset(session: Session, argument: str) -> None:
-    """Take back one value that was set, or all. Raises CommandError where that was not set."""
+    """Take back one value that was set, or all. Raises CommandError if the value was not set."""
     if argument and argument not in session.tried:
         raise CommandError("{name} was not set", name=clean(argument))
     rest = {name: value for name, value in session.tried.items() if argument and name != argument}
@@ -29,7 +29,7 @@ def unset(session: Session, argument: str) -> None:
 
 
 def _show(session: Session, tried: dict[str, str]) -> None:
-    """Show what the pass of this event gives with other values; they are kept if it can be told."""
+    """Show the results of the pass of this event with other values, and keep the values if the pass could run."""
     if session.what_if is None:
         raise CommandError("nothing can run again here")
     found = session.trace.pass_ending_from(session.position)

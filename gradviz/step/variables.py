@@ -1,4 +1,4 @@
-"""The variables that hold tensors, as the attributes of these say: value, requires_grad, is_leaf, grad_fn, grad."""
+"""The table of variables that hold tensors, with their attributes: value, requires_grad, is_leaf, grad_fn, grad."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NAME, _VALUE, _GRAD_FN = 16, 28, 16  # the widest columns, in cells
 
 
 def variables(stop: Stop, width: int, height: int, first: int = 0) -> list[Text]:
-    """The table of variables in `height` lines, and below it what the program has printed; what is new since the line
-    before is marked."""
+    """The table of variables in `height` lines, with the program's printed lines below it; changes since the previous
+    line are marked."""
     printed = _printed(stop, width, height // 3)
     return [*_table(stop, width, height - len(printed), first), *printed]
 
@@ -62,7 +62,7 @@ def _table(stop: Stop, width: int, height: int, first: int) -> list[Text]:
         marks.append(before is None or tensor not in known or _row(before, tensor) != row)
     widths = [max(cell_len(row[column]) for row in table) for column in range(len(HEADS))]
     spare = width - 2 - sum(widths) - 2 * (len(HEADS) - 1)
-    widths[1] = max(widths[1] + min(spare, 0), 5)  # the value is what is shortened
+    widths[1] = max(widths[1] + min(spare, 0), 5)  # only the value is shortened
     lines: list[Text] = []
     for row, is_new in zip(table, marks, strict=True):
         cells = [set_cell_size(shortened(cell, size), size) for cell, size in zip(row, widths, strict=True)]
@@ -74,7 +74,7 @@ def _table(stop: Stop, width: int, height: int, first: int) -> list[Text]:
 
 
 def _before_this_line(stop: Stop) -> Stop | None:
-    """The stop at the end of the line before; None in the first line."""
+    """The stop at the end of the previous line; None in the first line."""
     ends = stop.query.of(line_ends)
     before = int(np.searchsorted(ends, stop.k)) - 1
     return stop.other(int(ends[before])) if before >= 0 else None

@@ -18,10 +18,10 @@ from gradviz.words.languages import said
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command. `argument` describes its argument: empty if it takes none, in brackets if it is optional.
-    The key of a verb that needs an argument opens the prompt; so does the key of a verb with `asked`. A verb that is
-    `of_group` is run once for all sessions that are moved together. Before a verb that is not `near` a long run is read
-    whole: a verb that is asks the trace for what it needs (tracefile/doors.py)."""
+    """A command. `argument` describes its argument: empty if it takes none, in brackets if it is optional. The key of
+    a verb that needs an argument opens the prompt; so does the key of a verb with `asked`. A verb that is `of_group`
+    runs once for all sessions that are moved together. A long run is read whole before a verb, unless the verb is
+    `near`: such a verb asks the trace for the parts that it needs (tracefile/doors.py)."""
 
     name: str
     keys: tuple[str, ...]
@@ -281,7 +281,7 @@ def run(session: Session, verb: Verb, argument: str = "") -> None:
 
 
 def run_together(sessions: group.Group, verb: Verb, argument: str = "") -> None:
-    """Run a verb on the sessions that are shown. One that cannot obey says why."""
+    """Run a verb on the shown sessions. A session that cannot run it shows the error."""
     shown = sessions.shown
     for session in shown:
         session.message = ""
@@ -299,7 +299,7 @@ KEY_SIGNS = {
 
 
 def groups_elsewhere(session: Session) -> list[str]:
-    """The titles of the verbs that are of no use in a session."""
+    """The titles of groups of verbs that do not apply to a session."""
     are_together = session.group is not None and len(session.group.sessions) > 1
     return [
         title
@@ -309,8 +309,8 @@ def groups_elsewhere(session: Session) -> list[str]:
 
 
 def help_rows(left_out: Collection[str] = (), language: str = "en") -> list[tuple[str, str, str]]:
-    """For each verb: its command, its keys and its help. A row with only a title begins a group. Groups whose title is
-    `left_out` are not there."""
+    """The rows of the help: for each verb its command, its keys and its help text. A row with only a title begins a
+    group. Groups in `left_out` are omitted."""
     rows = []
     for title, verbs in GROUPS.items():
         if title in left_out:

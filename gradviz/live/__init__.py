@@ -1,1 +1,1 @@
-"""The stepper on a running script: it listens to the events as they arrive, and pauses the script where it should."""
+"""The stepper on a running script: listens to the events as they arrive, and pauses the script."""

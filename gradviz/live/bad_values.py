@@ -1,4 +1,5 @@
-"""The first NaN and the first infinity of a running script. An infinity that the program wrote down does not count."""
+"""The first NaN and the first infinity of a running script. An infinity that the program wrote itself does not
+count."""
 
 from __future__ import annotations
 
@@ -22,34 +23,35 @@ _vdot = np.vdot
 
 
 class FirstBad:
-    """Looks at the values of each event for those of `names` that have not been seen yet; each method returns what it
-    sees for the first time. `looking` says whether there is any to be seen."""
+    """Searches the values of each event for those of `names` that have not appeared yet. Each method returns the
+    names that appear for the first time. `looking` is whether any name has not appeared."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.unseen = set(names)
         self.looking = bool(names)
-        self.written = WrittenInfinities()  # of all tensors that have any, as long as no other has been seen
+        # the tensors with written infinities, until another infinity appears
+        self.written = WrittenInfinities()
 
     def of_values(self, values: Sequence[Any]) -> list[str]:
-        """In gradients: an infinity there is never written down."""
+        """In gradients, where an infinity is never written by the program."""
         return self._first(values, lambda: False)
 
     def of_op(
         self, args: str, inputs: Sequence[int], outputs: Sequence[int], values: Sequence[Any]
     ) -> list[str]:
-        """In what an op made or wrote over."""
+        """In the results of an op, new or changed in place."""
         infinite = self.written.tensors.intersection(inputs)
         self._forget_finite(outputs, values)
         return self._first(values, lambda: self.written.by_op(args, infinite, outputs))
 
     def of_one(self, args: str, inputs: Sequence[int], output: int, value: Any) -> list[str]:
-        """In the one new tensor that an op made."""
+        """In the single new tensor that an op made."""
         if type(value) is np.ndarray and value.dtype in _PLAIN and isfinite(_vdot(value, value)):
             return []
         return self.of_op(args, inputs, (output,), (value,))
 
     def of_states(self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State]) -> list[str]:
-        """In what tensors are at an event of any other kind."""
+        """In the states of tensors at any other kind of event."""
         values = [state.value for state in states]
         self._forget_finite([state.tensor for state in states], values)
         if kind == Kind.TENSOR:
@@ -75,7 +77,7 @@ class FirstBad:
         return found
 
     def _forget_finite(self, tensors: Sequence[int], values: Sequence[Any]) -> None:
-        """A tensor whose infinities have been written over has none any more."""
+        """Forget tensors whose infinities have been overwritten."""
         if written := self.written.tensors.intersection(tensors):
             own = zip(tensors, values, strict=True)
             finite = {tensor for tensor, value in own if value is not None and is_finite(value)}

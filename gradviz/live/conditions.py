@@ -14,8 +14,8 @@ from gradviz.words.subject import Subject
 
 
 class Condition(Protocol):
-    """The condition of a breakpoint. `kinds` are the kinds of events that it concerns, `fields` the fields
-    that it uses, and `ops` the only ops that it concerns (None: all ops)."""
+    """The condition of a breakpoint. `kinds` are the kinds of events that it concerns, `fields` the fields that it
+    uses, and `ops` the only ops that it concerns (None: all ops)."""
 
     kinds: frozenset[Any]
     fields: frozenset[str]
@@ -47,8 +47,7 @@ class Holds:
 
 
 class Arrives:
-    """Stops where a line is reached, from another line or once more. `breakpoints.arrivals` does the same for
-    a trace."""
+    """Stops where a line is reached, from another line or again. `breakpoints.arrivals` does the same for a trace."""
 
     kinds = EVERYWHERE
     ops: frozenset[str] | None = None

@@ -33,7 +33,7 @@ class Reader(Protocol):
 
 
 class Debugger:
-    """Runs alongside a script and handles its stops. With `at_start` it already stops at the first event."""
+    """Runs alongside a script and handles its stops. With `at_start` it stops at the first event."""
 
     def __init__(
         self,
@@ -44,18 +44,18 @@ class Debugger:
         bad: Sequence[str] = BAD,
         exporter: Exporter | None = None,
     ) -> None:
-        self.path = path.absolute()  # wherever the script goes
+        self.path = path.absolute()  # the script may change its directory
         self.reader = reader
         self.settings = settings
         self.at_start = at_start
         self.bad = bad
         self.exporter = exporter
         self.pauses: Pauses | None = None
-        self.trace: Trace | None = None  # as of the last stop
+        self.trace: Trace | None = None  # the trace at the last stop
         self.resume = Resume(events=1) if at_start else Resume()
-        self.trouble = ""  # why a stop could not be shown
+        self.trouble = ""  # the reason why a stop could not be shown
         self.recording: Recording | None = None
-        self.raised: TracebackType | None = None  # of the exception that has left the script
+        self.raised: TracebackType | None = None  # the traceback of the exception that has left the script
 
     # --- interface to the run of the script
 
@@ -70,7 +70,7 @@ class Debugger:
         return self.pauses
 
     def failed(self, error: BaseException) -> None:
-        """Stop once more where an exception was raised that has left the script."""
+        """Stop once more at the place where an exception was raised that has left the script."""
         pauses = self.pauses
         kind, message = type(error).__name__, text_of(error)
         if pauses is None or pauses.quitting or not isinstance(error, Exception):
@@ -83,7 +83,7 @@ class Debugger:
                 pauses.error(error.__traceback__, kind, message)
 
     def ended(self, how: str) -> None:
-        """The script has ended and its trace is closed. Show the trace, if it is wanted."""
+        """Handle the end of the script, whose trace is closed: show the trace, if it is wanted."""
         self._close()
         stepping = self.resume.events or self.resume.predicate is not None
         if self.trouble or (self.pauses is not None and self.pauses.quitting):
@@ -125,7 +125,7 @@ class Debugger:
         return session.resume
 
     def _script(self, sites: Sites) -> PausedScript | None:
-        """The script as it can be asked at this stop; None if none of its frames is known."""
+        """The script in which expressions can be evaluated at this stop; None if none of its frames is known."""
         frame = sites.users_frame(sys._getframe())
         for entry, _ in walk_tb(self.raised):
             frame = sites.users_frame(entry) or frame

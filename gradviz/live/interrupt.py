@@ -13,9 +13,8 @@ from gradviz.live.pauses import Pauses
 
 @contextmanager
 def ctrl_c_pauses(pauses: Callable[[], Pauses | None], say: Callable[[str], None]) -> Iterator[None]:
-    """While the block runs, SIGINT requests a pause at the next event. A second SIGINT before that event
-    raises KeyboardInterrupt, as it does without a debugger, because the script may be waiting for something
-    else."""
+    """A context in which SIGINT requests a pause at the next event. A second SIGINT before that event raises
+    KeyboardInterrupt, as it does without a debugger, because the script may be waiting for something else."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

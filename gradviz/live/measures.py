@@ -13,7 +13,7 @@ from gradviz.events.values import stats_of
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value has no NaN and no infinity, as far as its elements can be had."""
+    """Whether a value has no NaN and no infinity, as far as its elements can be read."""
     values = elements_of(value)
     if values is None or values.dtype.kind not in "fc":
         return True

@@ -1,4 +1,4 @@
-"""What is kept of earlier events while a program is debugged, as far as a predicate needs it."""
+"""The values of earlier events in a program under the debugger, as far as a predicate needs them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class OlderValues:
         self.ask(frozenset())
 
     def ask(self, asked: frozenset[str]) -> None:
-        """Forget all, and keep from now on what predicates with these fields need."""
+        """Forget all values, and keep from now on those that predicates with these fields need."""
         self._values.clear()
         self._bad.clear()
         self._keeps_values = bool(asked & {"in", "grad"})
@@ -69,7 +69,7 @@ class OlderValues:
         self._keeps_bad = bool(asked & {"nan", "inf"})
 
     def take(self, states: Sequence[State]) -> None:
-        """Keep what is needed of the states of an event."""
+        """Keep the needed parts of the states of an event."""
         if self._keeps_values:
             self._keep(states)
         if not self._keeps_bad:
@@ -116,7 +116,7 @@ class OlderValues:
 
 
 def _copied(state: State) -> Any:
-    """A copy of an array, or its statistics: ops in place change their inputs."""
+    """A copy of an array, or its statistics if it is large: ops in place change their inputs."""
     value = elements_of(state.value)
     if value is None:
         return None

@@ -35,11 +35,11 @@ _FIRST = tuple(map(_first, BAD))
 
 
 class Pauses(Listener):
-    """Passes every event to the recorder, and calls `pause(index, reasons)` where the script stops. `index`
-    is the event to show. The result of `pause` says how to continue; None ends the script.
+    """Passes every event to the recorder, and calls `pause(index, reasons)` where the script stops. `index` is the
+    event to show. The result of `pause` is how to continue; None ends the script.
 
-    `bad` says whether to stop at the first NaN and the first infinity that the program did not
-    write down."""
+    `bad` are the values at whose first appearance to stop: NaN, and an infinity that the program did not write
+    itself."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Pauses(Listener):
         self.present = Present(recorder.sites)
         self.bad = FirstBad(bad)
         self.target = _NEVER  # the number of events at which to stop
-        self.stop_at = _NEVER  # the same, or 0 if there is an earlier reason to stop
+        self.stop_at = _NEVER  # the same number, or 0 if there is an earlier reason to stop
         self.reasons: list[tuple[int, str]] = []  # reasons to stop now, each with its event
         self.interrupted = False
         self.quitting = False
@@ -120,7 +120,7 @@ class Pauses(Listener):
         return f"breakpoint {number}: {self.breakpoints.by_number[number].text}" if number else ""
 
     def _first_seen(self, names: Sequence[str], index: int = -1) -> None:
-        """Stop at these events, where a NaN or an infinity is seen for the first time. The lock is held."""
+        """Stop at the events where a NaN or an infinity appears for the first time. The lock is held."""
         for name in names:
             self._due_at(self.recorder.count - 1 if index < 0 else index, _first(name))
 
@@ -143,7 +143,7 @@ class Pauses(Listener):
         if not reasons:
             return
         index = min(at for at, _ in reasons)
-        # What comes first of all is looked for once: it must not go unseen where another reason came before it.
+        # A first NaN or infinity is found only once: it must not be lost if another reason came before it.
         self.reasons = [(at, reason) for at, reason in reasons if at > index and reason in _FIRST]
         self.stop(index, [reason for at, reason in reasons if at == index])
         if self.reasons:
@@ -163,7 +163,7 @@ class Pauses(Listener):
             self._quit()
 
     def let_go(self) -> None:
-        """Do not stop any more."""
+        """Stop no more."""
         self.target = self.stop_at = _NEVER
         self.bad.looking = self.interrupted = False
         self.reasons = []

@@ -107,8 +107,7 @@ class Present:
             self.grads[fields[0]] = fields[-1]
 
     def leave(self, kind: Kind, fields: tuple[Any, ...]) -> None:
-        """Update the tracked state after the end of a scope or pass; the event that ends it still belongs to
-        it."""
+        """Update the tracked state after the end of a scope or pass; the event that ends it still belongs to it."""
         if kind == Kind.SCOPE_LEFT:
             if nest := self.nest():
                 nest.pop()
@@ -139,7 +138,7 @@ class Present:
             self._newest_past = int(past.trace.states.tensors.max(initial=0))
             self._newest_node = int(past.trace.table(Kind.NODE)["node"].max(initial=0))
         self._older.ask(asked)
-        self._homes.clear()  # the past contains all of it
+        self._homes.clear()  # the past contains all homes
         self._node_sites, self._node_names, self._names = Numbered(), Numbered(), Numbered()
         self.asked = asked
         self._keeps_names = bool(asked & {"name", "parameter"})
@@ -183,7 +182,7 @@ class Present:
         return [self.field("grad")] if self.kind == Kind.ACCUMULATED else []
 
     def earlier(self, tensor: int) -> Words | None:
-        """The past, if the tensor may be in it; else None."""
+        """The past, if the tensor may be in it; otherwise None."""
         return self.past if tensor <= self._newest_past else None
 
     # --- scopes and passes
@@ -194,7 +193,7 @@ class Present:
 
     @property
     def depth(self) -> int:
-        """The number of scopes and passes around the event; an event that begins or ends one is outside of
+        """The number of scopes and passes around the event; an event that begins or ends a scope or pass is outside
         it."""
         return len(self.nest()) - (self.kind in _NESTS)
 
@@ -314,7 +313,7 @@ class Present:
         return any(self._has_bad(number, which) for number in self._gradients() if number)
 
     def _has_bad(self, number: int, which: bool) -> bool:
-        """Whether a tensor has NaN or infinity; one from before the last stop is looked up once."""
+        """Whether a tensor has NaN or infinity; a tensor from before the last stop is looked up once."""
         known = self._older.is_bad(number, which)
         if known is not None or self.earlier(number) is None:
             return bool(known)

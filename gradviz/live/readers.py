@@ -28,7 +28,7 @@ class Commands:
         return bool(self.lines)
 
     def read(self, session: Session) -> None:
-        """Run commands up to one that continues the script."""
+        """Run commands until a command continues the script."""
         if self.started or session.message:
             for piece in told(session, moved=True):
                 self.write(piece)

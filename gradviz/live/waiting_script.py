@@ -1,4 +1,4 @@
-"""A script that waits at a stop, and answers: it evaluates Python in its frame, and runs an op again."""
+"""A script that waits at a stop: it can evaluate Python in its frame, and run an op again."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _MOST_LINES = 400
 
 
 class Recording(Protocol):
-    """The recording of the script, as far as a stop asks it."""
+    """The methods of the script's recording that a stop uses."""
 
     def quiet(self) -> AbstractContextManager[None]:
-        """Record nothing of what this thread does inside."""
+        """A context in which this thread records nothing."""
 
     def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
-        """What an op computed, as a function; `alone` says that it made one node. Raises LookupError, with the reason,
+        """The function that an op computed; `alone` means that it made one node. Raises LookupError, with the reason,
         if it cannot run again."""
 
 
 class PausedScript:
-    """A script at a stop. `frame` is its innermost frame of the user's own."""
+    """A script at a stop. `frame` is the innermost of the user's own frames."""
 
     def __init__(self, frame: FrameType, recording: Recording) -> None:
         self.frame, self.recording = frame, recording
 
     def evaluate(self, expression: str) -> list[str]:
-        """Evaluate an expression in the script's frame, unrecorded. Returns what it printed and warned of, then its
-        value; or the exception in one line. Names that the expression assigns are its own."""
+        """Evaluate an expression in the script's frame, unrecorded. Returns the printed lines and the warnings, then
+        the value; or the exception in one line. Names that the expression assigns do not change the script's."""
         # in one namespace, so that a comprehension finds local names
         names = {**self.frame.f_globals, **self.frame.f_locals}
         said = io.StringIO()
@@ -52,7 +52,7 @@ class PausedScript:
         ):
             try:
                 value = repr(eval(compile(expression.strip(), "<p>", "eval"), names))
-            except BaseException as error:  # whatever it is, the stop goes on
+            except BaseException as error:  # whatever the error is, the stop goes on
                 value = traceback.format_exception_only(error)[-1].strip()
         told = [f"{one.category.__name__}: {one.message}" for one in warned]
         lines = [*said.getvalue().splitlines(), *told, *value.splitlines()]
@@ -60,8 +60,8 @@ class PausedScript:
         return lines if more <= 0 else [*lines[:_MOST_LINES], f"… and {more:,} more lines"]
 
     def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
-        """What an op computed, as a function of its inputs that are tensors; it runs unrecorded. Raises CommandError
-        if it cannot run again."""
+        """The function that an op computed, from its tensor inputs; it runs unrecorded. Raises CommandError if it
+        cannot run again."""
         try:
             forward = self.recording.forward_of(op, node, alone)
         except LookupError as error:

@@ -1,4 +1,4 @@
-"""A lesson under way in a session: it asks before it reveals, and checks the answer."""
+"""A lesson under way in a session: asks each question before the answer is shown, and checks the user's answer."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _SAID = {
 
 
 class Exercise:
-    """The questions of a lesson on its trace. A session goes no further than the question that is open."""
+    """The questions of a lesson on its trace. A session cannot go past the open question."""
 
     def __init__(self, lesson: Lesson, language: str, session: Session) -> None:
         self.lesson, self.language = lesson, language
         self.places = _places(lesson, session)
-        self.index = 0  # of the open question
+        self.index = 0  # index of the open question
         self.right = 0
-        self.tried = False  # the open question was answered once, and not rightly
+        self.tried = False  # whether the open question was answered once, wrongly
         session.exercise = self
         self._hide(session)
         session.words.speak(language)
@@ -63,7 +63,7 @@ class Exercise:
         return Score(self.index, self.right, len(self.places))
 
     def _hide(self, session: Session) -> None:
-        """Have nothing told of what comes after the open question."""
+        """Hide the events after the open question from all texts."""
         session.words.last_seen = None if self.question is None else self.places[self.index][0]
         session.words.trend.cache_clear()
 
@@ -73,11 +73,11 @@ class Exercise:
         return self.say(what, name=self.lesson.name, answered=self.index)
 
     def held(self, position: int) -> int:
-        """Where a session may go that wants to go to `position`."""
+        """The position that a session may go to when it wants `position`."""
         return position if self.question is None else min(position, self.places[self.index][0])
 
     def remind(self, session: Session) -> None:
-        """At the place of the open question, ask it."""
+        """Ask the open question, if the session is at its place."""
         is_free = not (session.page or session.help or session.message)
         if self.question is not None and is_free and self.asks_at(session.position):
             session.message = self.say("question", ask=self.question.ask[self.language])
@@ -100,8 +100,8 @@ class Exercise:
         self.remind(session)
 
     def answered(self, session: Session, text: str | None) -> None:
-        """Check an answer (None: show it), go to the event that shows it, and say why. One that cannot be read does not
-        count; after a first wrong one there is a hint and a second try."""
+        """Check an answer (None: show the right one), go to the event that shows it, and explain it. An unreadable
+        answer does not count; after the first wrong answer there is a hint and a second try."""
         question = self.question
         if question is None:
             raise CommandError(self.say("done"))
@@ -133,7 +133,7 @@ class Exercise:
         session.page_keys = {} if self.question is None else {"space": "question"}
 
     def solution(self, session: Session, at: int) -> str:
-        """The answer to a question, by its place among all. The lesson is as it was afterwards."""
+        """The answer to a question, by its index. The state of the lesson does not change."""
         question, open_question, position = self.lesson.questions[at], self.index, session.position
         self.index = len(self.places)
         session.go(self.places[at][1])
@@ -143,14 +143,14 @@ class Exercise:
         return answer
 
     def _worded(self, question: Question, snapshot: Snapshot | None) -> str:
-        """An answer as text: one of the words that are expected, or the value in the trace."""
+        """An answer as text: an expected word, or the value in the trace."""
         if question.expect:
             return question.expect[LANGUAGES.index(self.language)]
         return "None" if snapshot is None else value(snapshot)
 
 
 def _places(lesson: Lesson, session: Session) -> list[tuple[int, int]]:
-    """For each question the event where it is asked, and the event that shows the answer."""
+    """For each question, the event where it is asked, and the event that shows the answer."""
     found, after = [], 0
     for question in lesson.questions:
         stop = _first(session, question.stop, after)
@@ -168,7 +168,7 @@ def _first(session: Session, text: str, after: int) -> int:
     return int(events[0])
 
 
-_INPUT = "input"  # the only tensor that a node gives a gradient to, whatever it is called
+_INPUT = "input"  # stands for the only tensor that a node gives a gradient to, under any name
 
 
 def _check(session: Session, question: Question, shown: int) -> None:
@@ -188,7 +188,7 @@ def _check(session: Session, question: Question, shown: int) -> None:
 
 
 def _asked_for(session: Session, question: Question, event: Produced) -> list[int]:
-    """The places, among what a node gives gradients to, of the tensor that a question is about."""
+    """The positions, among the gradients that a node gives, of the tensor that a question is about."""
     called = {
         place: session.words.called(edge.tensor)
         for place, edge in enumerate(session.query.nodes.edges(event.node))
@@ -200,7 +200,7 @@ def _asked_for(session: Session, question: Question, event: Produced) -> list[in
 
 
 def _expected(session: Session, question: Question) -> Snapshot | None:
-    """The answer, as the trace has it at this event; None if it is None."""
+    """The right answer, as the trace has it at this event; None if it is None."""
     stop = session.stop
     if question.value:
         about = subject(session.words, question.value, stop.k)

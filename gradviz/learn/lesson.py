@@ -1,5 +1,5 @@
-"""Lessons: a small program, and questions about what its gradients will be. Each is one file in `lessons/`, with its
-texts in all languages."""
+"""Lessons: a small program, and questions about its gradients. Each lesson is one file in `lessons/`, with its texts
+in all languages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lessons() -> dict[str, Lesson]:
 
 
 def lesson_called(name: str) -> Lesson:
-    """The lesson of a name, or in a file whose name ends with `.toml`. Raises CommandError if there is none."""
+    """The lesson with a name, or in a file if the name ends with `.toml`. Raises CommandError if there is none."""
     if name.endswith(".toml"):
         return lesson_of_file(Path(name))
     known = lessons()
@@ -50,8 +50,8 @@ def lesson_called(name: str) -> Lesson:
 
 
 def is_right(text: str, expected: np.ndarray | None) -> bool:
-    """Whether a text has the numbers of an array, in order and up to rounding; of None, whether it says so. A number
-    may be a fraction: `3/5`."""
+    """Whether a text has the numbers of an array, in order and up to rounding; for None, whether it means none. A
+    number may be a fraction: `3/5`."""
     if expected is None:
         return text.strip().casefold() in _NONE
     found = [
@@ -63,14 +63,15 @@ def is_right(text: str, expected: np.ndarray | None) -> bool:
 
 
 def is_word(text: str, words: tuple[str, ...]) -> bool:
-    """Whether a text is one of these words, means the same, or is the first letter of the first."""
+    """Whether a text is one of these words, means the same, or is the first letter of the first word."""
     said, known = text.strip().casefold().rstrip(".!"), {word.casefold() for word in words}
     meant = known.union(*(alike for alike in _ALIKE if known & alike))
     return said in meant or said == words[0].casefold()[:1]
 
 
 def can_be_read(text: str, words: tuple[str, ...]) -> bool:
-    """Whether a text is an answer, if a wrong one: a number or None; to a question for yes or no one of these."""
+    """Whether a text is an answer, right or wrong: a number or None, or yes or no for a question that expects one of
+    them."""
     said = text.strip().casefold().rstrip(".!")
     if not words:
         return said in _NONE or bool(_NUMBER.search(text))

@@ -1,4 +1,4 @@
-"""Reads a lesson from its TOML file: one of ours, or one that a teacher wrote."""
+"""Reads a lesson from its TOML file: a lesson of ours, or one that a teacher wrote."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _LONGEST = 1 << 20  # bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked at the first event where `stop` is true, and shown at the first one after it where `shown` is. The
-    answer is the `value` of a tensor there (`x.grad`), the `gradient` that comes to one (in forward mode its tangent),
-    or one of the words `expect`, in the order of LANGUAGES. `hint` is shown after a first wrong answer."""
+    """A question. It is asked at the first event where `stop` is true, and its answer is shown at the first later
+    event where `shown` is true. The answer is the `value` of a tensor there (`x.grad`), the `gradient` that a tensor
+    receives (in forward mode its tangent), or one of the words `expect`, in the order of LANGUAGES. `hint` is shown
+    after a first wrong answer."""
 
     stop: str
     shown: str
@@ -53,7 +54,7 @@ class Lesson:
 
     @property
     def without_comments(self) -> str:
-        """The program without its comments, which tell the answers; each line stays where it is."""
+        """The program without its comments, which contain the answers; the line numbers stay the same."""
         lines = self.program.splitlines()
         for token in generate_tokens(StringIO(self.program).readline):
             if token.type == COMMENT:
@@ -63,7 +64,7 @@ class Lesson:
 
 
 def lesson_of_file(path: Path) -> Lesson:
-    """The lesson in a file. Raises CommandError, with one line that says what to mend, if it has none."""
+    """The lesson in a file. Raises CommandError, with one line about what to fix, if the file has none."""
     name = clean(path.name)
     try:
         if path.stat().st_size > _LONGEST:
@@ -84,7 +85,7 @@ def lesson_of_file(path: Path) -> Lesson:
 
 
 def lesson_of(name: str, found: Mapping[str, Any]) -> Lesson:
-    """The lesson of a decoded file. Raises CommandError where something is missing, misspelled or of another type."""
+    """The lesson in a decoded file. Raises CommandError if something is missing, misspelled or of another type."""
     _check_keys(found, _KEYS, "it")
     program = _string(found, "program", "it").lstrip("\n")
     try:
@@ -154,7 +155,7 @@ def _string(found: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _text(found: Mapping[str, Any], key: str, where: str) -> Text:
-    """A text in all languages: written as one for all of them, or for each (`ask.en`, `ask.ko`)."""
+    """A text in all languages: written once for all languages, or for each (`ask.en`, `ask.ko`)."""
     value = found.get(key)
     if isinstance(value, Mapping):
         given = {lang: text for lang, text in value.items() if isinstance(text, str) and text.strip()}

@@ -1,5 +1,5 @@
-"""A lesson as a page to share with a class: the questions beside the picture, each answer hidden until it is asked
-for."""
+"""A lesson as a page to share with a class: the questions beside the picture, each answer hidden until it is
+requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAID = {
 
 
 def lesson_page(exercise: Exercise, session: Session) -> str:
-    """The page of a lesson that nobody has begun."""
+    """The page of a lesson that has not begun."""
     lesson, language = exercise.lesson, exercise.language
     questions = [
         Asked(question.ask[language], exercise.solution(session, at), question.because[language], stop, shown)

@@ -1,4 +1,4 @@
-"""How far somebody has come in each lesson, kept between runs in a file of the user's data folder."""
+"""The user's scores in the lessons, kept between runs in a file of the user's data folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = "lessons.json"
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of `count` questions `answered` were, `right` of them rightly."""
+    """The score of a lesson: `answered` of `count` questions were answered, `right` of them rightly."""
 
     answered: int
     right: int
@@ -26,25 +26,25 @@ class Score:
         return self.answered >= self.count > 0
 
     def is_better_than(self, other: Score | None) -> bool:
-        """Whether this one is to be kept in the place of an earlier one: a finished lesson counts more than one that
-        was left, then the right answers count."""
+        """Whether this score replaces an earlier one: a finished lesson counts more than an unfinished lesson, then
+        the number of right answers counts."""
         if other is None or other.count != self.count:
             return True
         return (self.is_done, self.right, self.answered) > (other.is_done, other.right, other.answered)
 
 
 def scores() -> dict[str, Score]:
-    """The best score in each lesson, by its name; none where nothing was kept or the file cannot be read."""
+    """The best score in each lesson, by its name; empty if none was kept or the file cannot be read."""
     try:
         found = json.loads((data_folder() / _NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
         return {}
     known = found.items() if isinstance(found, dict) else ()
     return {name: score for name, one in known if (score := _score(one)) is not None}
 
 
 def keep(name: str, score: Score) -> None:
-    """Keep a score, if it is better than the one that is kept. A folder that cannot be written to is no error."""
+    """Keep a score, if it is better than the kept score. A folder that cannot be written to is not an error."""
     known = scores()
     if not score.answered or not score.is_better_than(known.get(name)):
         return

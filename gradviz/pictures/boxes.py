@@ -1,4 +1,4 @@
-"""The text of a box that stands for a module, or for a place in the program."""
+"""The text of a box for a module, or for a place in the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradviz.words.numbers import number, plural
 
 Line = tuple[str, str]
 _MOST_SHAPES = 3
-_BARS = 24  # one for each block, or for several
+_BARS = 24  # cells for bars: one bar for each block, or for several
 _LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 
 
@@ -34,12 +34,12 @@ def box_lines(node: Node, box: Box) -> list[Line]:
 
 
 def _is_under_no_grad(node: Node, box: Box) -> bool:
-    """Whether a module was called with grad mode off alone, as a target network is, and nothing was found there."""
+    """Whether a module was called only with grad mode off, as a target network is, and has no finding."""
     return box.cuts == {"no_grad"} and not node.held.get(GRAD_FN) and not node.finding
 
 
 def of_inside(node: Node, box: Box) -> list[str]:
-    """The lines of a box without those about gradients, which change while a pass runs."""
+    """The lines of a box without the lines about gradients, which change while a pass runs."""
     lines = _lines_of(node, box)
     if box.parameters:
         lines.append(_size(list(box.parameters.values())))
@@ -65,7 +65,7 @@ def _module(node: Node, box: Box) -> list[Line]:
 
 
 def _data(node: Node, box: Box) -> list[Line]:
-    """What comes in, and how much there is behind it."""
+    """The shapes of the input data, and the amount of data behind it."""
     gives = [("value", plain(shape, 40)) for shape in list(box.gives)[:_MOST_SHAPES]]
     more = [("value", f"and {len(box.gives) - _MOST_SHAPES} more")] if len(box.gives) > _MOST_SHAPES else []
     tensors = node.held.get(LEAF, 0) + node.held.get(TENSOR, 0)
@@ -83,7 +83,7 @@ def _place(node: Node, box: Box) -> list[Line]:
 
 
 def _filled(parts: list[str]) -> list[str]:
-    """The parts, in one line if it is no longer than those of modules."""
+    """The parts, in one line if it is not longer than the lines of modules."""
     line = " ".join(part for part in parts if part)
     return [line] if len(line) <= _LONGEST_LINE else parts
 
@@ -94,7 +94,8 @@ def _shapes(shapes: dict[str, None]) -> str:
 
 
 def _parameters(parameters: list[Node], is_off: bool) -> list[Line]:
-    """How many parameters a module has, and the health of their gradients; under no_grad (`is_off`) none is due."""
+    """The number of parameters of a module, and the health of their gradients; with `is_off` (under no_grad) no
+    gradient is due."""
     lines = [_size(parameters)]
     wanted = [one for one in parameters if one.requires_grad]
     if not wanted:
@@ -111,8 +112,8 @@ def _size(parameters: list[Node]) -> Line:
 
 
 def _health(parameters: list[Node]) -> list[Line]:
-    """One line about the gradients of parameters that require one: of `.grad`, or where that is None of what came to
-    them in a pass that does not accumulate."""
+    """One line about the gradients of parameters that require one: about `.grad`, or if it is None, about the
+    gradients of a pass that does not accumulate."""
     label, grads = ".grad", [one.grad for one in parameters if one.has_grad]
     if not grads:
         label, grads = "gradient", [one.reached for one in parameters if one.reached is not None]

@@ -1,4 +1,4 @@
-"""A chart of curves as SVG, over passes or steps; and the small ones of a table."""
+"""A chart of curves as SVG, over passes or steps; and the small charts of a table."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ COLOURS = (
     "#adb5bd",
     "#f783ac",
 )
-MOST = 10  # curves that are told apart by colour in one chart, of one run
+MOST = 10  # the most curves in one chart of one run, which differ by colour
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520, 220, 56, 12, 22, 30
-_MOST_POINTS = 400  # of a curve; of more, the least and the largest of each stretch
-_SMALL = 110, 20  # of the charts of a table: width, height
+_MOST_POINTS = 400  # the most points of a curve; a longer curve has the least and the largest of each stretch
+_SMALL = 110, 20  # width and height of the charts of a table
 _LABELS = 6
 _LARGEST_DECADE = sys.float_info.max_10_exp
-_LARGEST = sys.float_info.max / 100  # on a linear scale
+_LARGEST = sys.float_info.max / 100  # the largest value on a linear scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Mark:
 
 
 def chart(series: list[Series], colours: list[str], marks: list[Mark], linear: bool = False) -> str:
-    """The curves as an SVG element that is as wide as its container, each in the colour beside it. The values are
-    logarithmic, or `linear`."""
+    """The curves as an SVG element that is as wide as its container, each in its colour. The scale is logarithmic, or
+    `linear`."""
     values = np.concatenate([one.values for one in series])
     places = np.concatenate([one.at for one in series])
     frame = _Frame(float(places.min()), float(places.max()), *_extent(values, linear), linear)
@@ -77,7 +77,7 @@ def chart(series: list[Series], colours: list[str], marks: list[Mark], linear: b
 
 
 def is_clearer_linear(series: list[Series]) -> bool:
-    """Whether some values are negative, or all within a factor of ten."""
+    """Whether some values are negative, or all are within a factor of ten."""
     values = np.concatenate([one.values for one in series])
     known = values[np.isfinite(values)]
     return len(known) > 0 and bool(known.min() < 0 or known.max() < 10 * known.min())
@@ -121,7 +121,7 @@ def bars(counts: np.ndarray, low: float, high: float) -> str:
 
 
 def _extent(values: np.ndarray, linear: bool) -> tuple[float, float]:
-    """The least and the largest value on a scale, with a margin; logarithms unless it is linear."""
+    """The least and the largest value on a scale, with a margin; as logarithms unless it is linear."""
     known = values[np.isfinite(values) & (linear | (values > 0))]
     known = np.clip(known, -_LARGEST, _LARGEST) if linear else np.log10(known)
     low, high = (float(known.min()), float(known.max())) if len(known) else (-1.0, 1.0)
@@ -131,8 +131,8 @@ def _extent(values: np.ndarray, linear: bool) -> tuple[float, float]:
 
 
 def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
-    """The points of a curve; of many, the least and the largest of each stretch, and all stretches that have one that
-    is not finite."""
+    """The points of a curve. A long curve has the least and the largest finite point of each stretch, and a point
+    that is not finite for each stretch that has any."""
     count = len(series.at)
     if count <= _MOST_POINTS:
         return series.at, series.values
@@ -153,7 +153,8 @@ def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The scales: the first and last place, the least and largest value or, unless it is linear, decimal logarithm."""
+    """The scales: the first and last place, and the least and largest value, as decimal logarithms unless the scale
+    is linear."""
 
     first: float
     last: float
@@ -204,7 +205,7 @@ class _Frame:
         return [number * step for number in range(first, last + 1)]
 
     def curve(self, series: Series, colour: str) -> str:
-        """The stretches of finite values as lines, those of others at the upper edge."""
+        """The stretches of finite values as lines, the other stretches as marks at the upper edge."""
         at, values = _thinned(series)
         finite = np.isfinite(values)
         bounds = np.flatnonzero(np.diff(finite.astype(int))) + 1

@@ -1,4 +1,4 @@
-"""The arguments of an operation, as far as they are not what PyTorch takes where a program says nothing."""
+"""The arguments of an operation that differ from PyTorch's defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradviz.words.escape import plain
 
 _DROPOUTS = frozenset(("dropout", "dropout1d", "dropout2d", "dropout3d"))
 
-# The functions that have an argument by default, as PyTorch documents them.
+# The functions whose default for an argument this is, as PyTorch documents them.
 DEFAULTS: dict[str, frozenset[str]] = {
     "reduction='mean'": LOSSES,
     "ignore_index=-100": frozenset(("cross_entropy", "nll_loss")),
@@ -40,6 +40,6 @@ DEFAULTS: dict[str, frozenset[str]] = {
 
 
 def shown_arguments(op: str, args: str) -> str:
-    """The arguments that a box shows: those that are not the op's defaults, in 28 characters at most."""
+    """The arguments that a box shows: those that are not the op's defaults, in at most 28 characters."""
     parts = [part for part in re.split(r", (?=[a-z_]\w*=)", args) if op not in DEFAULTS.get(part, ())]
     return plain(", ".join(parts), 28)

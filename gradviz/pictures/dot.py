@@ -19,7 +19,7 @@ from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 _LONG = 30  # characters
-_LOOP_ROOM = "\u00a0" * 2  # keeps the label of a loop at one box off the next loop
+_LOOP_ROOM = "\u00a0" * 2  # separates the label of a loop at one box from the next loop
 _CALL = re.compile(r" \(\d+\)")  # the number of a second or later call of a module
 
 
@@ -59,9 +59,9 @@ class _Writer:
         return self.dot.source
 
     def _guides(self) -> Iterator[tuple[str, str]]:
-        """For each frame an input from outside, and the leaves in the frame that are used nowhere else.
+        """For each frame, an input from outside with each leaf that is used only in the frame.
 
-        Invisible edges between them keep frames below one another. Without these, a layer's weights could be
+        Invisible edges between them keep frames below one another. Without these edges, a layer's weights could be
         placed beside the previous layer, and the network would run diagonally."""
         things = self.scene.things
         order = {name: number for number, name in enumerate(things)}
@@ -153,12 +153,12 @@ class _Writer:
 
 
 def _name(node: str) -> str:
-    """The name of a node in DOT, where what follows a colon would be the port of another node."""
+    """The name of a node in DOT, where text after a colon would be the port of another node."""
     return node.replace(":", "_")
 
 
 def _roomy(text: str) -> str:
-    """Text with spaces on both sides: Graphviz measures it as if it was not bold, and underestimates digits."""
+    """Text with spaces on both sides: Graphviz measures the text as not bold, and underestimates digits."""
     room = "\u00a0" * (1 + len(text) // 16)
     return f"{room}{text}{room}"
 

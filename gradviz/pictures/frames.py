@@ -13,8 +13,8 @@ _DEEPEST = 8  # nested scopes
 
 
 def frames(graph: Graph) -> dict[str, str]:
-    """The frame of each node: the path of its scope, with a number for second and later calls. Empty if it
-    has no scope. In a rolled graph, all calls are one frame."""
+    """The frame of each node: the path of its scope, with a number for second and later calls; empty without a scope.
+    In a rolled graph, all calls are one frame."""
     if graph.rolled:
         return {node.id: _path(node.scope) for node in graph.nodes.values()}
     found, first = _of_rows(_rows(graph))

@@ -13,7 +13,8 @@ from gradviz.pictures.layout import GaveUp, to_svg
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.vector import svg_of
 
-FULL, FAST = 2_000, 5_000  # number of things, or a third of the links if that is more
+# limits for the number of things, or a third of the number of links if that is larger
+FULL, FAST = 2_000, 5_000
 PATIENCE = 20.0  # seconds for Graphviz
 
 

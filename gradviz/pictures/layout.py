@@ -1,8 +1,8 @@
 """Converts DOT text to SVG text with an available Graphviz.
 
 There are two engines, both programs that read DOT and write SVG. `dot` is the Graphviz of the system. `embedded` is
-`graphviz-pure`, a port of Graphviz that `pip` installs with gradviz. Both give the same picture. `dot` is used if it is
-on PATH and works, else `embedded`; GRADVIZ_LAYOUT names one of them."""
+`graphviz-pure`, a port of Graphviz that `pip` installs with gradviz. Both give the same picture. `dot` is used if it
+is on PATH and works, otherwise `embedded`; GRADVIZ_LAYOUT selects an engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]"
 _DRAW_LESS = "draw less of it (fold it, or slice around a node)"
 _TOO_SLOW = f"Graphviz did not finish in {{:g}} s: {_DRAW_LESS}, or give it more time"
 _MEND_DOT = "save it as .dot and look for an unclosed quote or bracket in it"
-_PACKAGE = "graphviz-pure"  # and the name of its program
+_PACKAGE = "graphviz-pure"  # also the name of its program
 
 
 class LayoutError(RuntimeError):
@@ -31,7 +31,7 @@ class LayoutError(RuntimeError):
 
 
 class GaveUp(LayoutError):
-    """Graphviz was too slow, failed, or is not there. The graph has to be laid out in another way."""
+    """Graphviz was too slow, failed, or is not available. The graph has to be laid out in another way."""
 
 
 class TooSlow(GaveUp):
@@ -68,8 +68,8 @@ def to_svg(dot_source: str, engine: str | None = None, timeout: float = 60.0) ->
 
 
 def engines() -> list[Engine]:
-    """Both engines, and which of them `to_svg` uses. Raises LayoutError if GRADVIZ_LAYOUT names an engine that is not
-    there."""
+    """Both engines, with whether `to_svg` uses them. Raises LayoutError if GRADVIZ_LAYOUT names an engine that is not
+    available."""
     to_try = _engines_to_try(None)
     states = [(engine, *engine.state()) for engine in _ENGINES]
     serving = next(
@@ -97,8 +97,8 @@ def _engines_to_try(asked: str | None) -> list[_Engine]:
 
 @dataclass(frozen=True)
 class _Engine:
-    """An engine: its name, its title in a message, what finds its program, what to say if there is none, and how to do
-    without it."""
+    """An engine: its name, its title in a message, a function that finds its program, the message if there is no
+    program, and advice on how to do without it."""
 
     name: str
     title: str
@@ -138,7 +138,7 @@ class _Engine:
         return GaveUp(f"{failed}: {self.without_it}")
 
     def state(self) -> tuple[str | None, str]:
-        """Its version, and where its program is; None, and why it does not work."""
+        """The engine's version and the path of its program; or None and the reason why it does not work."""
         try:
             svg = self.svg("digraph { a }", timeout=10)
         except LayoutError as error:
@@ -148,10 +148,10 @@ class _Engine:
 
 
 def _run(command: list[str], source: bytes, timeout: float) -> tuple[int, bytes, bytes]:
-    """Run a program on `source`: its status, its stdout, its stderr.
+    """Run a program on `source`. Returns its status, its stdout and its stderr.
 
-    Files serve instead of pipes: for several pipes and a timeout, `subprocess` starts threads on Windows, which is
-    impossible while the interpreter ends."""
+    Files are used instead of pipes: with several pipes and a timeout, `subprocess` starts threads on Windows, which
+    is impossible while the interpreter ends."""
     with (
         tempfile.TemporaryFile() as stdin,
         tempfile.TemporaryFile() as stdout,
@@ -168,8 +168,8 @@ def _run(command: list[str], source: bytes, timeout: float) -> tuple[int, bytes,
 
 
 def _embedded_program() -> str | None:
-    """The program of graphviz-pure. Its package says where it is; if it was installed with `pip --target`, it is in a
-    folder of programs beside the packages."""
+    """The path of graphviz-pure's program; None if there is none. Its package lists the path; if it was installed
+    with `pip --target`, the program is in a folder beside the packages."""
     return next((str(path) for path in _embedded_places() if path.is_file()), shutil.which(_PACKAGE))
 
 

@@ -60,7 +60,7 @@ _GRADIENTS: tuple[tuple[str, str], ...] = (
 
 
 def legend() -> Scene:
-    """A scene with one example of everything, and what it means."""
+    """A scene with one example of everything, and its meaning."""
     scene = Scene(["legend: every kind of node and line"])
     _add_column(scene, "tensors", _TENSORS)
     _add_column(scene, "operations and nodes", _OPS)

@@ -15,16 +15,16 @@ from gradviz.words.numbers import has_odd, plural, value_label
 from gradviz.words.rank_names import called_ranks, told_apart
 
 Line = tuple[str, str]
-_MOST_APART = 3  # values of ranks at a node
+_MOST_APART = 3  # the most different values of ranks at a node
 
 
-FULL, OVERVIEW, BRIEF = "full", "overview", "brief"  # how much is said of a node
+FULL, OVERVIEW, BRIEF = "full", "overview", "brief"  # the levels of detail of a node's text
 
 
 def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[Line]:
     """The lines of a node in a picture that shows `show` (both, forward, backward).
 
-    In an `overview`, the line that its look already tells is left out; in a `brief` picture all such lines, and
+    An `overview` omits the line that the node's look already shows; a `brief` picture omits all such lines, and
     values. `uses` is the number of ops that read the node."""
     lines = (_briefly if detail == BRIEF else _WRITERS[node.kind])(node, show)
     if detail == OVERVIEW and node.kind in (LEAF, TENSOR):
@@ -39,7 +39,7 @@ def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[L
 
 
 def apart_told(one: Apart) -> list[str]:
-    """What is not the same on all ranks: `.grad on rank 0: rms 0.3`, and so on for each rank."""
+    """The differences between ranks: `.grad on rank 0: rms 0.3`, and so on for each rank."""
     if one.what == "node":
         return [f"only on {called_ranks(ranks)}" for told, ranks in one.held if told is not None]
     texts = told_apart([told if isinstance(told, Snapshot) else None for told, _ in one.held])
@@ -88,7 +88,7 @@ def _tensor(node: Node, show: str) -> list[Line]:
     return lines
 
 
-# What shape and colour tell of a tensor.
+# The lines about a tensor that its shape and colour already show.
 _TOLD_BY_LOOK = {
     f"{kind}{flag}"
     for kind in ("leaf", "non-leaf")
@@ -97,7 +97,7 @@ _TOLD_BY_LOOK = {
 
 
 def facts(node: Node) -> str:
-    """What a tensor is for autograd: `leaf · requires_grad`."""
+    """The role of a tensor for autograd: `leaf · requires_grad`."""
     told = ["leaf" if node.is_leaf else "non-leaf"]
     if node.requires_grad:
         told.append("requires_grad")
@@ -115,7 +115,7 @@ def facts(node: Node) -> str:
 
 
 def added_told(added: tuple[Snapshot, Snapshot] | None) -> str:
-    """What a `.grad` is the sum of: `= 0.6 (before) + 0.6`; empty where it has too many elements to be written."""
+    """A `.grad` as a sum: `= 0.6 (before) + 0.6`; empty if it has too many elements to be written."""
     if added is None or added[0].array is None or added[0].array.size > BRIEF_VALUE:
         return ""
     before, came = map(value_label, added)

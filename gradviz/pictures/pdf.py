@@ -8,19 +8,19 @@ from importlib.resources import files
 
 FAMILY = "DejaVu Sans"
 _FACES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf"}
-# What a PDF has no use for: titles (the tooltips), and the links that carry them.
+# The parts that a PDF does not need: titles (the tooltips), and the links that carry them.
 _TITLES = re.compile(r"<title>.*?</title>", re.DOTALL)
 _LINKS = re.compile(r"<(/?)a\b[^>]*>")
 
 
 def to_pdf(svg: str) -> bytes:
-    """Make a PDF of one page, of the size of the picture. Text stays text. Raises ValueError for what is not SVG."""
+    """Make a PDF of one page in the size of the picture. Text stays text. Raises ValueError if `svg` is not SVG."""
     from xml.etree.ElementTree import ParseError
 
     from fpdf import FPDF
     from fpdf.svg import SVGObject
 
-    logging.getLogger("fpdf.svg").setLevel(logging.ERROR)  # it tells of each element that it leaves out
+    logging.getLogger("fpdf.svg").setLevel(logging.ERROR)  # it logs each element that it omits
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     plain = _LINKS.sub(r"<\1g>", _TITLES.sub("", svg)).replace('"transparent"', '"none"')
     try:

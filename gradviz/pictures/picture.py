@@ -17,7 +17,8 @@ class Page(str):
     """An HTML page as text. A notebook shows it in its own frame."""
 
     def __repr__(self) -> str:
-        return f"<gradviz page: {len(self) / 1000:,.0f} kB of HTML>"  # a notebook keeps what it is, beside the frame
+        # a notebook stores this text beside the frame
+        return f"<gradviz page: {len(self) / 1000:,.0f} kB of HTML>"
 
     def _repr_html_(self) -> str:
         text = self.replace("&", "&amp;").replace('"', "&quot;")

@@ -17,8 +17,8 @@ class PictureTooLarge(ValueError):
 
 
 def to_png(svg: str, scale: float | None = None) -> bytes:
-    """Draw `svg` as a PNG with `scale` pixels per point. The default is 2, or for a large picture what fits into
-    `MOST_PIXELS`.
+    """Draw `svg` as a PNG with `scale` pixels per point. The default is 2, or for a large picture the largest scale
+    that fits into `MOST_PIXELS`.
 
     Raises PictureTooLarge before it draws anything if the given scale is too large, and ValueError if `svg` is not an
     SVG document with a size."""
@@ -47,7 +47,7 @@ def to_png(svg: str, scale: float | None = None) -> bytes:
 
 
 def note_on(svg: str) -> str:
-    """What is to be said of the PNG of `svg`: that its text is small; empty if it is legible."""
+    """A note that the text in the PNG of `svg` is small; empty if it is legible."""
     scale = _scale_for(*_size(svg))
     if scale >= _LEGIBLE:
         return ""
@@ -55,7 +55,7 @@ def note_on(svg: str) -> str:
 
 
 def _size(svg: str) -> tuple[float, float]:
-    """Width and height of `svg` in points: from its attributes, else from its viewBox."""
+    """The width and height of `svg` in points: from its attributes, otherwise from its viewBox."""
     tag = re.search(r"<svg\b[^>]*>", svg)
     if tag is None:
         raise ValueError("this is not an SVG document: it has no <svg>")

@@ -30,9 +30,9 @@ class DrawError(GradvizError):
 
 
 def save(graph: Graph | Scene, path: Path | str, theme: str = "light", rankdir: str = "TB") -> str:
-    """Write the graph to a file, in the format of the ending. The `theme`, light or dark, applies to .svg,
-    .png and .pdf, and `rankdir` to these and .dot: TB from top to bottom, LR from left to right. Returns what is to be
-    said of the file, mostly nothing. Raises DrawError."""
+    """Write the graph to a file, in the format of the ending. The `theme`, light or dark, applies to .svg, .png and
+    .pdf, and `rankdir` to these and .dot: TB from top to bottom, LR from left to right. Returns a note about the
+    file, which is usually empty. Raises DrawError."""
     path = Path(path)
     check_path(path)
     ending = path.suffix.lower()
@@ -75,7 +75,7 @@ def save_legend(path: Path | str, theme: str = "light") -> None:
 
 
 def check_path(path: Path) -> None:
-    """Raise DrawError if a graph cannot be written to a file of this name."""
+    """Raise DrawError if a graph cannot be written to a file with this name."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise DrawError(f"{path.name} has no known ending: use one of {' '.join(ENDINGS)}")
@@ -93,7 +93,7 @@ def svg(graph: Graph | Scene, theme: str = "light") -> str:
 
 
 class _Drawing(NamedTuple):
-    """The content of a file, and what is to be said of it."""
+    """The content of a file, and a note about it."""
 
     content: bytes
     note: str = ""
@@ -149,7 +149,7 @@ _PAINTERS: dict[str, Callable[[Scene, str], _Drawing]] = {
     ".pdf": lambda scene, theme: _Drawing(to_pdf(_svg(scene, theme))),
     ".dot": lambda scene, _: _Drawing(dot_of(scene).encode()),
 }
-SCENES = (*_PAINTERS,)  # the endings of what a scene is written as
+SCENES = (*_PAINTERS,)  # the endings of the formats that a scene can be written in
 _WRITERS: dict[str, Callable[[Graph], str]] = {
     ".mmd": to_mermaid,
     ".json": lambda graph: json_text(to_json(graph), 1),

@@ -16,7 +16,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Lines of source from line `first` on; those from `marked` to `end` are the place itself."""
+    """Lines of source from line `first` on; the lines from `marked` to `end` are the place itself."""
 
     first: int
     lines: tuple[str, ...]
@@ -26,8 +26,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding as the report shows it. `nodes` are the ids and names of the nodes of the picture that it is about;
-    `where` names the runs that have it, of several."""
+    """A finding as the report shows it. `nodes` are the ids and names of the picture's nodes that it is about; in a
+    report of several runs, `where` names the runs that have it."""
 
     number: int
     severity: str
@@ -46,7 +46,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A chart with its title, and a sentence under it. `marks` says whether findings are marked in it."""
+    """A chart with its title, and a sentence under it. `marks` is whether findings are marked in it."""
 
     title: str
     series: list[Series]
@@ -57,7 +57,7 @@ class Drawn:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A module in the table of the model: texts, and its curves of gradient and change (None: not known). `costs` are
-    the texts of the report's `costs`, none where nothing was measured."""
+    the texts of the report's `costs`, empty if nothing was measured."""
 
     depth: int
     name: str
@@ -73,8 +73,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How elements of a module are distributed: `of` says what they are; `bars` are by pass the least element, the
-    largest, and how many there are in each of equal parts between them."""
+    """The distribution of elements of a module. `of` describes the elements; `bars` has for each pass the least
+    element, the largest, and the count of elements in each of the equal parts between them."""
 
     name: str
     of: str
@@ -83,8 +83,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a line of the program cost: its place, its source, its part of all time, the op that took most of that, and
-    a text for each column."""
+    """The cost of a line of the program: its place, its source, its share of the total time, the op that took most of
+    its time, and a text for each column."""
 
     place: str
     source: str
@@ -95,8 +95,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What ops cost: a sentence about all of them, the columns of lines and of modules, and the lines that cost the
-    most, with a note about the others."""
+    """The costs of ops: a sentence about all of them, the columns of lines and of modules, and the most expensive
+    lines, with a note about the others."""
 
     total: str
     columns: tuple[str, ...]
@@ -107,7 +107,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One of several runs: its name, the facts about it, and whether it has curves."""
+    """One of several runs: its name, its facts, and whether it has curves."""
 
     name: str
     facts: tuple[str, ...]
@@ -116,8 +116,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a report shows. `facts` are pairs of a label and a text; `picture` is an SVG document. Of several runs it
-    has `runs`, whose facts have the labels `columns`, and neither rows nor a picture."""
+    """The contents of a report. `facts` are pairs of a label and a text; `picture` is an SVG document. A report of
+    several runs has `runs`, whose facts have the labels `columns`, and neither rows nor a picture."""
 
     title: str
     facts: list[tuple[str, str]]
@@ -197,7 +197,7 @@ def _runs(report: Report) -> str:
 
 
 def _undrawn(report: Report) -> str:
-    """Which runs have curves, where not all have."""
+    """A sentence about how many runs have curves, if not all have."""
     drawn = sum(run.is_drawn for run in report.runs)
     if drawn == len(report.runs):
         return ""
@@ -307,7 +307,7 @@ def _distributions(report: Report) -> str:
 
 
 def _profile(report: Report) -> str:
-    """The table of lines by what they cost."""
+    """The table of lines by their cost."""
     if report.costs is None:
         return ""
     heads = "".join(

@@ -75,7 +75,7 @@ def _units(scene: Scene, sizes: Mapping[str, Size]) -> tuple[list[_Unit], dict[s
 
 
 def _connect(units: list[_Unit], scene: Scene, home: Mapping[str, int]) -> None:
-    """Record which units are above which. Links of saved tensors and those that close a loop are ignored, as in
+    """Record which units are above which. Links of saved tensors, and links that close a loop, are ignored, as in
     Graphviz's layout."""
     for link in scene.links:
         if link.classes[0] == "saved" or "again" in link.classes:
@@ -142,7 +142,7 @@ def _rows(units: list[_Unit]) -> list[list[int]]:
 
 
 def _sweep(units: list[_Unit], rows: Iterable[list[int]], down: bool) -> None:
-    """Place each row by the positions of its neighbours in the rows before."""
+    """Place each row by the positions of its neighbours in the earlier rows."""
     for row in rows:
         wanted: list[tuple[float, int]] = []
         for number in row:

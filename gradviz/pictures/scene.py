@@ -34,8 +34,8 @@ class Thing:
 
 @dataclass(slots=True)
 class Link:
-    """A line from one thing to another. A `backward` link has its arrow at `target`, but the layout treats it
-    as if it began there, so that the backward graph goes up."""
+    """A line from one thing to another. A `backward` link has its arrow at `target`, but the layout treats it as if
+    it began there, so that the backward graph goes up."""
 
     id: str
     source: str
@@ -108,8 +108,8 @@ def _add_collectives(scene: Scene, graph: Graph) -> None:
 
 
 def _collectives(node: Node) -> str:
-    """What the gradients of a leaf, or of the parameters of a module, went through between ranks; if not all of them
-    did, how many."""
+    """The collectives that the gradients of a leaf, or of a module's parameters, went through; if not all gradients
+    did, also how many."""
     leaves = [*node.box.parameters.values()] if node.box is not None else []
     told = dict.fromkeys(one.collectives for one in leaves if one.collectives)
     if not told:
@@ -121,7 +121,7 @@ def _collectives(node: Node) -> str:
 
 
 def _types(graph: Graph) -> dict[str, str]:
-    """The class of each module, with how often it was called where all calls are in one frame."""
+    """The class of each module, with the number of its calls if they share one frame."""
     return {
         path: f"{scope.type} ×{scope.calls:,}"
         if graph.rolled and scope.calls > 1 and scope.type
@@ -131,7 +131,7 @@ def _types(graph: Graph) -> dict[str, str]:
 
 
 def _detail(graph: Graph) -> str:
-    """How much a picture says of each node: less among many, and less beside modules."""
+    """The level of detail of a picture: less text in a large graph, and less beside modules."""
     if len(graph.nodes) > CROWD:
         return BRIEF
     return OVERVIEW if any(node.box is not None for node in graph.nodes.values()) else FULL
@@ -152,7 +152,7 @@ def caption(graph: Graph) -> list[str]:
 
 
 def about(graph: Graph) -> list[str]:
-    """What a picture shows: the run, the pass, the error of the run, and what was folded."""
+    """The description of a picture: the run, the pass, the error of the run, and the notes about folding."""
     parts = plain(graph.script), graph.run(), plain(graph.title, 60)
     lines = [" · ".join(part for part in parts if part)]
     if len(lines[0]) > _LONGEST_LINE:

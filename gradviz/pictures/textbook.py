@@ -1,5 +1,6 @@
-"""The picture of a textbook: gates joined by wires, the value above and the gradient below, the local derivative at the
-gate. A small graph without boxes for grad_fns; the sum stands at a tensor that is used twice."""
+"""The picture of a textbook: gates joined by wires, with the value above a wire, the gradient below it, and the local
+derivative at the gate. It is for small graphs and has no boxes for grad_fns; the sum is shown at a tensor that is
+used twice."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from gradviz.words.words import Words
 MOST = 40  # gates
 _MOST_EDGES = 10 * MOST  # one gate of `stack` may have thousands
 _LONGEST = 46  # characters of a line
-_LONGEST_SUM = 24  # of a sum that is written out
+_LONGEST_SUM = 24  # the longest sum that is written out
 _SYMBOLS = {
     "add": "+", "sub": "−", "mul": "×", "div": "÷", "neg": "−", "pow": "^", "log": "ln", "matmul": "@", "mm": "@",
     "mv": "@", "dot": "·",
@@ -32,8 +33,9 @@ _SYMBOLS = {
 
 
 def textbook(words: Words, graph: Graph, names: Sequence[str] = ()) -> Scene:
-    """The scene of the graph of a pass, or of what leads to a tensor. `names` are new names for its tensors, in the
-    order of their making. Raises GradvizError if it has more than MOST operations or too many edges, or none."""
+    """The scene of the graph of a pass, or of the graph that leads to a tensor. `names` are new names for its
+    tensors, in the order of their making. Raises GradvizError if it has more than MOST operations or too many edges,
+    or no operation."""
     return _Book(words, graph, names).scene()
 
 
@@ -76,17 +78,17 @@ class _Book:
 
     @cached_property
     def _written(self) -> dict[int, SilentWrite]:
-        """The tensors that backward used with other values than forward."""
+        """The tensors whose values in backward differ from those in forward."""
         return {write.tensor: write for write in used_otherwise(self.query, self.moment.k).values()}
 
     @cached_property
     def _added(self) -> dict[int, tuple[Snapshot, Snapshot] | None]:
-        """The leaves whose `.grad` had something before the pass: that, and what came."""
+        """The leaves whose `.grad` was not None before the pass: the gradient before, and the gradient added."""
         return {node.number: node.added for node in self.graph.nodes.values() if node.kind == LEAF}
 
     @cached_property
     def _produced(self) -> dict[int, Produced]:
-        """What the nodes gave in the pass."""
+        """The gradients that each node produced in the pass."""
         table = self.query.trace.table(Kind.PRODUCED)
         number = 0 if self.backward_pass is None else self.backward_pass.number
         events = [table.object(event) for event in table.events[table["in_pass"] == number].tolist()]
@@ -122,7 +124,8 @@ class _Book:
                 yield chain_step(self.query, made, position, received, self._produced.get(made.node))
 
     def _source(self, step: ChainStep) -> str:
-        """The thing at which an edge of a node ends: a tensor, or the gate of one that the program does not see."""
+        """The thing at which an edge of a node ends: a tensor, or the gate of a tensor that the program does not
+        see."""
         return f"v{step.tensor}" if step.tensor else f"g{step.made.edges[step.position].node}"
 
     def _maker(self, tensor: int) -> bool:
@@ -179,7 +182,7 @@ class _Book:
         return f"{name} = {plain(compact(value), _LONGEST)}{changed}"
 
     def _gradient(self, node: int, nr: int, tensor: int) -> list[Line]:
-        """The gradient of a tensor, as the sum of what came along its wires."""
+        """The gradient of a tensor, as the sum of the gradients along its wires."""
         if self.backward_pass is None or not node or not self.moment.meeting(node, nr).arrivals:
             return []
         name, told = self.words.derivative(tensor, self.moment), so_far(self.words, self.moment, node, nr)

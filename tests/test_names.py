@@ -10,7 +10,7 @@ import pytest
 
 import gradviz.engine as torch
 from gradviz.engine import nn
-from gradviz.events.kinds import Accumulated, OpRan, TensorMade
+from gradviz.events.kinds import Accumulated, NodeMade, OpRan, TensorMade
 from gradviz.graph.build import build
 from gradviz.nearest import nearest
 from gradviz.page import views
@@ -21,7 +21,8 @@ from gradviz.query.labels import LONGEST
 from gradviz.query.short_expressions import short_expression
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
-from gradviz.words import Words
+from gradviz.words import Stop, Words
+from gradviz.words.sentences import sentence
 from gradviz.words.subject import UnknownName, subject
 
 
@@ -416,3 +417,54 @@ def test_a_picture_shows_the_beginning_of_a_call_that_is_too_long_for_a_name(tmp
     [made] = [node for node in graph.nodes.values() if node.label.startswith("torch.tensor(")]
     assert lines_of(made, "both")[0] == ("unnamed", "torch.tensor([1.0, 2.0, 3.0], …)")
     assert made.called == query.labels.of(made.number)
+
+
+TWICE = """\
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+w = torch.tensor([3.0, -1.0], requires_grad=True)
+y = torch.sigmoid(x * w)
+loss = (y / (1 + x**2)).sum()
+(gx,) = torch.autograd.grad(loss, x, create_graph=True)
+(gx**2).sum().backward()
+"""
+
+
+def recorded(folder: Path, library: str, program: str) -> Path:
+    """The trace of a program that imports a library as torch."""
+    source, path = folder / "p.py", folder / "p.gradviz"
+    source.write_text(f"import {library}\n{program}")
+    with record(path):
+        exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
+    return path
+
+
+def test_what_a_node_saved_has_the_name_of_the_result_when_it_is_differentiated_again(tmp_path: Path) -> None:
+    with open_trace(recorded(tmp_path, "gradviz.engine as torch", TWICE)) as trace:
+        words = Words(trace)
+        [read] = [event for event in trace if isinstance(event, TensorMade) and event.how == "earlier"]
+        assert words.called(read.tensor) == "y"
+        assert sentence(Stop(words, read.index)) == "y is read as its node saved it"
+        ops = [event for event in trace if isinstance(event, OpRan)]
+        assert not [
+            name for op in ops for name in map(words.called, op.outputs) if re.fullmatch(r"t\d+", name)
+        ]
+
+
+@pytest.mark.torch
+def test_a_part_of_a_gradient_has_not_the_name_of_the_whole(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with open_trace(recorded(tmp_path, "torch", TWICE)) as trace:
+        words = Words(trace)
+        ops = [event for event in trace if isinstance(event, OpRan)]
+        assert "gx" not in [words.called(op.outputs[0]) for op in ops if op.in_pass]
+        names = words.query.names
+        assert [names.all.labels[code] or None for code in names.all.codes_of(names.all.tensors)] == [
+            names.of(tensor) for tensor in names.all.tensors.tolist()
+        ]
+        [square] = [op for op in ops if words.called(op.outputs[0]) == "gx**2"]
+        [node] = [event for event in trace if isinstance(event, NodeMade) and event.outputs == square.outputs]
+        assert words.edges_called(node) == ["gradient of x"]
+        divisions = [
+            event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "DivBackward0"
+        ]
+        assert "the other input" not in [name for made in divisions for name in words.edges_called(made)]

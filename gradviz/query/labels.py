@@ -26,6 +26,7 @@ _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
+_EARLIER = "earlier"  # how a tensor came to be that no event made before it was read
 _OF_MODULES = ("Parameter", "Buffer")
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
@@ -105,6 +106,9 @@ class Labels(Lookup):
         its site."""
         if maker.how in _OF_MODULES:
             return self._read_as(tensor)
+        result = self.saved_result(tensor)
+        if result:
+            return self._older(result, tensor)
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"
@@ -115,6 +119,22 @@ class Labels(Lookup):
     def _is_call(text: str, maker: TensorMade) -> bool:
         """Whether an expression is the call that made a tensor: `torch.zeros(3)`."""
         return re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
+
+    def saved_result(self, tensor: int) -> int:
+        """The result of an op that a tensor is as its node saved it, which a derivative reads that is differentiated
+        again; 0 if it is none."""
+        maker = self.tensors.made(tensor)
+        if not isinstance(maker, TensorMade) or maker.how != _EARLIER:
+            return 0
+        self.trace.reach_all()  # where it was read
+        for node in self.nodes.of_op(self._first_reads.get(tensor, -1)):
+            made = self.nodes.event(node)
+            for edge in () if made is None else made.edges:
+                source = self.nodes.event(edge.node) if edge.node and edge.tensor == tensor else None
+                if source is not None and edge.nr < len(source.outputs):
+                    result = source.outputs[edge.nr]
+                    return result if 0 < result < tensor else 0
+        return 0
 
     def _read_as(self, tensor: int) -> str:
         """The operand by which the first op got a parameter that no call of a module names: `layers[0].weight` of
@@ -180,7 +200,7 @@ class Labels(Lookup):
         maker = self.tensors.made(tensor) if tensor < than else None
         is_unnamed = isinstance(maker, OpRan) and len(maker.outputs) == 1 and self.names.of(tensor) is None
         if isinstance(maker, OpRan) and is_unnamed and (self._is_inner(maker) or not self._text(maker.site)):
-            return self._call(maker, depth - 1) if depth else ""
+            return self._call(maker, depth - 1) if depth else "" if self.is_exact else "…"
         name = self._older(tensor, than)
         return "" if name == f"t{tensor}" else name
 

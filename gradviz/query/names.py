@@ -108,7 +108,7 @@ class Names(Lookup):
     def is_result(self, op: OpRan) -> bool:
         """Whether the op computed the result of its site. A library function or a module may run several ops at one
         site; the last op gives the value that is assigned."""
-        if op.op != self.last_ops.get(op.site):
+        if op.op != self.last_ops.get(op.site) or not self.parts.isdisjoint(op.outputs):
             return False
         if op.site not in self.calls:
             return True
@@ -138,6 +138,18 @@ class Names(Lookup):
         for start, end in pairwise(bounds):
             found[int(sites[start])] = firsts[start:end].tolist(), lasts[start:end].tolist()
         return found
+
+    @cached_property
+    def parts(self) -> set[int]:
+        """The gradients that are a part of what a leaf got in a pass. PyTorch adds them without an op: the last op of
+        `grad(..., create_graph=True)` gave one of the parts and not the result."""
+        received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
+        of_leaves = self.trace.named(received["grad_fn"], ("AccumulateGrad",))
+        came = received.lists("gradients")
+        whole = came.values[of_leaves[came.owners]]
+        nodes, gradients = produced.lists("flows").elements.T
+        to_leaves = contained(nodes, received["node"][of_leaves]) & ~contained(gradients, whole)
+        return set(gradients[to_leaves].tolist())
 
     @cached_property
     def last_ops(self) -> dict[int, str]:
@@ -278,4 +290,7 @@ class AllNames:
             following = np.append(own[1:], self.trace.count)
             result[starts[group] : stop] &= (own > end) | (following >= end)
         found[ops[result]] = True
+        outputs = table.lists("outputs")
+        of_parts = contained(outputs.values, np.fromiter(self.names.parts, np.int64))
+        found[table.events[outputs.owners[of_parts]]] = False
         return found

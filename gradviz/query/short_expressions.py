@@ -49,8 +49,8 @@ def _parts(text: str) -> list[Span]:
 
 
 def _readable(text: str) -> str:
-    """A text as Python with its parts at the same bytes: `…` and `net.0` are no Python."""
-    known = text.replace(_CUT, "_" * len(_CUT.encode()))
+    """A text as Python with its parts at the same bytes: `…`, `net.0` and `gradient of y` are no Python."""
+    known = text.replace(_CUT, "_" * len(_CUT.encode())).replace("gradient of ", "gradient_of_")
     return _PATH.sub(lambda path: re.sub(r"\.\d", "._", path[0]), known)
 
 

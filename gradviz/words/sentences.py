@@ -86,6 +86,8 @@ def _tensor_made(stop: Stop, event: TensorMade) -> str:
             "{name} shares the memory of {other}, outside of the graph", name=maker or name, other=shared
         )
     what = "a leaf that requires grad" if flags & REQUIRES_GRAD else "a leaf that does not require grad"
+    if stop.query.labels.saved_result(event.tensor):
+        return say("{name} is read as its node saved it", name=name)
     if not flags & LEAF:
         what = "which an op made before the recording"
     copied = say(", made from {name}", name=stop.called(event.source)) if event.source else ""

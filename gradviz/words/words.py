@@ -158,12 +158,21 @@ class Words:
         node = self.trace.event(event)
         assert isinstance(node, NodeMade)
         return [
-            self.taken(edge.tensor, node.outputs) if edge.tensor else self._unseen(node, edge.node)
-            for edge in node.edges
+            self.taken(edge.tensor, node.outputs) if edge.tensor else self._unseen(node, at)
+            for at, edge in enumerate(node.edges)
         ]
 
-    def _unseen(self, node: NodeMade, maker: int) -> str:
-        op = self.query.tensors.op(node.op) if node.op >= 0 else None
+    def _unseen(self, node: NodeMade, at: int) -> str:
+        """The name of what no tensor is known of at an edge of a node: an input of its op, what another node gave,
+        or a number."""
+        op, maker = self.query.tensors.op(node.op) if node.op >= 0 else None, node.edges[at].node
+        if (
+            op is not None
+            and len(op.inputs) == len(node.edges)
+            and op.inputs[at]
+            and node.outputs == op.outputs
+        ):
+            return self.called(op.inputs[at])
         if maker:
             return self.say("the output of {node}", node=self.node_name(maker))
         if not node.rule.elementwise:

@@ -1,4 +1,4 @@
-"""A capsule: one file with a single pass of a trace, and what it needs of what came before."""
+"""A capsule: one file with a single pass of a trace, and the other events that it needs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CAPSULE = "capsule"  # in the notes of a run: the number of the only pass
 
 
 def write_capsule(trace: Trace, path: Path, number: int, needed: np.ndarray) -> None:
-    """Write pass `number` of a trace to `path`, in place of a file there: what happened since the pass before it, the
-    optimizer's step behind it, the events `needed` from elsewhere, and what says of the tensors in them what they
-    are. Raises OSError where that cannot be done, TraceError where the trace is damaged."""
+    """Write pass `number` of a trace to `path`, in place of a file there: the events since the pass before it, the
+    optimizer's step behind it, the events `needed` from elsewhere, and the events with the state of their tensors.
+    Raises OSError if the file cannot be written, TraceError if the trace is damaged."""
     if path.exists() and path.samefile(trace.path):
         raise OSError(f"{path} is the trace itself: choose another name for the capsule")
     if trace.is_being_recorded:
@@ -40,14 +40,14 @@ def write_capsule(trace: Trace, path: Path, number: int, needed: np.ndarray) -> 
 
 
 def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.ndarray) -> None:
-    """Take out of a copy of a trace what the pass does not need."""
+    """Remove from a copy of a trace what the pass does not need."""
     copy = Trace(path, connection)
     whole = np.zeros(copy.count, bool)
     start, end = segment_of(copy, number)
     stop = _end_of_step(copy, end)
     whole[start:stop] = True
     kept = whole | standing(copy, whole)
-    kept[stop:] &= copy.kinds[stop:] == Kind.NAMED  # what later passes and steps did is none of it
+    kept[stop:] &= copy.kinds[stop:] == Kind.NAMED  # events of later passes and steps do not belong to it
     kept[needed] = True
     cursor = connection.cursor()
     cursor.execute("BEGIN EXCLUSIVE")
@@ -55,7 +55,7 @@ def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.nd
     copy = Trace(path, connection)
     for table in ("skipped", "contents", "site_ops"):
         cursor.execute(f"DELETE FROM {table}")
-    # As a reader takes them: they had not ended yet.
+    # As a reader shows them: they had not ended yet.
     cursor.execute(
         "UPDATE passes SET last = NULL, nodes = NULL, digest = NULL WHERE last >= ?", (copy.count,)
     )
@@ -69,8 +69,8 @@ def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.nd
 
 
 def _end_of_step(copy: Trace, end: int) -> int:
-    """Where the step of an optimizer ends that comes behind the end of a pass, before the next pass begins; the end of
-    the pass if there is none."""
+    """The end of the optimizer's step between the end of a pass and the next pass; the end of the pass if there is no
+    step."""
     began, steps = copy.indices(Kind.PASS_BEGAN), copy.indices(Kind.STEPPED)
     following = min(began[began >= end].tolist(), default=copy.count)
     own = steps[(steps >= end) & (steps < following)]
@@ -83,8 +83,8 @@ def _end_of_step(copy: Trace, end: int) -> int:
 
 
 def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:
-    """Keep each chunk as it is, no longer packed with those before it, so that chunks can be taken out. Values are kept
-    of those chunks only of which something stays."""
+    """Keep each chunk as it is, no longer packed with the chunks before it, so that chunks can be removed. Values are
+    kept only for chunks of which some events stay."""
     found = []
     for place, (number, first, count, _) in enumerate(copy.chunks.list):
         here = slice(first, first + count)

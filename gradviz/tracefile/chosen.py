@@ -1,4 +1,4 @@
-"""Which backward passes are recorded in detail."""
+"""The backward passes that are recorded in detail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Passes(NamedTuple):
-    """Passes by their numbers, from 1: those in `ranges` (first and last), and every so many of `steps`."""
+    """Passes by their numbers, from 1: those in `ranges` (first and last), and the multiples of `steps`."""
 
     ranges: tuple[tuple[int, int], ...]
     steps: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class Passes(NamedTuple):
 
 
 def passes_of(text: str) -> Passes:
-    """What `1-3,100,every:50` says. Raises ValueError where it says nothing of the kind."""
+    """The passes of a text such as `1-3,100,every:50`. Raises ValueError for any other text."""
     ranges, steps = [], []
     for part in text.split(","):
         words, _, number = part.partition(":")

@@ -17,9 +17,9 @@ from gradviz.tracefile.squeeze import Kept, Squeezer
 
 
 class ChunkTables:
-    """Writes the chunks of a trace, in order. `texts` are the numbers of texts, `dtypes` those of forms by their
-    numbers; both grow while it is written. The chunks of a ring are changed one by one later, so they are kept as they
-    are."""
+    """Writes the chunks of a trace, in order. `texts` are the numbers of texts, and `dtypes` the dtypes of forms by
+    their numbers; both grow while it is written. The chunks of a ring are kept unpacked, because they are changed one
+    by one later."""
 
     def __init__(self, texts: Mapping[str, int], dtypes: Mapping[int, str], is_ring: bool) -> None:
         self._texts, self._dtypes, self._is_ring = texts, dtypes, is_ring
@@ -27,7 +27,7 @@ class ChunkTables:
         self._number = 0  # of the last chunk
 
     def write(self, cursor: sqlite3.Cursor, events: ByKind, batch: Batch, time: float) -> None:
-        """Write a batch, whose values are settled, as the next chunk; its values are let go of. `time` is when it was
+        """Write a batch, whose values are settled, as the next chunk; its values are freed. `time` is when it was
         recorded, in seconds since 1970."""
         self._number += 1
         number, count = self._number, len(events.rows)
@@ -44,7 +44,7 @@ class ChunkTables:
             cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, packed))
 
     def _write_contents(self, cursor: sqlite3.Cursor, events: ByKind, batch: Batch) -> None:
-        """Write what a chunk holds. A ring, whose events are taken out, does without."""
+        """Write the summary of a chunk. A ring has none, because its events are removed later."""
         not_plain = [number for how in NOT_PLAIN if (number := self._texts.get(how)) is not None]
         states = np.frombuffer(batch.states, STATE)
         told = self._contents.chunk(events, states, batch.payload, self._dtypes, not_plain)
@@ -55,7 +55,7 @@ class ChunkTables:
 
 
 def execute_each(cursor: sqlite3.Cursor, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-    """`executemany`, which takes its time even if there are no rows."""
+    """`executemany`, which is slow even if there are no rows."""
     listed = list(rows)
     if listed:
         cursor.executemany(statement, listed)

@@ -1,6 +1,6 @@
-"""The packed arrays of a trace, read chunk by chunk as they were packed.
+"""The packed arrays of a trace, read chunk by chunk.
 
-What an array says may follow from the chunks before it in its group (expected.py): then these are read, too."""
+An array may follow from the arrays of the chunks before it in its group (expected.py): then these are read too."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import numpy as np
 from gradviz.tracefile.database import most_unpacked
 from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, expanded, header_of
 
-_GROUPS = 3  # that are kept in memory, of each kind of array
-_VALUES = 8  # chunks whose values are kept in memory
-_SMALL = 1 << 19  # bytes of values that are read at once: to open a blob for each value takes longer
+_GROUPS = 3  # the most groups kept in memory, for each kind of array
+_VALUES = 8  # the most chunks whose values are kept in memory
+_SMALL = 1 << 19  # bytes of values that are read at once: it takes longer to open a blob for each value
 
 
 class Chunk(NamedTuple):
-    """Which events a chunk holds, and the chunk that its group begins with."""
+    """The events of a chunk, and the chunk that its group begins with."""
 
     id: int
     first: int
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
 
 class Chunks:
-    """The chunks of a trace. `rows` asks the file, and raises TraceError where it is damaged; all else raises
+    """The chunks of a trace. `rows` queries the file and raises TraceError if it is damaged; everything else raises
     ValueError or sqlite3.Error then."""
 
     def __init__(self, connection: sqlite3.Connection, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
@@ -55,7 +55,7 @@ class Chunks:
 
     @property
     def events(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return self.list[-1].first + self.list[-1].events if self.list else 0
 
     # --- numbers
@@ -73,7 +73,7 @@ class Chunks:
         return _expanded(kept, [chunk.since == chunk.id for chunk in self.list])
 
     def one(self, table: str, place: int) -> np.ndarray:
-        """The numbers of a kind of one chunk."""
+        """The numbers of a kind in one chunk."""
         since = self.list[place].since
         start, group = bisect_left(self._ids, since), self._group(table, since)
         if place >= start + len(group):
@@ -81,7 +81,7 @@ class Chunks:
         return group[place - start]
 
     def _read_on(self, table: str, first: int, last: int, group: list[np.ndarray]) -> None:
-        """Read a group of chunks further, from one place to another."""
+        """Read on in a group of chunks, from one place to another."""
         query = f"SELECT data FROM {table} WHERE chunk BETWEEN ? AND ? ORDER BY chunk"
         kept = [data for (data,) in self._rows(query, self._ids[first], self._ids[last])]
         if len(kept) != last + 1 - first:
@@ -92,11 +92,11 @@ class Chunks:
     # --- values
 
     def sizes(self) -> list[int]:
-        """How many bytes of values each chunk has."""
+        """The number of bytes of values in each chunk."""
         return [self.size(place) for place in range(len(self))]
 
     def size(self, place: int) -> int:
-        """How many bytes of values a chunk has."""
+        """The number of bytes of values in a chunk."""
         return self._header(place)[1]
 
     def value(self, place: int, offset: int, length: int) -> bytes:
@@ -116,7 +116,7 @@ class Chunks:
         return self._connection.blobopen("payloads", "data", self._ids[place], readonly=True)
 
     def _read_header(self, place: int) -> tuple[int, int]:
-        """How the values of a chunk are kept, and their length in bytes."""
+        """The way in which the values of a chunk are kept, and their length in bytes."""
         with self._payload(place) as blob:
             header = header_of(blob.read(HEADER))
             return header.how, len(blob) - HEADER if header.how == AS_IS else header.length
@@ -127,12 +127,12 @@ class Chunks:
 
 
 def _not_read_yet(table: str, since: int) -> list[np.ndarray]:
-    """The numbers of the chunks of a group, as far as they have been read."""
+    """The numbers of the chunks of a group that have been read: none yet."""
     return []
 
 
 def _expanded(kept: Sequence[bytes], begins: Sequence[bool]) -> Iterator[np.ndarray]:
-    """Arrays of numbers as they were packed; those at which a group begins follow from none before."""
+    """Arrays of numbers as they were before packing. Where a group begins, an array follows from none before it."""
     before: list[np.ndarray] = []
     for data, begin in zip(kept, begins, strict=True):
         if begin:
@@ -142,12 +142,12 @@ def _expanded(kept: Sequence[bytes], begins: Sequence[bool]) -> Iterator[np.ndar
 
 
 def _following(data: bytes, before: Sequence[np.ndarray]) -> np.ndarray:
-    """An array of numbers as it was packed, which follows from those before it in its group."""
+    """An array of numbers as it was before packing; it follows from the arrays before it in its group."""
     return np.frombuffer(expanded(data, _last(before, header_of(data).known)), NUMBER)
 
 
 def _last(parts: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """The last numbers of several arrays, at least so many if there are."""
+    """The last numbers of several arrays: at least `count` of them, if there are so many."""
     chosen: list[np.ndarray] = []
     for part in reversed(parts):
         if count <= 0:

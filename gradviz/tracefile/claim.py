@@ -1,4 +1,4 @@
-"""Taking a name for a recording, so that of several runs in a folder each has a file of its own."""
+"""Claims a file name for a recording, so that each of several runs in a folder has a file of its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gradviz.system.locks import DELETES_OPEN_FILES, is_locked
 from gradviz.tracefile.schema import APPLICATION_ID
 
 _HEADER = 100  # bytes of SQLite's header; the application's id is at 68
-MOMENT = 0.02  # seconds that another program is waited for
+MOMENT = 0.02  # seconds to wait for another program
 _ANOTHER = "choose another name for the trace"
-_claimed: dict[Path, int] = {}  # the files of recordings that have not begun, and a descriptor of each
+_claimed: dict[Path, int] = {}  # the files of recordings that have not begun, with a descriptor of each
 
 
 class TakenError(OSError):
@@ -26,7 +26,7 @@ class TakenError(OSError):
 
 
 def claim_first(paths: Iterable[Path]) -> Path:
-    """Take the first of some names that no other run records into. Raises OSError where no file can be made."""
+    """Claim the first of some names that no other run records into. Raises OSError if no file can be made."""
     for path in paths:
         try:
             _claimed[path.absolute()] = _new_file(path)
@@ -37,14 +37,14 @@ def claim_first(paths: Iterable[Path]) -> Path:
 
 
 def locked_file(path: Path) -> int:
-    """The descriptor of a new file at `path`, in place of an earlier trace. No other run replaces it as long as the
+    """The descriptor of a new file at `path`, in place of an earlier trace. No other run replaces it while the
     descriptor is open. Raises TakenError if another run records into it, OSError for a file that is no trace."""
     claimed = _claimed.pop(path.absolute(), None)
     return _new_file(path) if claimed is None else claimed
 
 
 def stays_locked(descriptor: int, shared: bool = False) -> bool:
-    """Whether another run holds the lock of a file, and not a reader, which looks whether it is held."""
+    """Whether another run holds the lock of a file. A reader holds it only for a moment, to test it."""
     if not is_locked(descriptor, shared):
         return False
     time.sleep(MOMENT)
@@ -52,7 +52,7 @@ def stays_locked(descriptor: int, shared: bool = False) -> bool:
 
 
 def _new_file(path: Path) -> int:
-    with ExitStack() as stack:  # the lock of an earlier file is held until the new one is there and locked
+    with ExitStack() as stack:  # the lock of an earlier file is held until the new file is there and locked
         _lock_earlier(path, stack)
         try:
             for leftover in (path, Path(f"{path}-journal")):
@@ -72,7 +72,7 @@ def _new_file(path: Path) -> int:
 
 
 def _lock_earlier(path: Path, stack: ExitStack) -> None:
-    """Take the lock of an earlier trace. Raises OSError if what is there must not be lost."""
+    """Take the lock of an earlier trace. Raises OSError if the file must not be lost."""
     if not path.exists():
         return
     if not path.is_file():

@@ -1,6 +1,6 @@
-"""All events of one kind as columns: for questions about a million events.
+"""All events of one kind as columns, for questions about a million events.
 
-`table["inputs"]` is a field by its name in the table of events, an array for a single field, `Lists` for a list.
+`table["inputs"]` is a field by its name in the table of events: an array for a single field, `Lists` for a list.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from gradviz.events.kinds import Event
 
 @dataclass(frozen=True)
 class Lists:
-    """A list for each of many events, one after another: `counts[i]` elements of event i among `elements`, which has
-    one column for each part of an element."""
+    """A list for each of many events, one after another. Event i has `counts[i]` of the `elements`, which have one
+    column for each part of an element."""
 
     elements: np.ndarray
     counts: np.ndarray
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """For each element which event it belongs to, as a place among the events."""
+        """The event that each element belongs to, as a place among the events."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Where each event's elements begin."""
+        """The place of each event's first element."""
         return np.cumsum(self.counts) - self.counts
 
     @cached_property
     def firsts(self) -> np.ndarray:
-        """The first element of each event, by its first part; 0 where there is none."""
+        """The first element of each event, by its first part; 0 if it has none."""
         return np.where(self.counts > 0, np.append(self.elements[:, 0], 0)[self.starts], 0)
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """For each element its place in its list."""
+        """The place of each element in its list."""
         return np.arange(len(self.elements)) - np.repeat(self.starts, self.counts)
 
     @property
     def values(self) -> np.ndarray:
-        """The elements, where they have one part."""
+        """The elements, if they have one part."""
         return self.elements[:, 0]
 
     def of(self, event: int) -> np.ndarray:
@@ -56,7 +56,7 @@ class Lists:
         return self.elements[start : start + int(self.counts[event])]
 
 
-_BLOCK = 512  # events that are decoded together
+_BLOCK = 512  # the number of events that are decoded together
 
 
 class Table:
@@ -76,7 +76,7 @@ class Table:
         self._rows = rows
         self._links = links
         self._meanings = meanings
-        self._told = told  # what is raised in such a block where links do not fit
+        self._told = told  # a block in which links that do not fit raise the right error
         self._known: dict[str, np.ndarray | Lists] = {}
         self.object: Callable[[int], Any] = _Objects(self).__getitem__
         """An event of this kind as an object, by its index in the trace."""
@@ -85,8 +85,8 @@ class Table:
         return len(self.events)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """A single field of all events; texts and rules by their numbers, an earlier event by its index (−1: none),
-        a flag as a bool."""
+        """A single field of all events. Texts and rules are given by their numbers, an earlier event by its index (−1:
+        none), a flag as a bool."""
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = self._single(self.layout.fields[name])
@@ -119,12 +119,12 @@ class Table:
 
     @property
     def sites(self) -> np.ndarray:
-        """The site of each."""
+        """The site of each event."""
         return self._rows["site"][self.events]
 
     @property
     def threads(self) -> np.ndarray:
-        """The thread of each."""
+        """The thread of each event."""
         return self._rows["head"][self.events] >> 16
 
     def _single(self, field: Field) -> np.ndarray:
@@ -146,8 +146,7 @@ class Table:
 
 
 class _Objects(dict[int, Any]):
-    """The events of a table as objects. Neighbours are decoded together, which takes a fraction of the time of one by
-    one."""
+    """The events of a table as objects. Neighbours are decoded together, which takes a fraction of the time."""
 
     def __init__(self, table: Table) -> None:
         super().__init__()

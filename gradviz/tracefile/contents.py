@@ -1,8 +1,8 @@
-"""What is told beside each chunk of a recording, so that a reader finds the few chunks that it needs of many.
+"""The summary beside each chunk of a recording, by which a reader finds the few chunks that it needs.
 
-Most tensors and nodes live within a chunk or two. So a chunk tells the highest numbers that there were up to its end,
-which says where a tensor or node was first told of, and lists the *old* tensors that it tells something new of. It also
-tells from which event on a reader has to read it, so that no scope or pass is open where the reading begins."""
+Most tensors and nodes live within a chunk or two. So the summary has the highest numbers up to the end of the chunk,
+which show where a tensor or node first occurred, and it lists the *old* tensors of which the chunk has new states. It
+also has the event from which a reader has to begin, so that no scope or pass is open there."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _none = np.zeros(0, NUMBER)
 
 
 class Told(NamedTuple):
-    """What is told beside a chunk: the event from which on it can be read; the highest tensor and node so far; how many
-    ops ran and how many nodes were new; the first event with a NaN, −1 for none; how many tensors were written that
-    are views of all of another, or got a tangent (a moment of such a run is known from the whole only); the lists."""
+    """The summary beside a chunk: the event from which it can be read; the highest tensor and node so far; the number
+    of ops that ran and of nodes that were new; the first event with a NaN, −1 for none; the number of written tensors
+    that are views of the whole of another tensor or got a tangent (a moment of such a run needs the whole trace); the
+    lists."""
 
     since_event: int
     highest_tensor: int
@@ -49,7 +50,7 @@ class Told(NamedTuple):
 
 
 def _table(kinds: Sequence[Kind]) -> np.ndarray:
-    """For each number of a kind, whether it is one of these."""
+    """A table by the numbers of kinds: whether a kind is one of these."""
     found = np.zeros(256, bool)
     found[list(kinds)] = True
     return found
@@ -60,13 +61,13 @@ _of_pass = _table((Kind.PASS_BEGAN, Kind.PASS_ENDED))
 
 
 class Contents:
-    """Sums up the chunks of a recording, in order. `new_ops` are the (site, op) pairs that it met first in the last
-    chunk, and `last_ops` the sites whose last op is another one now."""
+    """Sums up the chunks of a recording, in order. `new_ops` are the (site, op) pairs that occurred first in the last
+    chunk, and `changed_ops` the (op, site) pairs of sites whose last op has changed."""
 
     def __init__(self) -> None:
         self.highest_tensor = self.highest_node = 0
-        self.open_since: int | None = None  # since when scopes and passes have been open without a break
-        self.depths: dict[int, int] = {}  # of threads, in scopes and in passes, where not 0
+        self.open_since: int | None = None  # the event since which scopes and passes have always been open
+        self.depths: dict[int, int] = {}  # of threads, in scopes and in passes, if not 0
         self.nodes, self.views = Numbers(), Numbers()
         self.ops_at: set[int] = set()
         self.last_op: dict[int, int] = {}
@@ -82,7 +83,7 @@ class Contents:
         dtypes: Mapping[int, str],
         not_plain: Sequence[int],
     ) -> Told:
-        """Sum up a chunk. `not_plain` are the texts for makers whose tensors are no leaves to speak of."""
+        """Sum up a chunk. `not_plain` are the texts for makers whose tensors are not shown as leaves."""
         told = _States(states)
         since = events.first if self.open_since is None else self.open_since
         bad = with_nan(states, payload, dtypes)
@@ -99,7 +100,7 @@ class Contents:
             _packed(
                 [
                     *again,
-                    distinct(made[made <= self.highest_node]),  # told of after others with higher numbers
+                    distinct(made[made <= self.highest_node]),  # recorded after nodes with higher numbers
                     self._leaves(events, told),
                     self._places(events, not_plain),
                     self._holders(events),
@@ -113,7 +114,7 @@ class Contents:
         return summed
 
     def _told_again(self, events: ByKind, told: _States) -> list[np.ndarray]:
-        """The tensors from before the chunk whose value, flags, gradient or tangent it tells of."""
+        """The tensors from before the chunk of which it has a new value, flags, gradient or tangent."""
         is_old = told.tensors <= self.highest_tensor
         given = [events.column("a", *kinds) for kinds in GIVING.values()]
         return [
@@ -123,14 +124,14 @@ class Contents:
         ]
 
     def _leaves(self, events: ByKind, told: _States) -> np.ndarray:
-        """The tensors that became leaves that require grad, or other leaves than before."""
+        """The tensors that became leaves that require grad, or whose flags as leaves changed."""
         (required,) = (told.flags & _WANTED == _WANTED).nonzero()
         required = required[events.kinds[told.events[required] - events.first] != Kind.MUTATED]
         changed = ~told.has_form & (told.flags & LEAF > 0)
         return distinct(np.concatenate([told.tensors[required], told.tensors[changed]]))
 
     def _places(self, events: ByKind, not_plain: Sequence[int]) -> np.ndarray:
-        """The first tensors that were made at a site, other than by an op."""
+        """The first tensor that each site made, other than by an op."""
         makers = events.column("b", Kind.TENSOR)
         if not len(makers):
             return _none
@@ -143,13 +144,12 @@ class Contents:
 
     @staticmethod
     def _holders(events: ByKind) -> np.ndarray:
-        """The tensors that kept their gradient, or whose `.grad` was assigned and not to None."""
+        """The tensors that kept their gradient, or whose `.grad` was assigned a tensor."""
         assigned, grads = (events.column(name, Kind.GRAD_ASSIGNED) for name in ("a", "b"))
         return distinct(np.concatenate([assigned[grads > 0], events.column("a", Kind.RETAINED)]))
 
     def _newest(self, events: ByKind, told: _States) -> tuple[np.ndarray, np.ndarray]:
-        """The newest tensors of the chunk that each site made and that are leaves without `requires_grad`; and the
-        sites."""
+        """The newest tensor of the chunk that each site made, among leaves without `requires_grad`; and the sites."""
         (plain,) = ((told.flags & _WANTED == LEAF) & (told.tensors > self.highest_tensor)).nonzero()
         if not len(plain):
             return _none, _none
@@ -158,8 +158,8 @@ class Contents:
         return told.tensors[newest[at]], sites
 
     def _writes_through_views(self, told: _States, old: np.ndarray) -> int:
-        """How many tensors were written that are views of all of another; `old` are those from before the chunk whose
-        value it tells of."""
+        """The number of written tensors that are views of the whole of another tensor; `old` are the tensors from
+        before the chunk of which it has a new value."""
         views = distinct(told.tensors[(told.flags & WHOLE > 0) & (told.bases > 0)])
         self.views.add(views)
         written = int(np.count_nonzero(self.views.holds(old)))
@@ -170,14 +170,14 @@ class Contents:
         return written + len(own) - len(distinct(own))
 
     def _note_open(self, events: ByKind) -> None:
-        """Note since when scopes and passes have been open at the end of a chunk."""
+        """Note since which event scopes and passes have been open at the end of a chunk."""
         first, at = events.first, events.at(*_BEGIN, *_END)
         if not len(at):
             return
         at.sort()
         kinds = events.kinds[at]
         steps, keys = _step[kinds], (events.rows["head"][at] >> 16).astype(np.int64) << 1 | _of_pass[kinds]
-        is_open = np.zeros(len(at), bool)  # after each of them
+        is_open = np.zeros(len(at), bool)  # after each of these events
         for key in {*distinct(keys).tolist(), *self.depths}:
             depth = self.depths.get(key, 0) + np.where(keys == key, steps, 0).cumsum()
             is_open |= depth != 0
@@ -193,7 +193,7 @@ class Contents:
             self.open_since = first + int(at[0])
 
     def _note_ops(self, events: ByKind) -> None:
-        """Note which ops ran at which sites, and which ran last."""
+        """Note the ops that ran at each site, and the last of them."""
         names, sites = events.column("a", Kind.OP), events.column("site", Kind.OP).astype(np.int64)
         scopes = events.column("site", Kind.SCOPE_ENTERED).astype(np.int64)
         pairs = distinct(np.concatenate([sites << 32 | names, scopes << 32 | SCOPE])).tolist()
@@ -214,13 +214,13 @@ class _States:
 
 
 def _packed(lists: Sequence[np.ndarray]) -> bytes:
-    """Lists of numbers: their lengths, and then one after the other."""
+    """Lists of numbers as bytes: their lengths, and then one list after the other."""
     lengths = np.array([len(found) for found in lists], NUMBER)
     return as_is(lengths.tobytes(), *(found.astype(NUMBER).tobytes() for found in lists))
 
 
 def unpacked(data: bytes) -> list[np.ndarray]:
-    """What `_packed` packed. Raises ValueError where it is damaged."""
+    """The lists that `_packed` packed. Raises ValueError if they are damaged."""
     if header_of(data).how != AS_IS:
         raise ValueError("what is told beside a chunk is kept in a way that there is not")
     numbers = np.frombuffer(data, NUMBER, offset=HEADER)

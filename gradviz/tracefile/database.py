@@ -1,7 +1,7 @@
 """The database of a trace, read with suspicion: the file may be damaged, or made to harm.
 
-Only tables of the known schema are read: no views, triggers or virtual tables, which could compute anything. A sound
-file bounds what can come out of it, so its size bounds the work of a query and the length of what it gives."""
+Only tables of the known schema are read: no views, triggers or virtual tables, which could compute anything. The size
+of a file bounds the content of a sound one, so it bounds the work of a query and the length of its result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
 
-_LONGEST = 1 << 20  # bytes of a text or an array that any file may hold
-_LIMIT = (1 << 31) - 1  # the highest that SQLite takes
-_BLOCK, _MEMORY = 64, 64 << 20  # rows, and bytes, that are fetched before their length is looked at
+_LONGEST = 1 << 20  # bytes of a text or an array that any file may have
+_LIMIT = (1 << 31) - 1  # the highest limit that SQLite takes
+_BLOCK, _MEMORY = 64, 64 << 20  # the rows, and bytes, that are fetched before their length is checked
 _UNPACKED, _TIMES = (
     16 << 20,
     256,
-)  # bytes that packed arrays may stand for: so many, and for each byte of the file
-_STEPS = 1_000_000  # of SQLite's machine, that any query may take
+)  # the most bytes of unpacked arrays: so many, and so many for each byte of the file
+_STEPS = 1_000_000  # steps of SQLite's machine that any query may take
 _AT_ONCE = 10_000
-_LEAST, _BEYOND = -1, 1 << 32  # what whole numbers lie between: those of events have 32 bits
+_LEAST, _BEYOND = -1, 1 << 32  # the bounds of whole numbers: numbers of events have 32 bits
 
 
 class Database(sqlite3.Connection):
@@ -29,11 +29,11 @@ class Database(sqlite3.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.bytes = _LONGEST  # of the file
-        self.steps = 0  # of SQLite's machine, in this query
+        self.bytes = _LONGEST  # the size of the file
+        self.steps = 0  # the steps of SQLite's machine in this query
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
-        """As a connection does; every query may take so many steps."""
+        """As in a connection; the steps of each query are counted from 0."""
         self.steps = 0
         return super().execute(*arguments)
 
@@ -43,8 +43,8 @@ class Database(sqlite3.Connection):
 
 
 def opened(path: Path) -> Database:
-    """A connection to a file. Raises sqlite3.Error where it cannot be read, ValueError where its tables are not those
-    of a trace."""
+    """A connection to a file. Raises sqlite3.Error if it cannot be read, ValueError if its tables are not those of a
+    trace."""
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=ro",
         uri=True,
@@ -62,7 +62,7 @@ def opened(path: Path) -> Database:
 
 
 def bound(connection: Database, size: int) -> None:
-    """Let a file of that many bytes take no more time and memory than a sound one could."""
+    """Limit the time and memory for a file of `size` bytes to what a sound file could need."""
     connection.bytes = size
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, _LONGEST), _LIMIT))
     connection.set_progress_handler(connection._too_many_steps, _AT_ONCE)
@@ -80,7 +80,7 @@ _EXPECTED = {
 def _check_schema(connection: sqlite3.Connection) -> None:
     try:
         found = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchmany(len(_EXPECTED) + 1)
-    except MemoryError:  # an entry says that it is huge
+    except MemoryError:  # an entry claims to be huge
         found = []
     if any(not isinstance(word, str) for row in found for word in row):
         raise ValueError("its tables are not those of a trace")
@@ -89,15 +89,15 @@ def _check_schema(connection: sqlite3.Connection) -> None:
 
 
 def most_unpacked(connection: sqlite3.Connection) -> float:
-    """How many bytes the packed arrays of a table may stand for: those of a chunk of a recording are some hundred times
-    as long as what is kept of it, at most."""
+    """The most bytes that the packed arrays of a table may have when they are unpacked. In a recording, those of a
+    chunk are at most some hundred times as long as they are packed."""
     return _UNPACKED + _TIMES * connection.bytes if isinstance(connection, Database) else math.inf
 
 
 def rows_of(connection: sqlite3.Connection, query: str, *values: object) -> list[tuple[Any, ...]]:
-    """What a query gives, every value of its column's type and between bounds.
+    """The rows of a query, every value of its column's type and between bounds.
 
-    Raises ValueError where one is not, sqlite3.Error where the file cannot be read."""
+    Raises ValueError if one is not, sqlite3.Error if the file cannot be read."""
     cursor = connection.execute(query, values)
     names = [name for name, *_ in cursor.description]
     kinds = [COLUMNS[name] for name in names]
@@ -114,7 +114,7 @@ def rows_of(connection: sqlite3.Connection, query: str, *values: object) -> list
 
 
 def _fetched(connection: Database, cursor: sqlite3.Cursor, kinds: list[type]) -> list[tuple[Any, ...]]:
-    """All rows, whose texts and arrays together are no longer than the file."""
+    """All rows. Raises ValueError if their texts and arrays together are longer than the file."""
     long = [at for at, kind in enumerate(kinds) if kind in (str, bytes)]
     if not long:
         return cursor.fetchall()

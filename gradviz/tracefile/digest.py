@@ -1,8 +1,8 @@
-"""A digest of each pass's structure: which nodes ran in which order, and what each gave to which.
+"""A digest of each pass's structure: the nodes that ran, in order, and the nodes that each of them gave gradients to.
 
-Passes of equal digest went through the same graph, so that a reader of a training loop can be shown one of
-each. Node numbers are replaced by the order in which nodes ran; names are hashed, not their numbers in this
-file, so that digests of two files compare.
+Passes of equal digest went through the same graph, so that a view of a training loop can show one pass for each digest.
+Node numbers are replaced by the order in which nodes ran; names are hashed, not their numbers in this file, so that
+digests of two files compare.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradviz.tracefile.bykind import ByKind
 
 @dataclass(frozen=True, slots=True)
 class FinishedPass:
-    """A pass by its number: its last event, how many nodes ran, its digest."""
+    """A pass by its number: its last event, the number of nodes that ran, its digest."""
 
     number: int
     last: int
@@ -31,8 +31,8 @@ class FinishedPass:
 
 
 class _Run(NamedTuple):
-    """What ran, in order: the passes, the nodes and the hashes of their names, beside each other; and the edges that
-    gradients took: the passes, the nodes and those that they gave to. Arrays of whole numbers."""
+    """A part of a run, in order: the passes, the nodes and the hashes of their names, beside each other; and the edges
+    that gradients took: the passes, the nodes and the nodes that received them. Arrays of whole numbers."""
 
     passes: np.ndarray
     nodes: np.ndarray
@@ -48,13 +48,13 @@ class _Run(NamedTuple):
 
 
 class Digests:
-    """Follows the passes of a run, batch by batch. `strings` are the names in the order of their numbers; there
-    may be more of them at each batch."""
+    """Follows the passes of a run, batch by batch. `strings` are the names in the order of their numbers; each batch
+    may add some."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = strings
         self.hashes: list[int] = []
-        self.open: dict[int, list[_Run]] = {}  # what ran in the passes that have begun and not ended
+        self.open: dict[int, list[_Run]] = {}  # the parts of the passes that have begun and not ended
         self.finished: list[FinishedPass] = []
 
     def take_finished(self) -> list[FinishedPass]:
@@ -63,7 +63,7 @@ class Digests:
         return finished
 
     def read(self, batch: ByKind, links: np.ndarray) -> None:
-        """Take in one batch of events, with their links."""
+        """Read one batch of events, with their links."""
         events = batch.rows
         began, ended, received, produced = map(batch.at, (_BEGAN, _ENDED, _RECEIVED, _PRODUCED))
         if not (len(began) or len(ended) or len(received) or len(produced)):
@@ -97,7 +97,7 @@ def _joined(parts: Sequence[_Run]) -> _Run:
 def _given(
     events: np.ndarray, produced: np.ndarray, links: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The edges that gradients took, by the events that tell of them: passes, sources and targets."""
+    """The edges that gradients took, from the events that record them: passes, sources and targets."""
     ends = np.cumsum(events["links"], dtype=np.int64)[produced]
     counts = events["links"][produced].astype(np.int64) // 2
     places = 2 * np.arange(counts.sum()) + np.repeat(ends - 2 * np.cumsum(counts), counts)
@@ -106,8 +106,8 @@ def _given(
 
 
 def _digests(run: _Run, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:
-    """How many nodes ran in each of these passes, and its digest: 16 hexadecimal digits; none of one in which no node
-    was told."""
+    """The number of nodes that ran in each of these passes, and its digest: 16 hexadecimal digits; empty for a pass
+    without recorded nodes."""
     in_order, of_edges = run.passes.argsort(kind="stable"), run.giving.argsort(kind="stable")
     passes, names, giving = run.passes[in_order], run.names[in_order], run.giving[of_edges]
     starts, ends = passes.searchsorted(numbers).tolist(), passes.searchsorted(numbers, "right").tolist()
@@ -130,8 +130,8 @@ def _keys(passes: np.ndarray, nodes: np.ndarray) -> np.ndarray:
 
 
 def _places(ran: np.ndarray, passes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """For each wanted node its place among those that `ran` in its pass, −1 for one that is not there. Of a node that
-    ran twice it is the last."""
+    """The place of each wanted node among the nodes that `ran` in its pass, −1 if it is not there. If a node ran twice,
+    it is the last place."""
     if not len(ran):
         return np.full(len(wanted), -1)
     order = ran.argsort(kind="stable")
@@ -142,7 +142,7 @@ def _places(ran: np.ndarray, passes: np.ndarray, wanted: np.ndarray) -> np.ndarr
 
 
 def _column(kind: Kind, name: str) -> str:
-    """The column of a row that a field is kept in."""
+    """The column of a row in which a field is kept."""
     names = [known.name for known in LAYOUTS[kind].columns]
     return COLUMNS[names.index(name)]
 

@@ -1,4 +1,4 @@
-"""What is told beside the chunks of a trace (contents.py), read to find the chunks that are needed."""
+"""The summaries beside the chunks of a trace (contents.py), read to find the chunks that are needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEWEST = (NEWEST, NEWEST_AT)
 
 
 class Directory:
-    """Finds chunks, by their places in the file. Raises ValueError where the file is damaged, and TraceError where that
+    """Finds chunks, by their places in the file. Raises ValueError if the file is damaged, and TraceError if the damage
     is seen later."""
 
     def __init__(self, path: Path, chunks: Chunks, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
@@ -41,7 +41,7 @@ class Directory:
         return int(np.searchsorted(self.firsts, event, side="right")) - 1
 
     def birth(self, tensor: int) -> int | None:
-        """The chunk that first told of a tensor, most likely; None if the trace has no such number."""
+        """The chunk in which a tensor first occurs, most likely; None if the trace has no such number."""
         place = int(self.tensors.searchsorted(tensor))
         return place if place < len(self.tensors) else None
 
@@ -50,21 +50,21 @@ class Directory:
         return np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
 
     def late(self, which: int, number: int) -> np.ndarray:
-        """The chunks that list an old tensor, or a node told of late, in order."""
+        """The chunks that list an old tensor, or a node recorded late, in order."""
         numbers, places = self._listed[which]
         return places[numbers.searchsorted(number) : numbers.searchsorted(number, side="right")]
 
     def listed(self, which: int) -> tuple[np.ndarray, np.ndarray]:
-        """All numbers of a list of the chunks in ascending order, and the chunk of each."""
+        """All numbers of a list of the chunks in ascending order, and the chunk of each number."""
         return self._listed[which]
 
     def up_to(self, which: int, place: int) -> set[int]:
-        """The numbers of a list of the chunks up to one."""
+        """The numbers of a list of the chunks up to the chunk `place`."""
         numbers, places = self._listed[which]
         return set(numbers[places <= place].tolist())
 
     def newest(self, place: int) -> set[int]:
-        """The newest leaves without `requires_grad` that each site made in the chunks before one."""
+        """The newest leaves without `requires_grad` that each site made in the chunks before the chunk `place`."""
         tensors, sites = (
             np.concatenate([np.zeros(0, np.int64), *self._unsorted[which][:place]]) for which in _NEWEST
         )

@@ -1,9 +1,9 @@
-"""How the packed arrays of a chunk lie in the file: as they are, or by what repeats in them.
+"""The two forms of the packed arrays of a chunk in the file: as they are, or by what repeats in them.
 
-A training loop tells the same events again and again. After one *period* each number is as it was, or it has grown by
-as much as in the period before. So of an array of numbers the file holds only those that the two periods before them
-do not let expect. Values do not repeat: their bytes are rearranged, the same byte of the same tensor in all periods
-together, because zlib packs that better.
+A training loop emits the same events again and again. After one *period* each number is as it was, or it has grown by
+as much as in the period before. So the file has only those numbers of an array that differ from what the two periods
+before them let expect. Values do not repeat: their bytes are rearranged, the same byte of the same tensor in all
+periods together, because zlib packs that better.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 
 AS_IS, UNEXPECTED, REARRANGED = 0, 1, 2
 NUMBER = np.dtype("<u4")
-LONGEST = 1 << 24  # bytes of an array; a longer one is kept as it is
+LONGEST = 1 << 24  # bytes of an array; a longer array is kept as it is
 _HEADER = struct.Struct("<5I")
 _RARE = 4  # an array is kept as it is unless fewer than one number in so many is unexpected
 
 
 class Header(NamedTuple):
-    """How an array is kept. Where it is not kept as it is: its period in numbers (in bytes where it is rearranged), its
-    length in bytes when it is expanded, how many numbers are unexpected, and how many before it were looked at."""
+    """The form of a kept array. Unless it is kept as it is: its period in numbers (in bytes if it is rearranged), its
+    length in bytes when expanded, the number of unexpected numbers, and the number of earlier numbers it depends on."""
 
     how: int
     period: int
@@ -37,7 +37,7 @@ HEADER = _HEADER.size
 
 
 def header_of(data: bytes) -> Header:
-    """What is said before a kept array. Raises ValueError where that cannot be."""
+    """The header before a kept array. Raises ValueError if it is not a possible one."""
     if len(data) < HEADER:
         raise ValueError("an array is missing")
     header = Header(*_HEADER.unpack_from(data))
@@ -47,14 +47,14 @@ def header_of(data: bytes) -> Header:
 
 
 def as_is(*parts: bytes) -> bytes:
-    """An array as the file keeps it, unchanged; its parts are copied once, for they may be large."""
+    """An array as the file keeps it, unchanged. Its parts may be large, so they are copied only once."""
     return b"".join([_HEADER.pack(AS_IS, 0, 0, 0, 0), *parts])
 
 
 def unexpected(before: np.ndarray, data: bytes, period: int, columns: int = 0) -> bytes:
-    """An array of numbers as the file keeps it, by those that are unexpected, if they are few; else rearranged by so
-    many `columns`. `before` are numbers of its group that come before it, two periods at best; `period` counts numbers,
-    0 for none."""
+    """An array of numbers as the file keeps it: by its unexpected numbers, if they are few; else rearranged by
+    `columns`. `before` are the numbers of its group before it, two periods at best; `period` counts numbers, 0 for
+    none."""
     numbers = np.frombuffer(data, NUMBER)
     if not 0 < period <= len(before) + len(numbers) or not 0 < len(data) <= LONGEST:
         return rearranged([data], columns * NUMBER.itemsize)
@@ -73,8 +73,8 @@ def unexpected(before: np.ndarray, data: bytes, period: int, columns: int = 0) -
 
 
 def rearranged(values: Sequence[bytes], period: int) -> bytes:
-    """Values, or rows of numbers, as the file keeps them, packed if that makes them smaller. `period` is the length of
-    those of one period, or of a row, in bytes; 0 for none: then they are kept as they are."""
+    """Values, or rows of numbers, as the file keeps them, packed if that makes them smaller. `period` is the length in
+    bytes of one period of the values, or of a row; with 0 they are kept as they are."""
     if not 0 < sum(map(len, values)) <= LONGEST or not 0 < period <= LONGEST:
         return as_is(*values)
     data = b"".join(values)
@@ -85,9 +85,10 @@ def rearranged(values: Sequence[bytes], period: int) -> bytes:
 
 
 def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
-    """A kept array as it was packed. `before` are all numbers of its group before it, or as many as it looks at.
+    """A kept array as it was before packing. `before` are all numbers of its group before it, or as many as it depends
+    on.
 
-    Raises ValueError where it is damaged. What it takes is bounded by `LONGEST`, whatever the file says."""
+    Raises ValueError if it is damaged. `LONGEST` bounds the memory that it takes, whatever the file says."""
     header = header_of(data)
     if header.how == AS_IS:
         return data[HEADER:]
@@ -112,12 +113,12 @@ def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
 
 
 def _filled(known: np.ndarray, count: int) -> np.ndarray:
-    """So many numbers: these, with zeros before them."""
+    """The known numbers, filled with zeros before them to `count` numbers."""
     return np.concatenate([np.zeros(count - len(known), NUMBER), known])
 
 
 def _grown(known: np.ndarray, surprise: np.ndarray, period: int) -> np.ndarray:
-    """The numbers that are so much more than two periods before let expect."""
+    """The numbers that exceed by `surprise` what the two periods before them let expect."""
     rows = -(-len(surprise) // period)
     table = np.zeros((rows, period), NUMBER)
     table.reshape(-1)[: len(surprise)] = surprise
@@ -130,20 +131,20 @@ def _grown(known: np.ndarray, surprise: np.ndarray, period: int) -> np.ndarray:
 
 
 def _turned(values: np.ndarray, period: int) -> np.ndarray:
-    """The bytes of the first place in each period, then those of the second, and so on; what is no whole period stays
-    behind them."""
+    """The bytes of the first place in each period, then those of the second place, and so on; the rest behind the last
+    whole period stays behind them."""
     whole = len(values) // period * period
     return np.concatenate([values[:whole].reshape(-1, period).T.reshape(-1), values[whole:]])
 
 
 def _turned_back(values: np.ndarray, period: int) -> np.ndarray:
-    """What `_turned` turned."""
+    """The values that `_turned` turned."""
     whole = len(values) // period * period
     return np.concatenate([values[:whole].reshape(period, -1).T.reshape(-1), values[whole:]])
 
 
 def _unpacked(data: bytes, length: int) -> bytes:
-    """What zlib packed behind the header, of that length."""
+    """The bytes that zlib packed behind the header, `length` of them."""
     unpacking = zlib.decompressobj()
     try:
         found = unpacking.decompress(memoryview(data)[HEADER:], length) if length else b""

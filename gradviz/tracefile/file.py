@@ -15,7 +15,7 @@ from gradviz.system.descriptors import Watched, first_bytes_of_open, high_descri
 from gradviz.tracefile.claim import MOMENT, locked_file, stays_locked
 from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
 
-# Bytes of a page of the database: small ones waste less at the end of an array, large ones are written faster.
+# Bytes of a page of the database: small pages waste less at the end of an array, large pages are written faster.
 PAGE, LARGE_PAGE = 2048, 8192
 
 
@@ -39,8 +39,8 @@ class TraceFile:
             raise OSError(f"cannot write {path}: {error}") from error
 
     def begin(self) -> bool:
-        """Begin a transaction, unless another program reads or writes the file just now. Raises OSError where the file
-        cannot be written to any more."""
+        """Begin a transaction. False if another program reads or writes the file at this moment. Raises OSError if the
+        file cannot be written to any more."""
         if not self.descriptors.are_ours:
             raise OSError("the program has closed its file")
         try:
@@ -52,7 +52,7 @@ class TraceFile:
         return True
 
     def end(self, meta: Mapping[str, str], failure: BaseException) -> None:
-        """Note in a file that cannot grow any more how its recording ended, if that can be done."""
+        """Record in a file that cannot grow any more how its recording ended, if possible."""
         if not self.descriptors.are_ours:
             return
         with suppress(sqlite3.Error):
@@ -63,7 +63,7 @@ class TraceFile:
                 self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(meta))
 
     def close(self) -> None:
-        """Close it. If the program has closed it, what is there now is the program's."""
+        """Close the file. If the program has closed it, its descriptor is now the program's own."""
         if not self.descriptors.are_ours:
             self.abandon()
             return
@@ -73,13 +73,14 @@ class TraceFile:
         os.close(self.lock)
 
     def abandon(self) -> None:
-        """Never touch it again, not even when the process ends: SQLite would roll back and close what is not ours."""
+        """Never touch the file again, not even when the process ends: SQLite would roll back and close what is not
+        ours."""
         _recorded.pop(self.identity, None)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
 
 
 _Identity = tuple[int, int]
-_recorded: dict[_Identity, int] = {}  # the files that this process records, and a descriptor of each
+_recorded: dict[_Identity, int] = {}  # the files that this process records, with a descriptor of each
 
 
 def _identity(status: os.stat_result) -> _Identity:
@@ -87,8 +88,8 @@ def _identity(status: os.stat_result) -> _Identity:
 
 
 def first_bytes(path: Path, size: int) -> bytes:
-    """The first bytes of a file. One that this process records is not opened for them where that would take away the
-    locks of a commit that is under way."""
+    """The first bytes of a file. A file that this process records is not opened, if that would drop the locks of a
+    commit that is under way."""
     identity = _identity(path.stat())
     descriptor = _recorded.get(identity)
     if descriptor is not None:
@@ -102,7 +103,7 @@ def first_bytes(path: Path, size: int) -> bytes:
 
 
 def is_being_recorded(path: Path) -> bool:
-    """Whether a run records this file now. Where there are no locks, nobody can tell: False."""
+    """Whether a run records this file now. False where there are no locks: then it cannot be known."""
     try:
         if _identity(path.stat()) in _recorded:
             return True
@@ -114,7 +115,7 @@ def is_being_recorded(path: Path) -> bool:
 
 def _connected(path: Path, page: int) -> sqlite3.Connection:
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=MOMENT)
-    # A rollback journal without fsync: a killed process leaves a sound file, and only one.
+    # A rollback journal without fsync: a killed process leaves a sound file, and only that one.
     connection.executescript(
         f"PRAGMA page_size = {page}; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"
         f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
@@ -129,12 +130,12 @@ def storable(text: str) -> str:
 
 
 def storable_items(meta: Mapping[str, str]) -> list[tuple[str, str]]:
-    """As `storable`, of what is noted of a run."""
+    """The notes about a run as texts that SQLite takes."""
     return [(key, storable(text)) for key, text in meta.items()]
 
 
 def cause_of(failure: BaseException) -> str:
-    """Why a recording stopped, in a few words."""
+    """The reason why a recording stopped, in a few words."""
     if isinstance(failure, MemoryError):
         return "out of memory"
     if isinstance(failure, struct.error) and str(2**32 - 1) in str(failure):

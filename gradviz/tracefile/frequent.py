@@ -1,6 +1,6 @@
 """The frequent events, packed by hand: to the same bytes as by the table (tests/test_layout_of_events.py).
 
-What they share is written out in each: a call of Python's would cost more than what it does."""
+What they share is written out in each of them: a Python call would cost more than the work itself."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _ENTERED, _LEFT = int(Kind.SCOPE_ENTERED), int(Kind.SCOPE_LEFT)
 _GRAD_ENABLED = _TRAINING = 1 << 8  # the only flags of OP and SCOPE_ENTERED
 _ROW, _TWO_ROWS, _TWO_LINKS = PACK_NUMBERS[7], PACK_NUMBERS[14], PACK_NUMBERS[2]
 _FEW = len(PACK_NUMBERS) - 1
-_MOST_OPS = 10_000  # whose texts are kept together
+_MOST_OPS = 10_000  # the most ops whose texts are kept together
 _float32 = np.dtype(np.float32)
 
 
 class Frequent(Packing):
-    """Packs the events of which there are many, if what happens now is to be recorded in detail."""
+    """Packs the frequent events, if the present part of the run is recorded in detail."""
 
     def __init__(self, values: str, sites: Sites | None) -> None:
         super().__init__(values, sites)
         self.detailed = True
-        self.scopes: dict[int, int] = {}  # those that are open, and were told; the identities of their frames
+        self.scopes: dict[int, int] = {}  # the identities of the frames of open scopes that were recorded
         self.last_leaf = 0  # the gradient that a leaf received last
-        # The numbers of an op's texts and rule, by these texts and the identity of the rule, which comes with them.
+        # The numbers of an op's texts and rule, by these texts and the identity of the rule, which is kept beside them.
         self.same_ops: dict[tuple[str, str, str, int], tuple[int, int, int, int, Rule]] = {}
-        self.site = 0  # of the last event that has one
+        self.site = 0  # the site of the last event that has one
 
     def turn(self) -> threading.Lock:
-        """The lock, once the writer is not too far behind. To be taken by `with` alone: Ctrl-C between a call of
-        `acquire` and what comes next would leave it taken for good."""
+        """The lock, once the writer is not too far behind. Only for use in `with`: Ctrl-C between a call of `acquire`
+        and the next line would leave it taken for good."""
         if self.count > self.limit:
             self._give_way()
         return self.lock
@@ -198,8 +198,8 @@ class Frequent(Packing):
                     raise
 
     def _texts(self, op: str, args: str, grad_fn: str, rule: Rule) -> tuple[int, int, int, int, Rule]:
-        """The numbers of the texts of an op and its node, and of their rule, which is kept alive with them: it is known
-        by its address."""
+        """The numbers of the texts of an op and its node, and of their rule. The rule is kept alive with them, because
+        it is known by its address."""
         numbers = self.text(op), self.text(args), self.text(grad_fn), self.rule(rule), rule
         if len(self.same_ops) >= _MOST_OPS:
             self.same_ops.clear()
@@ -238,7 +238,7 @@ class Frequent(Packing):
                     raise
 
     def scope_left(self, scope: int) -> None:
-        if scope not in self.scopes:  # a pass that ended inside may have changed what is recorded in detail
+        if scope not in self.scopes:  # a pass that ended inside may have changed `detailed`
             return
         self.sites.leave(self.scopes.pop(scope))
         self.last_gradient = None

@@ -1,8 +1,7 @@
-"""A trace that is read by stretches of events, as they are asked for. Part (part.py) says which those are.
+"""A trace that is read by stretches of events, as they are needed. Part (part.py) decides which stretches.
 
-A stretch is read from where no scope and no pass is open to where none is, with the nodes of its ops, so that what is
-nested there is whole. An array that has a place for each event of the run takes memory only where something has been
-written into it."""
+A stretch begins and ends where no scope and no pass is open, and includes the nodes of its ops, so that everything
+nested in it is whole. An array with a place for each event of the run takes memory only where it has been written."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class Growing(Trace):
 
     @property
     def kinds(self) -> np.ndarray:
-        """The kinds of the events that have been read, 0 for others."""
+        """The kinds of the events that have been read, 0 for other events."""
         return self._kinds
 
     @property
@@ -104,7 +103,7 @@ class Growing(Trace):
         return states
 
     def _read_chunk(self, place: int) -> None:
-        """Read the rows of a chunk, without taking its events for read."""
+        """Read the rows of a chunk. Its events do not count as read yet."""
         if place in self._chunks_read:
             return
         _, first, count, _ = self.chunks.list[place]
@@ -125,8 +124,8 @@ class Growing(Trace):
         return rows
 
     def stretches(self, event: int, forward: bool) -> Iterator[tuple[int, np.ndarray]]:
-        """The run in stretches at whose ends no scope and no pass is open, from the one with an event on: the first
-        event of each, and for all its events kind | flags << 8 | thread << 16. They are not kept."""
+        """The run in stretches at whose ends no scope and no pass is open, beginning with the stretch of an event: the
+        first event of each stretch, and kind | flags << 8 | thread << 16 of all its events. They are not kept."""
         firsts = distinct(self.directory.since)
         ends = np.append(firsts[1:], self.count)
         at = int(np.searchsorted(firsts, event, side="right")) - 1
@@ -145,17 +144,17 @@ class Growing(Trace):
     # --- growing
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell someone when more has been read."""
+        """Call `watcher.forget()` whenever more has been read."""
         self._watchers.add(watcher)
 
     def reach(self, first: int, end: int | None = None) -> None:
-        """An event, or the events from one to before another, with the ops and nodes around them and the scopes that
-        they are in."""
+        """Read an event, or the events from `first` to before `end`, with the ops and nodes around them and the scopes
+        that they are in."""
         if end is not None:
             self._take_around((first + np.flatnonzero(self._kinds[first:end] == UNREAD)).tolist())
         elif not (
             0 <= first < self.count and self._seen[first]
-        ):  # as most are, once much of the run has been read
+        ):  # most events are read, once much of the run has been read
             self._take_around([first])
 
     def _take_around(self, events: Iterable[int]) -> None:
@@ -177,7 +176,7 @@ class Growing(Trace):
         return self._stretches == [(0, self.count)]
 
     def reach_all(self) -> None:
-        """All events."""
+        """Read all events."""
         if not self.is_whole:
             self._take(0, self.count)
             self._forget()
@@ -201,7 +200,7 @@ class Growing(Trace):
             watcher.forget()
 
     def _around(self, event: int) -> tuple[int, int]:
-        """The first event of the stretch around an event, and the one after its last."""
+        """The first event of the stretch around an event, and the event after its last."""
         since, firsts = self.directory.since, self.directory.firsts
         first = int(since[self.directory.place(event)])
         while first > 0 and (self._kind(first) in _FOLLOWING or self._kind(first) in _ENDS):

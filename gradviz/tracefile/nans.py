@@ -1,4 +1,4 @@
-"""Where values that are being recorded have a NaN, or an infinity."""
+"""The events at which recorded values have a NaN, or an infinity."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
-_GLANCE = 1 << 20  # bytes of all values together
-_SMALL = 1 << 12  # bytes of a value; larger ones are looked at one by one, and not copied
+_GLANCE = 1 << 20  # the most bytes of values that are tested together
+_SMALL = 1 << 12  # bytes of a value; larger values are tested one by one, and not copied
 
 
 def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, str]) -> np.ndarray:
     """The events at which a tensor's value has a NaN, in order, one for each such value. `payload` has the values of
-    the states that have one; `dtypes` are those of forms, by their numbers."""
+    the states that have one; `dtypes` are the dtypes of forms by their numbers."""
     return with_bad(Stat.NAN, states, payload, dtypes)
 
 
@@ -47,7 +47,7 @@ def with_bad(
 
 
 def _are_sound(values: Sequence[bytes], dtypes: set[str | None]) -> bool:
-    """Whether it is seen at a glance that all of many values are finite: so they are, mostly."""
+    """Whether a quick test shows that all of many values are finite, as they mostly are."""
     if not dtypes <= {"float32"} or sum(map(len, values)) > _GLANCE:
         return False
     return bool(np.isfinite(np.frombuffer(b"".join(values), "<f4")).all())
@@ -57,7 +57,7 @@ _TESTS = {Stat.NAN: np.isnan, Stat.INF: np.isinf}
 
 
 def _are_bad(statistic: Stat, values: Sequence[bytes], dtype: str) -> list[bool] | np.ndarray:
-    """For each of several values of one form whether it has a NaN, or an infinity."""
+    """Whether each of several values of one form has a NaN, or an infinity."""
     size = len(values[0])
     if not 0 < size <= _SMALL or any(len(value) != size for value in values):
         return [_is_bad(statistic, np.frombuffer(value, np.uint8), dtype) for value in values]

@@ -1,5 +1,5 @@
-"""Whether a pass of a run that is being recorded has shown something that no pass before it has: a line that ran or did
-not, another NaN or infinity, an error."""
+"""A test whether a pass of a run that is being recorded has something that no earlier pass had: a line that ran or did
+not run, more NaN or infinities, an error."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gradviz.tracefile.schema import STATE
 
 
 class News:
-    """Takes note of what is written; `take` is to be called at the end of each pass."""
+    """Notes everything that is written; `take` has to be called at the end of each pass."""
 
     def __init__(self) -> None:
-        self.places: list[np.ndarray] = []  # of this pass: kinds of events, each with its place
-        self.bad = 0  # values of this pass with a NaN or an infinity
-        self.errors = 0  # in this pass
+        self.places: list[np.ndarray] = []  # the kinds of events of this pass, each with its place
+        self.bad = 0  # the number of values of this pass with a NaN or an infinity
+        self.errors = 0  # the number of errors in this pass
         self.known: set[bytes] = set()  # the places of earlier passes
-        self.most = 0  # bad values of an earlier pass
+        self.most = 0  # the most bad values of an earlier pass
 
     def note(self, batch: Batch, dtypes: Mapping[int, str]) -> None:
-        """Take note of a batch that has been written; `dtypes` are those of the forms by their numbers."""
+        """Note a batch that has been written; `dtypes` are the dtypes of forms by their numbers."""
         rows = np.frombuffer(batch.rows, ROW)
         kinds = rows["head"] & 0xFF
         self.errors += int(np.count_nonzero(kinds == Kind.ERROR))

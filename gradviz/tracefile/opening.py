@@ -1,4 +1,4 @@
-"""Opening a trace: is it one, can this version read it, was its run killed in the middle of a commit?"""
+"""Opens a file as a trace, if it is one that this version reads; also if its run was killed during a commit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from gradviz.tracefile.unreadable import TraceError, code_of, damaged
 _HEADER = struct.Struct(">16s2x2s40xI4xI")
 _ROLLBACK_JOURNAL = b"\1\1"
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-# What SQLite answers a reader that may not roll back the commit that a killed process left half done.
+# The answers of SQLite to a reader that may not roll back a commit that a killed process left half done.
 _NEEDS_ROLLBACK = {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_CANTOPEN}
 
 _Opened = TypeVar("_Opened", bound=Trace)
 
 
 def open_trace(path: Path | str) -> Trace:
-    """Open a trace for reading. Raises TraceError, in one line, where there is none or it is none."""
+    """Open a trace for reading. Raises TraceError, in one line, if the file is missing or is no trace."""
     return opened_as(Trace, path)
 
 
 def opened_as(kind: type[_Opened], path: Path | str) -> _Opened:
-    """The same, as an object of a class of traces."""
+    """Open a trace for reading, as an object of a class of traces. Raises TraceError."""
     path = Path(path)
     try:
         _check_header(path, _header_of(path))
@@ -51,7 +51,7 @@ def opened_as(kind: type[_Opened], path: Path | str) -> _Opened:
 
 
 def _header_of(path: Path) -> bytes:
-    """The first bytes of a file, which nothing is opened for that is not one."""
+    """The first bytes of a file. Anything but a regular file is not opened."""
     if path.is_dir():
         raise TraceError(f"{path} is a directory, not a trace")
     if not path.exists():
@@ -85,8 +85,8 @@ def _check_header(path: Path, header: bytes) -> None:
 
 
 def _connect(path: Path) -> Database:
-    """A read-only connection to a trace, to a recovered copy of one whose run was killed during a commit, or to a copy
-    of one from which events are taken while they are recorded."""
+    """A read-only connection to a trace. It is to a recovered copy if the run was killed during a commit, and to a copy
+    if events are removed from the trace while they are recorded."""
     try:
         connection = opened(path)
     except sqlite3.OperationalError as error:
@@ -98,13 +98,13 @@ def _connect(path: Path) -> Database:
 
 
 def _is_changed_while_read(connection: Database) -> bool:
-    """Whether a recording may take events out of the trace (`--last`): what was read of it would not fit the rest."""
+    """Whether a recording may remove events from the trace (`--last`): the parts of it would not fit each other."""
     meta = dict(rows_of(connection, "SELECT key, value FROM meta WHERE key IN ('last', 'ended')"))
     return meta.get("last", "") != "" and meta.get("ended") == ""
 
 
 def _copied(connection: Database) -> Database:
-    """A connection to a copy as it is now, which is private and goes with the connection."""
+    """A connection to a private copy of the present state. The copy is deleted with the connection."""
     copy: Database = sqlite3.connect("", check_same_thread=False, isolation_level=None, factory=Database)
     with closing(connection):
         connection.backup(copy)
@@ -116,8 +116,8 @@ def _recovered(path: Path, journal: Path) -> Database:
     """A connection to a private copy of a trace, in which the commit that was cut off is rolled back.
 
     The original is not opened for writing: a journal from a stranger can name files that SQLite's recovery then
-    deletes (section 5 of sqlite.org/atomiccommit.html). Raises ValueError for such a journal, OSError where there is
-    no place for the copy."""
+    deletes (section 5 of sqlite.org/atomiccommit.html). Raises ValueError for such a journal, OSError if there is no
+    room for the copy."""
     with tempfile.TemporaryDirectory(prefix="gradviz-", ignore_cleanup_errors=True) as folder:
         needed = 2 * path.stat().st_size + journal.stat().st_size
         if needed > shutil.disk_usage(folder).free:
@@ -130,11 +130,11 @@ def _recovered(path: Path, journal: Path) -> Database:
         shutil.copyfile(journal, copied_journal)
         with copied_journal.open("rb") as file:
             file.seek(-min(len(_JOURNAL_MAGIC), journal.stat().st_size), os.SEEK_END)
-            if file.read() == _JOURNAL_MAGIC:  # what a journal that names a super-journal ends with
+            if file.read() == _JOURNAL_MAGIC:  # the end of a journal that names a super-journal
                 raise ValueError("its journal names another file, which no recording writes")
         recovering = sqlite3.connect(copy)
         try:
             recovering.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         finally:
             recovering.close()
-        return _copied(opened(copy))  # which is closed: its file goes
+        return _copied(opened(copy))  # closes the copy, so that its file can be deleted

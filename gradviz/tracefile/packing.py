@@ -1,7 +1,7 @@
 """The parts of an event as bytes: numbers for texts, forms and rules, states of tensors, their values.
 
-What the recorder puts an event together from. All of it happens under a lock, and an event that an exception cuts in
-two is taken back."""
+The recorder puts an event together from these parts. This happens under a lock, and an event that an exception cuts in
+two is removed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
-# No memory for values; numbers that four bytes do not hold.
+# No memory for values, or numbers that four bytes cannot hold.
 OWN_FAULTS = MemoryError, struct.error, OverflowError
-_LARGE = 4096  # elements, from which on statistics take longer than to see whether they are known
-FEW = 2000  # events that the writer may be behind in any case
+_LARGE = 4096  # elements; for more, statistics take longer than a test whether they are known
+FEW = 2000  # the number of events that the writer may always be behind
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
 
 
 class _Read(NamedTuple):
-    """Statistics of an array: they are those of its memory while the array is alive and nothing writes to it."""
+    """Statistics of an array. They hold for its memory while the array is alive and nothing writes to it."""
 
     array: ref[np.ndarray]
     memory: tuple[Any, ...]
@@ -48,17 +48,17 @@ class Packing(Listener):
         self.strings, self.forms, self.rules = Interned(), Interned(1), Interned()
         self.strings.number("")
         self.rules.number(NO_RULE)
-        # numbers of rules by identity: to hash one takes as long as to pack it
+        # numbers of rules by identity: hashing a rule takes as long as packing it
         self.same_rules: dict[int, int] = {}
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.values = values
         self.keeps_values = values != "none"
-        self.most_elements = SMALL if values != "full" else LARGEST  # kept in full
+        self.most_elements = SMALL if values != "full" else LARGEST  # the most that are kept in full
         self.batch = Batch()
         self.lock = threading.Lock()
         self.whole = _Whole(self)
         self.count = 0
-        # The last large gradient of a pass, until code of the user's may run, which could write over it.
+        # The last large gradient of a pass, until the user's code may run, which could write over it.
         self.last_gradient: _Read | None = None
         self.limit = FEW  # the count at which the program has to give way
         self.threads: dict[int, int] = {}
@@ -66,7 +66,7 @@ class Packing(Listener):
         self.last_op: dict[int, int] = {}  # the last OP event of each thread
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
 
-    # --- numbers for what an event holds (layout.Numbers)
+    # --- numbers for the fields of an event (layout.Numbers)
 
     def text(self, text: str) -> int:
         """The number of a text."""
@@ -79,7 +79,7 @@ class Packing(Listener):
             return known
         is_new = rule not in self.rules.known
         number = self.rules.number(rule)
-        if is_new:  # kept alive by `rules`, so that no other can have its identity
+        if is_new:  # kept alive by `rules`, so that no other rule can have its identity
             self.same_rules[id(rule)] = number
         return number
 
@@ -88,7 +88,7 @@ class Packing(Listener):
         return self.open_passes.get(number, 0)
 
     def earlier(self, event: int | None) -> int:
-        """How many events back an event lies; −1 is the thread's last op. 0 for none."""
+        """The number of events from an earlier event to this one; for −1, from the thread's last op. 0 for none."""
         if event == -1:
             event = self.last_op.get(self._thread())
         return 0 if event is None else self.count - event
@@ -96,8 +96,8 @@ class Packing(Listener):
     # --- the parts of an event
 
     def _is_lost(self, error: BaseException) -> bool:
-        """Whether an exception that cut an event in two is the recording's own affair, and ends it. One that is not,
-        such as Ctrl-C, costs the event; the lock is held."""
+        """Whether an exception that cut an event in two is the recording's own fault, and ends it. Any other, such as
+        Ctrl-C, costs the event; the lock is held."""
         if isinstance(error, OWN_FAULTS):
             self._lose(error)
             return True
@@ -105,10 +105,10 @@ class Packing(Listener):
         return False
 
     def _lose(self, error: Exception) -> None:
-        """Record no longer."""
+        """End the recording."""
 
     def _undo(self) -> None:
-        """Take back an event that an exception (Ctrl-C) cut in two; the lock is held."""
+        """Remove an event that an exception (Ctrl-C) cut in two; the lock is held."""
         batch = self.batch
         rows = np.frombuffer(bytes(batch.rows), ROW)
         self.count = batch.first + len(rows)
@@ -121,7 +121,7 @@ class Packing(Listener):
         batch.waiting = [entry for entry in batch.waiting if entry[0] < with_value]
 
     def _thread(self) -> int:
-        """The current thread's number, where a row's head has it; the lock is held."""
+        """The current thread's number, shifted to its place in a row's head; the lock is held."""
         ident = get_ident()
         if ident != self.last_ident:
             self.last_ident = ident
@@ -129,7 +129,7 @@ class Packing(Listener):
         return self.last_thread
 
     def _put(self, row: bytes, links: bytes, states: bytes = b"") -> None:
-        """Put one event at the end. No call between, where Ctrl-C could cut it in two."""
+        """Put one event at the end. Without a call between, so that Ctrl-C cannot cut it in two."""
         batch = self.batch
         batch.states += states
         batch.rows += row
@@ -137,7 +137,8 @@ class Packing(Listener):
         self.count += 1
 
     def _state(self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0) -> None:
-        """Say what a tensor is at the event that is added next, or so many `later`; the lock is held."""
+        """Record the state of a tensor at the event that is added next, or `later` events after it; the lock is
+        held."""
         form = length = grade = 0
         if value is not None:
             reader = READERS.get(type(value)) or reader_of(value)
@@ -149,28 +150,28 @@ class Packing(Listener):
         )
 
     def _states(self, states: Sequence[State], later: int = 0) -> None:
-        """As `_state`, of each. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of one that
-        ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
+        """Record the states of tensors. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of a
+        loop that ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
         for state in states:
             self._state(*state, later)
 
     def _gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int = 0) -> None:
-        """The states of gradients that are told for the first time. At `--values none` they have none."""
+        """Record the states of gradients that occur for the first time. At `--values none` they have none."""
         if self.keeps_values:
             for number, value in zip(numbers, values):  # noqa: B905
                 if value is not None:
                     self._state(number, value, 0, 0, 0, later)
 
     def _produced_gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int) -> None:
-        """As `_gradients`, of what a node produced."""
+        """Record the states of gradients that a node produced."""
         if self.keeps_values:
             for number, value in zip(numbers, values):  # noqa: B905
                 if value is not None:
                     self._produced_gradient(number, value, later)
 
     def _produced_gradient(self, number: int, value: Any, later: int) -> None:
-        """As `_state`. If a large gradient is the memory of the last one in another shape, its statistics are known:
-        the transposed gradient of a weight is as large as anything in a pass."""
+        """Record the state of a produced gradient. If a large gradient is the memory of the last one in another shape,
+        its statistics are known: the transposed gradient of a weight is as large as anything in a pass."""
         if type(value) is not np.ndarray or value.size <= max(_LARGE, self.most_elements):
             self._state(number, value, 0, 0, 0, later)
             return
@@ -185,7 +186,7 @@ class Packing(Listener):
         )
 
     def _form(self, value: Any, reader: Reader | None = None) -> int:
-        """The number of a value's form; `reader` is its reader, if that is known."""
+        """The number of a value's form; `reader` is its reader, if known."""
         if type(value) is np.ndarray and value.dtype is _float32:
             known = self.float32_forms.get(value.shape)
             if known is None:

@@ -1,7 +1,7 @@
-"""A part of a trace: of a long run only the chunks are read that something is asked about.
+"""A part of a trace: reads only those chunks of a long run that a question needs.
 
-Events keep their places in the run, so all that is computed from a part is as if the whole had been read, if what it
-asks about has been *reached* (doors.py). Where that is the chunks tell (directory.py)."""
+Events keep their places in the run. A result computed from a part is the same as from the whole, if everything that it
+depends on has been *reached* (doors.py). The summaries beside the chunks show where that is (directory.py)."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from gradviz.tracefile.pass_info import PassInfo, SiteOps
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.unreadable import told_of
 
-LONG = 200_000  # events of a run of which parts are read
+LONG = 200_000  # events; longer runs are read in parts
 _MANY_LEAVES = 5000
-_OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk that tell of tensors
+_OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk about tensors
 
 
 def part_of(trace: Trace) -> Trace:
-    """A part of a trace, in which nothing has been read yet; the trace itself where it does not tell what its chunks
-    hold (`--last`). It shares the file of the trace, which has to stay open."""
+    """A part of a trace, in which nothing has been read yet; the trace itself if its chunks have no summaries
+    (`--last`). It shares the file of the trace, which has to stay open."""
     told = trace._rows("SELECT chunk FROM contents LIMIT 1")
     return Part(trace) if told and trace.count else trace
 
 
 def if_long(trace: Trace) -> Trace:
-    """A part of a trace that is long, else the trace itself."""
+    """A part of a trace, if that is long; else the trace itself."""
     return part_of(trace) if trace.count > LONG else trace
 
 
 def for_moments(trace: Trace) -> Trace:
-    """A part of a trace that is long, for looks at single events; the trace itself where a moment of it is known from
-    the whole only: where tensors were written through views, or got tangents."""
+    """A part of a long trace, for look-ups at single events; else the trace itself. Also the trace itself if its
+    moments need the whole: if tensors were written through views, or got tangents."""
     part = if_long(trace)
     return trace if isinstance(part, Part) and part.directory.entangled.any() else part
 
 
 class Part(Growing):
-    """A part of a trace, which grows with what is asked."""
+    """A part of a trace, which grows with the questions."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
@@ -65,7 +65,7 @@ class Part(Growing):
         self._chunks_telling = lru_cache(maxsize=1 << 14)(self._find_chunks_telling)
 
     def apart(self) -> Self:
-        """Another part of the same trace: tables over both would be slower to make than those over each."""
+        """Another part of the same trace: tables over both would take longer to build than tables over each."""
         return self._apart
 
     @cached_property
@@ -91,7 +91,7 @@ class Part(Growing):
 
     @cached_property
     def _open_passes(self) -> dict[int, PassInfo]:
-        """The passes that are not told to have ended, as they were when the trace was opened."""
+        """The passes without a recorded end, as they were when the trace was opened."""
         found = [
             backward_pass._replace(last=None, nodes=None, digest=None)
             for backward_pass in self._pass_table.open()
@@ -111,7 +111,7 @@ class Part(Growing):
 
     @property
     def passes_begun(self) -> int:
-        """How many passes had begun when the trace was written, those among them that it does not keep."""
+        """The number of passes that had begun when the trace was written, with those that it does not keep."""
         return self.pass_numbers[-1] if self.pass_numbers else 0
 
     def find_pass(self, number: int) -> PassInfo | None:
@@ -142,15 +142,15 @@ class Part(Growing):
 
     @cached_property
     def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
-        first."""
+        """The first and the last event of each pass, in the order of the first events; −1 for a pass without a last
+        event."""
         numbers, firsts, lasts = self._pass_table.spans()
         for number, backward_pass in self._open_passes.items():
             lasts[numbers == number] = -1 if backward_pass.last is None else backward_pass.last
         return firsts, lasts
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
-        """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
+        """The first pass of each structure, at most `most` passes; a pass without recorded nodes has no structure."""
         found: dict[str, int] = {}
         for backward_pass in filter(attrgetter("is_in_detail"), self._open_passes.values()):
             found.setdefault(backward_pass.digest or "", backward_pass.number)
@@ -165,7 +165,7 @@ class Part(Growing):
 
     @property
     def first_nan(self) -> int | None:
-        """The first event with a NaN; None where none was recorded."""
+        """The first event with a NaN; None if none was recorded."""
         return int(self.nans_told.min()) if len(self.nans_told) else None
 
     @property
@@ -176,35 +176,35 @@ class Part(Growing):
 
     @property
     def ops_told(self) -> int:
-        """How many ops there are."""
+        """The number of ops."""
         return self.directory.ops
 
     @property
     def nodes_told(self) -> int:
-        """How many nodes there are: those that were made, and those that received a gradient."""
+        """The number of nodes that were made or received a gradient."""
         return self.directory.new_nodes
 
     @property
     def shapes(self) -> int:
-        """How many structures the passes have."""
+        """The number of structures that the passes have."""
         late = {backward_pass.digest for backward_pass in self._open_passes.values() if backward_pass.digest}
         return len(self._pass_table.ended_digests() | late)
 
     @property
     def passes_in_detail(self) -> int:
-        """How many passes have recorded nodes."""
+        """The number of passes that have recorded nodes."""
         late = sum(not backward_pass.is_in_detail for backward_pass in self._open_passes.values())
         return len(self.pass_numbers) - self._pass_table.without_nodes() - late
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:
-        """The first tensors that were made at each site other than by ops, and the tensors that were leaves that
-        require grad at some time."""
+        """The first tensor that each site made other than by an op, and the tensors that were leaves that require grad
+        at some time."""
         return set(self.directory.listed(PLACES)[0].tolist()), set(self.directory.listed(LEAVES)[0].tolist())
 
     @cached_property
     def site_ops(self) -> SiteOps:
-        """Which ops ran at which sites."""
+        """The ops that ran at each site."""
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
         with told_of(self.path):
             if not self._nameable.sites.include(np.array([site for site, _, _ in rows], np.int64)):
@@ -215,15 +215,15 @@ class Part(Growing):
     # --- doors
 
     def _is_new(self, *question: object) -> bool:
-        """Whether this is asked for the first time, and something of the run has not been read yet."""
+        """Whether a question is asked for the first time, while some of the run has not been read yet."""
         if self.is_whole or question in self._asked:
             return False
         self._asked.add(question)
         return True
 
     def reach_tensors(self, tensors: Iterable[int], at: int = -1) -> None:
-        """What tensors were at an event: where each was first told of, its last value, flags, `.grad` and tangent up to
-        then, and likewise for the tensors whose memory it shares."""
+        """Read the state of tensors at an event: the first event of each, its last value, flags, `.grad` and tangent up
+        to then, and the same for the tensors whose memory it shares."""
         while new := [tensor for tensor in tensors if tensor > 0 and self._is_new("tensor", tensor, at)]:
             events: set[int] = set()
             for tensor in new:
@@ -234,16 +234,16 @@ class Part(Growing):
             tensors = set(states.bases[rows].tolist())
 
     def reach_history(self, tensor: int, at: int, since: int = 0) -> None:
-        """All events from `since` up to `at` that told a tensor's value or flags, or gave it its `.grad`."""
+        """Read all events from `since` up to `at` that have a tensor's value or flags, or set its `.grad`."""
         if tensor > 0 and self._is_new("history", tensor, at, since):
             self._take_around(
                 [event for which in _OF_TENSORS for event in self._all(which, tensor, since, at)]
             )
 
     def leaves_to_reach(self, at: int) -> Collection[int]:
-        """The tensors that have to be reached before one asks which leaves there are at an event: the leaves that
-        require grad, the newest that do not of each site, and other tensors with a `.grad`. If they are too many, all
-        events are reached."""
+        """The tensors that have to be read before a question about the leaves at an event: the leaves that require
+        grad, the newest other leaf of each site, and other tensors with a `.grad`. If they are too many, all events are
+        read."""
         if self.is_whole:
             return ()
         place = self.directory.place(at)
@@ -257,9 +257,9 @@ class Part(Growing):
         return ()
 
     def reach_node(self, node: int) -> None:
-        """The event that made a node. For a node that no event made (an AccumulateGrad): the first event that made one
-        with an edge to it. Of the two, either may have been numbered first: it is next to it among the nodes that were
-        made."""
+        """Read the event that made a node. For a node that no event made (an AccumulateGrad), it is the first event
+        that made a node with an edge to it. Either of the two nodes may have been numbered first, so its neighbours
+        among the nodes that were made are read."""
         if not (node > 0 and self._is_new("node", node)):
             return
         likely = self.directory.births(np.array([node])).tolist()
@@ -273,7 +273,7 @@ class Part(Growing):
         self._take_around([*made[numbers < node][-1:].tolist(), *made[numbers > node][:1].tolist()])
 
     def reach_pass(self, backward_pass: PassInfo) -> None:
-        """The events of a pass, and those that made its nodes, at once."""
+        """Read the events of a pass, and the events that made its nodes, at once."""
         self.reach(backward_pass.first, self.count if backward_pass.last is None else backward_pass.last + 1)
         received = self.table(Kind.RECEIVED)
         nodes = distinct(received["node"][received["in_pass"] == backward_pass.number])
@@ -281,10 +281,10 @@ class Part(Growing):
         parts = [self._made(place, nodes[places == place]) for place in distinct(places).tolist()]
         self._take_around([event for part in parts for event in part.tolist()])
 
-    # --- where the chunks tell what is asked for
+    # --- the chunks with the events that are needed
 
     def _told(self, place: int, which: int, tensor: int) -> np.ndarray:
-        """The events of a chunk that tell of a tensor what the chunk's list `which` is about, in order."""
+        """The events of a chunk with what its list `which` records of a tensor, in order."""
         if which in GIVING:
             events, tensors = self._giving(place, which)
             return events[tensors == tensor]
@@ -293,7 +293,7 @@ class Part(Growing):
         return own["event"][(own["form"] > 0) == (which == VALUED)]
 
     def _read_giving(self, place: int, which: int) -> tuple[np.ndarray, np.ndarray]:
-        """The events of a chunk that give tensors their `.grad`, or a tangent, and which tensors."""
+        """The events of a chunk that give tensors their `.grad`, or a tangent, and these tensors."""
         self._read_chunk(place)
         _, first, count, _ = self.chunks.list[place]
         rows = self._rows_read[first : first + count]
@@ -301,7 +301,7 @@ class Part(Growing):
         return first + own, rows["a"][own]
 
     def _find_chunks_telling(self, which: int, tensor: int) -> list[int]:
-        """The chunks that may tell so of a tensor, in order."""
+        """The chunks that may have events of a list about a tensor, in order."""
         places = self.directory.late(which, tensor).tolist()
         birth = self.directory.birth(tensor)
         return places if birth is None or birth in places else sorted([birth, *places])
@@ -323,7 +323,7 @@ class Part(Growing):
                 yield from events[(since <= events) & (events <= at)].tolist()
 
     def _birth(self, tensor: int) -> list[int]:
-        """The event that first told of a tensor, if there is one."""
+        """The first event with the state of a tensor, if there is one."""
         for place in sorted({*self._chunks_telling(VALUED, tensor), *self._chunks_telling(FLAGGED, tensor)}):
             told = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
             if told:

@@ -1,4 +1,4 @@
-"""What the tables of a trace say of a run: its passes, its errors, which ops ran at which sites."""
+"""The rows of the tables of a trace about its run: its passes, its errors, the ops that ran at each site."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 
 class PassInfo(NamedTuple):
-    """One backward pass: its first and last event (None: it did not end), how many nodes ran, and a digest that
-    passes of the same structure share, "" where no node was told."""
+    """One backward pass: its first and last event (None: it did not end), the number of nodes that ran, and a digest
+    that passes of the same structure share, "" if no node was recorded."""
 
     number: int
     first: int
@@ -22,7 +22,7 @@ class PassInfo(NamedTuple):
 
     @property
     def is_in_detail(self) -> bool:
-        """Whether nodes of it were told, or may have been: it did not end."""
+        """Whether nodes of it were recorded, or may have been: it did not end."""
         return self.digest != ""
 
 
@@ -37,8 +37,8 @@ class ErrorInfo(NamedTuple):
 
 
 class SiteOps(NamedTuple):
-    """What ran at each site: distinct pairs (site << 32 | op), with `contents.SCOPE` for the op where a scope was
-    entered, and the last op of each site."""
+    """The ops that ran at each site: distinct pairs (site << 32 | op), with `contents.SCOPE` for the op if a scope was
+    entered there, and the last op of each site."""
 
     pairs: np.ndarray
     last: dict[int, int]

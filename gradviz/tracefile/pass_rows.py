@@ -1,5 +1,5 @@
-"""What the tables of a trace tell of its backward passes: each that was recorded in detail has a row, the others are
-told as runs (skipped.py)."""
+"""The backward passes in the tables of a trace: each pass recorded in detail has a row, the other passes are kept as
+runs of passes (skipped.py)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _COLUMNS = "number, first, last, thread, site, nodes, digest, recorded"
 
 
 class PassTable:
-    """The passes that begin in the first `count` events of the trace at `path`; `rows` gives what a query finds. A pass
-    is as the table has it: its last event may be told though it lies behind those events."""
+    """The passes that begin in the first `count` events of the trace at `path`; `rows` gives the rows of a query. A
+    pass is as in the table: its last event may lie behind these events."""
 
     def __init__(self, path: Path, rows: Callable[..., list[tuple[Any, ...]]], count: int) -> None:
         self._path, self._rows, self._count = path, rows, count
 
     @cached_property
     def skipped(self) -> Skipped:
-        """Those that are told as runs."""
+        """The passes that are kept as runs of passes."""
         query = f"SELECT {', '.join(Run._fields)} FROM skipped WHERE first < ? ORDER BY number"
         runs = [Run(*row) for row in self._rows(query, self._count)]
         with told_of(self._path):
@@ -43,16 +43,16 @@ class PassTable:
         return sorted([*self._where("TRUE"), *self.skipped.passes()], key=attrgetter("number"))
 
     def open(self) -> list[PassInfo]:
-        """Those that are not told to have ended in these events, in the order of their numbers."""
+        """The passes without a recorded end in these events, in the order of their numbers."""
         return self._where("(last IS NULL OR last >= ?) ORDER BY number", self._count)
 
     def numbered(self, numbers: Sequence[int]) -> list[PassInfo]:
-        """Those of these numbers."""
+        """The passes of these numbers."""
         told = self._where(f"number IN ({', '.join('?' * len(numbers))})", *numbers)
         return [*told, *self.skipped.passes(contained(self.skipped.numbers, np.array(numbers, np.int64)))]
 
     def beginning(self, first: int, end: int) -> list[PassInfo]:
-        """Those that begin at an event from `first` to before `end`."""
+        """The passes that begin at an event from `first` to before `end`."""
         begins = self.skipped.firsts
         return [
             *self._where("first >= ? AND first < ?", first, end),
@@ -60,7 +60,7 @@ class PassTable:
         ]
 
     def ended_before(self, event: int) -> int:
-        """The last event of all that ended before an event; −1 for none."""
+        """The last event of all passes that ended before an event; −1 for none."""
         told = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
         skipped = self.skipped.lasts
         return max(
@@ -75,18 +75,19 @@ class PassTable:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The numbers, in order."""
+        """The numbers of the passes, in order."""
         told = "FROM passes WHERE first < ?"
         ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {told}", self._count)
         first = self._rows(f"SELECT number {told} ORDER BY number LIMIT 1", self._count)
         skipped = self.skipped.numbers.tolist()
         ends = [number for (number,) in first] + ([last] if count else []) + skipped[:1] + skipped[-1:]
-        if ends and max(ends) - min(ends) + 1 == count + len(skipped):  # all between them: so it is, mostly
+        if ends and max(ends) - min(ends) + 1 == count + len(skipped):  # all numbers between: the usual case
             return list(range(min(ends), max(ends) + 1))
         return sorted([*skipped, *(number for (number,) in self._rows(f"SELECT number {told}", self._count))])
 
     def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The number, the first and the last event of each, −1 for one that is not told, in the order of the first."""
+        """The number, the first and the last event of each pass, in the order of the first events; −1 for a pass
+        without a last event."""
         told = self._rows("SELECT number, first, last FROM passes WHERE first < ?", self._count)
         rows = [(number, first, -1 if last is None else last) for number, first, last in told]
         runs = self.skipped
@@ -101,12 +102,12 @@ class PassTable:
         return {digest: number for number, digest in self._rows(query, self._count) if digest}
 
     def ended_digests(self) -> set[str]:
-        """The structures of those that ended."""
+        """The structures of the passes that ended."""
         rows = self._rows("SELECT DISTINCT digest FROM passes WHERE last < ?", self._count)
         return {digest for (digest,) in rows if digest}
 
     def without_nodes(self) -> int:
-        """How many ended of which no node was told."""
+        """The number of passes that ended without a recorded node."""
         query = "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''"
         ((told,),) = self._rows(query, self._count)
         return int(told) + len(self.skipped)

@@ -1,4 +1,4 @@
-"""A trace as it would be had the run stopped after event k."""
+"""A trace as it would be if the run had stopped after event k."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gradviz.tracefile.states import States
 
 
 class Prefix(Trace):
-    """The first events of a trace, up to `last`. Names and places stay those of the whole; it shares the file of
-    the trace that it was cut from, which has to stay open."""
+    """The first events of a trace, up to `last`. Names and places are those of the whole. It shares the file of the
+    trace that it was cut from, which has to stay open."""
 
     def __init__(self, trace: Trace, last: int) -> None:
         super().__init__(trace.path, trace._connection)
@@ -38,7 +38,7 @@ class Prefix(Trace):
 
     @cached_property
     def passes(self) -> list[PassInfo]:
-        """The passes that have begun; one that has not ended yet has no last event."""
+        """The passes that have begun; a pass that has not ended yet has no last event."""
         begun = [backward_pass for backward_pass in self.whole.passes if backward_pass.first < self.count]
         return [
             backward_pass

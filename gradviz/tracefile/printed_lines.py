@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-WIDEST = 200  # characters that are kept of a line
-MOST_LINES = 2000  # that are kept of a run
-_WIDEST_PIECE = 8000  # characters that are kept of one write
-_MOST_CHARACTERS = 1_000_000  # that are kept of a run
+WIDEST = 200  # the most characters that are kept of a line
+MOST_LINES = 2000  # the most lines that are kept of a run
+_WIDEST_PIECE = 8000  # the most characters that are kept of one write
+_MOST_CHARACTERS = 1_000_000  # the most characters that are kept of a run
 
 
 class PrintedLine(NamedTuple):
-    """A line that the program printed: how many events had happened when it began, the site of the write that began
-    it, the first characters, and how many it has in all."""
+    """A line that the program printed: the number of events before it began, the site of the write that began it, its
+    first characters, and the number of all its characters."""
 
     event: int
     site: int
@@ -25,8 +25,8 @@ class PrintedLine(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What was written at once, or a part of it: its last line has so many characters `more`, and `ends` there or goes
-    on."""
+    """The text of one write, or a part of it. Its last line has `more` characters that are not kept, and `ends` there
+    or goes on."""
 
     event: int
     site: int
@@ -36,8 +36,8 @@ class _Piece(NamedTuple):
 
 
 class PrintedLines:
-    """Collects pieces while the program runs, and makes lines of them for the writer. No lock: a program may print in
-    `__del__` and in a signal handler, and so while another event is being packed."""
+    """Collects pieces while the program runs, and makes lines of them for the writer. Without a lock: a program may
+    print in `__del__` and in a signal handler, and so while another event is being packed."""
 
     def __init__(self) -> None:
         self._pieces: deque[_Piece] = deque()
@@ -47,8 +47,8 @@ class PrintedLines:
         self._is_over = False
 
     def add(self, event: int, site: int, text: str) -> None:
-        """Note what was written when so many events had happened. Of a long text the first lines are kept, and the
-        last one."""
+        """Add a text that was written after `event` events. Of a long text the first lines and the last line are
+        kept."""
         end = text.find("\n", _WIDEST_PIECE)
         if end < 0:
             self._add(event, site, text, is_ended=False)
@@ -62,7 +62,7 @@ class PrintedLines:
         self._pieces.append(_Piece(event, site, kept, len(text) - len(kept), is_ended))
 
     def end(self) -> None:
-        """The program has ended: a line without an end is complete."""
+        """Mark the end of the program: a line without an end is complete."""
         self._is_over = True
 
     @property
@@ -106,14 +106,14 @@ class PrintedLines:
         return line._replace(text=(line.text + text)[:WIDEST], length=line.length + len(text))
 
     def move(self, moved: np.ndarray) -> None:
-        """Count on where events were taken out: `moved` is where each event is now, −1 for none."""
+        """Adapt the counts after events were removed: `moved` is the place where each event is now, −1 for none."""
         if self._begun is not None:
             event = moved_count(self._begun.event, moved)
             self._begun = None if event is None else self._begun._replace(event=event)
 
 
 def moved_count(count: int, moved: np.ndarray) -> int | None:
-    """How many of the first `count` events are still there; None if the last of them is not."""
+    """The number of the first `count` events that are still there; None if the last of them is not."""
     if count == 0:
         return 0
     where = int(moved[count - 1])

@@ -196,14 +196,14 @@ class _Book:
         ]
 
     def _contribution(self, step: ChainStep) -> list[str]:
-        """What one of several wires gives to the gradient of a tensor."""
+        """The contribution of one of several wires to the gradient of a tensor."""
         if step.downstream is None or not contributes(step, self.moment):
             return []
         return [plain(compact(step.downstream), _LONGEST)]
 
 
 def _broken(equation: str) -> list[str]:
-    """An equation in one line, or with its last side in a second one."""
+    """An equation in one line, or in two lines with its last side in the second."""
     left, _, right = equation.rpartition(" = ")
     return [equation] if len(equation) <= _LONGEST or not left else [left, f"= {right}"]
 

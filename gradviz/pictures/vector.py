@@ -1,5 +1,4 @@
-"""Writes a scene, placed in rows, as an SVG document with the same elements, ids, classes and texts as one by
-Graphviz."""
+"""Writes a scene, placed in rows, as an SVG document with the same elements, ids, classes and texts as Graphviz's."""
 
 from __future__ import annotations
 
@@ -123,7 +122,8 @@ def _link(link: Link, places: dict[str, Place], sizes: dict[str, Size]) -> str:
     look = {**style.EDGE, **style.look(style.EDGES, link.classes)}
     (x1, y1), (x2, y2) = places[link.source], places[link.target]
     half1, half2 = sizes[link.source][1] / 2, sizes[link.target][1] / 2
-    if abs(y2 - y1) > half1 + half2:  # from the bottom of one to the top of the other, or the reverse
+    # from the bottom of the upper thing to the top of the lower, or the reverse
+    if abs(y2 - y1) > half1 + half2:
         down = math.copysign(1, y2 - y1)
         y1, y2 = y1 + down * half1, y2 - down * half2
         bend = (y2 - y1) * 0.4 if abs(y2 - y1) < 200 else down * 60

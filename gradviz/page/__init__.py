@@ -1,8 +1,8 @@
 """The HTML page: graphs that can be searched, folded and replayed, in one file without network access.
 
 The parts of the page are files in this directory; `html` combines them with the data of a trace into one file. Data
-from a trace is inserted as JSON in which `<`, `>` and `&` are escaped, that of each pass compressed; it is only ever
-displayed as text."""
+from a trace is inserted as JSON in which `<`, `>` and `&` are escaped; the data of each pass is compressed. The page
+displays data only as text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
 
-# Pan and zoom, as released (vendor/LICENSE). In this order: each uses those before it.
+# Pan and zoom, as released (vendor/LICENSE). The order matters: each file uses those before it.
 LIBRARIES = (
     "d3-dispatch",
     "d3-selection",
@@ -48,7 +48,7 @@ LIBRARIES = (
     "d3-zoom",
 )
 
-# In this order: a script may use those before it.
+# The order matters: a script may use those before it.
 SCRIPTS = (
     "state",
     "values",
@@ -71,15 +71,16 @@ SCRIPTS = (
     "main",
 )
 
-# Scripts of pages that can compute a pass again: these in a scope of their own, and what shows the result.
+# The scripts of pages that can compute a pass again: the computing scripts have their own scope; the last shows the
+# result.
 COMPUTING = ("op_kinds", "op_rows", "computed_pass")
 TRYING = "other_values"
 
 _LEVEL = (
-    5  # of compression: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
+    5  # compression level: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
 )
 MOST_NODES = 300_000  # of the pass that is shown first
-MOST_IN_ALL = 40_000  # nodes and events in all passes: more of them are left out
+MOST_IN_ALL = 40_000  # nodes and events in all passes; passes beyond that are left out
 MOST_PASSES = 600
 
 Build = Callable[[int | None], Graph]
@@ -87,8 +88,8 @@ Build = Callable[[int | None], Graph]
 
 @dataclass(frozen=True, slots=True)
 class ListedFinding:
-    """A finding as the page lists it: the texts; the number of its pass (0: none) and its event (None: none); and the
-    ids of the nodes and the tensors that it is about, of which the first that a picture has is selected."""
+    """A finding as the page lists it: its texts, the number of its pass (0: none), its event (None: none), and the
+    ids of its nodes and tensors. The first of these that a picture has is selected."""
 
     number: int
     severity: str
@@ -112,9 +113,9 @@ def html(
     query: Query | None = None,
 ) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
-    asks its questions on the page; `findings` are listed, and lead to their places; `query` is that of `build`, if it
-    has one, whose tables are made once. Raises DrawError if the first graph
-    is too large for a browser, or if the trace has no events."""
+    asks its questions on the page; `findings` are listed, with links to their places; `query` is the query that
+    `build` uses, if any, whose tables are reused. Raises DrawError if the first graph is too large for a browser, or
+    if the trace has no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     trace.read_in_blocks()
@@ -141,11 +142,11 @@ def html(
     for other in _order(trace, first.pass_number):
         structure = _structure(trace, other)
         if room <= sizes.get(structure, 0) or len(views) >= MOST_PASSES:
-            break  # there is no room for it: its graph need not be built to know that
+            break  # there is no room: its graph need not be built
         try:
             graph = _titled(build(other), words)
         except (GraphError, SliceError):
-            continue  # that pass has nothing of the requested slice
+            continue  # that pass has no part of the requested slice
         sizes[structure] = len(graph.nodes)
         room -= len(graph.nodes)
         if room > 0:
@@ -174,8 +175,8 @@ def html(
 
 
 def _trying(here: Traversable, views: Sequence[dict[str, Any]]) -> list[str]:
-    """The scripts that compute a pass again with other values, and show it: with the rows of the ops that are there.
-    Empty where no pass can be computed."""
+    """The scripts that compute a pass again with other values and show the result, with only the rows of the used
+    ops. Empty if no pass can be computed."""
     used = {call["op"] for one in views for call in one["again"].get("calls", ())}
     if all("reason" in one["again"] for one in views):
         return []
@@ -205,7 +206,7 @@ def _run(trace: Trace, number: int | None) -> PassInfo | None:
 
 
 def _structure(trace: Trace, number: int | None) -> str | int | None:
-    """What passes of the same structure share; of a pass whose structure is not known its number."""
+    """A key that passes of the same structure share; the number of a pass whose structure is not known."""
     backward_pass = _run(trace, number)
     return (backward_pass.digest if backward_pass is not None else "") or number
 
@@ -225,7 +226,7 @@ def _order(trace: Trace, shown: int | None) -> list[int]:
 
 
 def _titled(graph: Graph, words: Words) -> Graph:
-    """A graph whose title, `line 12: z.backward()`, is in the language of the page."""
+    """A graph with its title, `line 12: z.backward()`, in the language of the page."""
     return replace(graph, title=with_line(graph.title, r"^line ([0-9]+)", words))
 
 
@@ -271,7 +272,7 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -
 
 
 def libraries() -> str:
-    """The libraries, with their licences, which go wherever they go."""
+    """The libraries with their licences, which always accompany them."""
     vendor = files(__name__).joinpath("vendor")
     parts = [vendor.joinpath(f"{name}.min.js").read_text(encoding="utf-8") for name in LIBRARIES]
     return "/*\n" + vendor.joinpath("LICENSE").read_text(encoding="utf-8") + "*/\n" + "".join(parts)

@@ -1,4 +1,5 @@
-"""Where a page leads to first: the first NaN, and the first error; and why a gradient is None or 0."""
+"""The first places that a page links to: the first NaN, and the first error; and the reasons why a gradient is None
+or 0."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from gradviz.words import Stop, Words
 from gradviz.words.absence import no_grad_told, zero_told
 from gradviz.words.escape import plain
 
-_MOST_WHY = 60  # tensors of a view whose missing gradient is explained
+_MOST_WHY = 60  # the most tensors of a view whose missing gradient is explained
 _LONGEST = 400
 
 
 def firsts(words: Words) -> dict[str, int]:
-    """The first event with a NaN or an infinity, and the first of an error; those that there are."""
+    """The first event with a NaN or an infinity, and the first event of an error, as far as they exist."""
     found: dict[str, int] = {}
     events = words.query.of(bad_numbers).events
     if len(events):
@@ -33,7 +34,7 @@ def firsts(words: Words) -> dict[str, int]:
 
 
 def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
-    """For each of these events the view of a page that replays it, and the step: `[-1, event]` if none does."""
+    """For each of these events, the view of a page that replays it, and the step: `[-1, event]` if no view does."""
     steps = [[step["k"] for step in view["steps"]] for view in views]
     told = {}
     for name, k in found.items():
@@ -48,8 +49,8 @@ def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict
 
 
 def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
-    """For the tensors of a graph whose `.grad` is None or 0 at event k, although another might be expected there, the
-    reason: leaves that require grad, and then named results."""
+    """The reasons for the tensors of a graph whose `.grad` is None or 0 at event k, although a gradient might be
+    expected: leaves that require grad, and then named results."""
     wanted = [
         node
         for node in graph.nodes.values()

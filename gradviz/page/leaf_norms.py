@@ -10,8 +10,8 @@ from gradviz.page.values_over_time import norm
 from gradviz.tracefile import Trace
 from gradviz.words.escape import plain_name
 
-MOST_PASSES = 1000  # if there are more, a regular sample
-MOST_LEAVES = 60  # the first ones
+MOST_PASSES = 1000  # if there are more, a regular sample is taken
+MOST_LEAVES = 60  # only the first leaves are shown
 
 
 def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:

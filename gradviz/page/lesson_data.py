@@ -14,7 +14,7 @@ _LONGEST = 600  # characters of a text
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question that is asked at the event `stop`, and whose answer the event `shown` shows."""
+    """A question that is asked at the event `stop` and answered by the event `shown`."""
 
     ask: str
     answer: str
@@ -25,8 +25,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class PageLesson:
-    """A lesson: its questions in their order, and what the page itself says in its language: `show` and `next` on
-    buttons, `later` of what is held back, `done` at the end."""
+    """A lesson: its questions in order, and the page's own texts in its language: `show` and `next` on buttons,
+    `later` for hidden parts, `done` at the end."""
 
     language: str
     title: str
@@ -36,7 +36,8 @@ class PageLesson:
 
 
 def lesson_data(lesson: PageLesson, views: Sequence[Mapping[str, Any]], small: bool) -> dict[str, Any]:
-    """A lesson as plain data. An event is a view and a step; `small` says that its end shows a textbook's picture."""
+    """A lesson as plain data. An event becomes a view and a step; `small` is whether the lesson ends with a textbook
+    picture."""
     events = {f"{what}{at}": k for at, one in enumerate(lesson.questions)
               for what, k in (("stop", one.stop), ("shown", one.shown))}  # fmt: skip
     found = places(events, views)

@@ -1,9 +1,10 @@
-"""What a page needs to compute a pass again with other values: what enters it, its calls, and what was recorded of
-them.
+"""The data with which a page computes a pass again with other values: the inputs of the pass, its calls, and their
+recorded values.
 
-The rows of `op_rows.js` compute. Each begins with what an op takes: its inputs, `#` behind one that may be a number
-among the arguments, `?` behind one that may be missing, `*` before any number of them; then, behind a semicolon, its
-other arguments with their defaults. A call that fits no row is a reason why values cannot be changed on the page."""
+The rows of `op_rows.js` compute. Each row begins with the signature of an op: its inputs, with `#` after an input
+that may be a number among the arguments, `?` after an input that may be missing, `*` before any number of inputs;
+then, after a semicolon, its other arguments with their defaults. If a call fits no row, values cannot be changed on
+the page."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
 from gradviz.words.escape import clean, plain
 
-MOST_CALLS = 40  # of a pass: more are no graph that a learner reads
-_MOST_ELEMENTS = 4096  # of a tensor that is computed
-_MOST_ENTERED = 64  # of a tensor that enters
-_LONGEST = 200  # characters of arguments
+MOST_CALLS = 40  # of a pass: a learner cannot read larger graphs
+_MOST_ELEMENTS = 4096  # elements of a computed tensor
+_MOST_ENTERED = 64  # elements of a tensor that enters the pass
+_LONGEST = 200  # characters of the arguments of a call
 _ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 _SINGLE, _DOUBLE, _TRUTH = "float32", "float64", "bool"
 
 
 class _Refused(Exception):
-    """Values of a pass cannot be changed on a page; the arguments are a text to be said and its parts."""
+    """The reason why the values of a pass cannot be changed on a page: a text to translate, and its parts."""
 
     def __init__(self, text: str, **parts: str) -> None:
         super().__init__(text)
@@ -43,7 +44,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True)
 class _Row:
-    """What an op takes: the names of its inputs, those of the others with their defaults."""
+    """The signature of an op: the names of its inputs, and its other arguments with their defaults."""
 
     inputs: tuple[str, ...]
     others: dict[str, Any]
@@ -51,13 +52,13 @@ class _Row:
 
 @cache
 def rows() -> dict[str, _Row]:
-    """What each op takes that a page can compute, by the name of the op."""
+    """The signatures of the ops that a page can compute, by the name of the op."""
     text = files("gradviz.page").joinpath("op_rows.js").read_text(encoding="utf-8")
     return {name: _row(signature) for name, signature in _ROW.findall(text)}
 
 
 def only_rows(script: str, ops: Collection[str]) -> str:
-    """A script without the rows of other ops than these."""
+    """A script without the rows of ops that are not in `ops`."""
     lines = script.splitlines(keepends=True)
     return "".join(line for line in lines if not (found := _ROW.match(line)) or found[1] in ops)
 
@@ -72,7 +73,7 @@ def _row(signature: str) -> _Row:
 
 
 def other_values(words: Words, graph: Graph, run: PassInfo | None) -> dict[str, Any]:
-    """A pass as data that the page computes with; with a `reason` alone where it cannot."""
+    """A pass as data for the page's computation; if it cannot be computed, only a `reason`."""
     try:
         return _Pass(words, graph, run).data()
     except _Refused as refused:
@@ -80,7 +81,7 @@ def other_values(words: Words, graph: Graph, run: PassInfo | None) -> dict[str, 
 
 
 class _Pass:
-    """A pass, as far as a page can compute it."""
+    """A pass that a page can compute."""
 
     def __init__(self, words: Words, graph: Graph, run: PassInfo | None) -> None:
         self.words, self.query, self.graph = words, words.query, graph
@@ -153,7 +154,7 @@ class _Pass:
         return value.array
 
     def _leaf(self, tensor: int, first: int) -> dict[str, Any]:
-        """A tensor that enters the pass. Its value is that at its first use."""
+        """A tensor that enters the pass, with its value at its first use."""
         self._check_unchanged(tensor, first - 1)
         elements = self._elements(tensor, first)
         return {
@@ -211,8 +212,8 @@ class _Pass:
         return inputs, others
 
     def _flows(self, call: OpRan, inputs: Sequence[Any]) -> list[Any]:
-        """For each input of a call the edges of the page along which its gradient flows, with what was recorded of it;
-        None where none does."""
+        """For each input of a call, the page's edges along which its gradient flows, with the recorded gradients;
+        None if there are none."""
         outside: dict[int, list[Any]] = {}
         for node in self.query.nodes.of_op(call.index):
             edges = [edge for edge in self.query.nodes.edges(node) if edge.node]
@@ -228,7 +229,7 @@ class _Pass:
         return found
 
     def _grads(self) -> Iterator[dict[str, Any]]:
-        """The tensors that keep a gradient, with their `.grad` before, and what was recorded of the gradient."""
+        """The tensors that keep a gradient, with their `.grad` before the pass, and the recorded gradient."""
         trace = self.query.trace
         before = self.query.at(self.began.index)
         for kind in (Kind.ACCUMULATED, Kind.RETAINED):
@@ -248,7 +249,7 @@ class _Pass:
 
 
 def _check(query: Query, graph: Graph, began: PassBegan) -> None:
-    """Raise _Refused for a pass in which more happens than that gradients flow to leaves."""
+    """Raise _Refused for a pass that does more than compute the gradients of leaves."""
     if began.how != "backward" or began.inputs or began.create_graph:
         raise _Refused("the pass does more than to fill the .grad of leaves")
     if not began.roots or not all(root.tensor and root.gradient for root in began.roots):
@@ -262,7 +263,7 @@ def _check(query: Query, graph: Graph, began: PassBegan) -> None:
 
 
 def _places_of_edges(graph: Graph) -> dict[int, list[int | None]]:
-    """The places of the edges of each node among those of a graph, in their order."""
+    """The positions of each node's edges among the edges of a graph, in order."""
     found: dict[int, list[int | None]] = {}
     for place, edge in enumerate(graph.edges):
         if edge.kind == GRAD and edge.source.startswith("n"):
@@ -271,7 +272,7 @@ def _places_of_edges(graph: Graph) -> dict[int, list[int | None]]:
 
 
 def _produced(query: Query, number: int) -> dict[int, list[Any]]:
-    """What was recorded of the gradients that each node of a pass gave, one for each of its edges that leads on."""
+    """The recorded gradients that each node of a pass gave, one for each of its edges that lead on."""
     table = query.trace.table(Kind.PRODUCED)
     found: dict[int, list[Any]] = {}
     for event in table.events[table["in_pass"] == number].tolist():
@@ -286,14 +287,16 @@ def _produced(query: Query, number: int) -> dict[int, list[Any]]:
 
 
 def _expected(value: Snapshot | None) -> Any:
-    """What was recorded of a value: the list of its elements, or their root mean square; None if nothing was."""
+    """The recorded part of a value: the list of its elements, or their root mean square; None if nothing was
+    recorded."""
     if value is None or value.stats is None:
         return None
     return _numbers(np.asarray(value.stats.rms))[0] if value.array is None else _numbers(value.array)
 
 
 def _numbers(array: np.ndarray) -> list[Any]:
-    """The elements of an array; what JSON has no number for, by the name that JavaScript knows."""
+    """The elements of an array; NaN and infinities by their names in JavaScript, since JSON has no numbers for
+    them."""
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
     return [names.get(str(one), one) for one in np.asarray(array, np.float64).ravel().tolist()]
 
@@ -302,7 +305,8 @@ def _numbers(array: np.ndarray) -> list[Any]:
 
 
 def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments that a text has, by place and by name. Raises ValueError or SyntaxError for what is no literal."""
+    """The arguments in a text, by position and by name. Raises ValueError or SyntaxError for a text that is not a
+    list of literals."""
     if len(text) > _LONGEST:
         raise ValueError("too long")
     if text.startswith("index="):
@@ -346,8 +350,8 @@ def _slice(ends: list[Any]) -> slice:
 def _inputs(
     call: OpRan, row: _Row, places: list[Any], named: dict[str, Any]
 ) -> list[int | list[float]] | None:
-    """The inputs of a call, with the numbers among its arguments, which are taken out of them; None if they do not fit
-    a row."""
+    """The inputs of a call, together with the numbers among its arguments, which are removed from the arguments; None
+    if they do not fit the row."""
     inputs: list[Any] = [tensor or [places.pop(0) if places else None] for tensor in call.inputs]
     is_any = row.inputs[0].startswith("*")
     for name in () if is_any else row.inputs[len(inputs) :]:
@@ -361,7 +365,7 @@ def _inputs(
 
 
 def _others(row: _Row, places: list[Any], named: dict[str, Any]) -> dict[str, Any] | None:
-    """The other arguments of a call by name; None if they do not fit a row."""
+    """The other arguments of a call, by name; None if they do not fit the row."""
     rest = [name for name in row.others if name not in named]
     if len(rest) == 1 and len(places) > 1:
         places = [tuple(places)]  # as in reshape(2, 3)
@@ -371,7 +375,7 @@ def _others(row: _Row, places: list[Any], named: dict[str, Any]) -> dict[str, An
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON has a value as it is, and no text of it is long."""
+    """Whether a value can be written in JSON unchanged."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     if isinstance(value, float):
@@ -380,8 +384,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _steps(parts: Any, shape: Sequence[int]) -> list[list[int]] | None:
-    """For each dimension that an index is taken of where it begins, its step and how many it takes: 0 for one alone.
-    None for an index that is more than integers and slices."""
+    """For each dimension of an index: its start, its step and its length, with length 0 for a single integer. None
+    for an index with other parts than integers and slices."""
     if not isinstance(parts, list) or not all(part is ... or type(part) in (int, slice) for part in parts):
         return None
     if ... in parts:

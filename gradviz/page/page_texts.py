@@ -1,4 +1,4 @@
-"""What the page itself says, in another language than English."""
+"""The page's own texts in other languages than English."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 
 
 def in_language(page: str, language: str) -> str:
-    """The elements of the page with their texts in a language."""
+    """The elements of the page, with their texts in a language."""
     known = texts(language)
 
     def put(found: re.Match[str]) -> str:
@@ -29,14 +29,14 @@ def in_language(page: str, language: str) -> str:
 
 
 def texts_of_scripts(scripts: Sequence[str], language: str) -> dict[str, str]:
-    """The texts in a language that the scripts of the page ask for, by the English ones."""
+    """The translations of the texts that the scripts of the page use, by the English texts."""
     known = texts(language)
     literals = {literal for script in scripts for literal in LITERAL.findall(script)}
     return {english: known[english] for english in sorted(literals & known.keys())}
 
 
 def with_line(text: str, pattern: str, words: Words) -> str:
-    """A text in which the number of a line, which `pattern` finds, is told in the language of the page."""
+    """A text whose line number, found by `pattern`, is written in the language of the page."""
     return re.sub(pattern, lambda found: words.say("line {line}", line=found[1]), text)
 
 

@@ -1,5 +1,5 @@
-"""What a pass was in training: its loss, the norm of the gradient of each layer, and how much the step behind it
-changed the layer."""
+"""The summary of a pass in training: its loss, the norm of each layer's gradient, and the relative change of the
+layer by the step after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradviz.tracefile import PassInfo
 from gradviz.words import Words
 from gradviz.words.escape import plain
 
-_MOST_LAYERS = 32  # bars; of a network with more layers the modules around them
+_MOST_LAYERS = 32  # the most bars; a network with more layers is summarised by outer modules
 
 
 class PassSummaries:
@@ -40,7 +40,7 @@ class PassSummaries:
 
     def of(self, backward_pass: PassInfo | None) -> dict[str, Any] | None:
         """The summary of a pass, as data: `loss` (name, value), and `layers` (name, norm of the gradient, relative
-        change); None where a number is not known, "odd" where it is not finite. None if there is nothing to be said."""
+        change); None for an unknown number, "odd" for one that is not finite. None if there is nothing to show."""
         if backward_pass is None:
             return None
         gradients, changes = (
@@ -60,7 +60,7 @@ class PassSummaries:
         return plain(with_line(loss, r"(?<=\()line ([0-9]+)(?=\)$)", self.words), 40)
 
     def _step_after(self, backward_pass: PassInfo) -> int:
-        """The number of the step of an optimizer between the end of a pass and the next pass; 0 if there is none."""
+        """The number of the optimizer step between the end of a pass and the next pass; 0 if there is none."""
         if backward_pass.last is None:
             return 0
         following = self.query.trace.find_pass(backward_pass.number + 1)

@@ -1,4 +1,4 @@
-"""The groups of a page: each step of a loop by itself, or each place of the program as one box."""
+"""The groups of a page: each step of a loop as a group, or each place of the program as one box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradviz.words.escape import plain
 
 Tree = dict[str, Group]
 
-# What passes of one structure do not share: numbers, ids, values.
+# The attributes that differ between passes of one structure: numbers, ids, values.
 _OWN = (
     "id", "number", "visit", "since", "version", "called", "base", "pair", "maker",
     "value", "grad", "tangent", "upstream", "becomes", "held", "box",
@@ -26,14 +26,14 @@ _shared = attrgetter(*(field.name for field in fields(Node) if field.name not in
 
 
 class Trees:
-    """The groups of the graphs of a page. The graphs of a training loop have one structure, and so the same groups of
-    other nodes: these are found once."""
+    """The groups of the graphs of a page. The graphs of a training loop have the same structure, and so the same
+    groups with other nodes: they are computed once."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[str], dict[str, Any]]] = {}
 
     def of(self, graph: Graph) -> dict[str, Any]:
-        """The groups of steps (`each`), and those of places (`rolled`)."""
+        """The groups of steps (`each`), and the groups of places (`rolled`)."""
         structure = _structure(graph)
         if structure not in self._known:
             self._known[structure] = [*graph.nodes], {"each": _of_steps(graph), "rolled": _of_places(graph)}
@@ -43,7 +43,7 @@ class Trees:
 
 
 def _structure(graph: Graph) -> Hashable:
-    """All of a graph that its groups depend on, the same for graphs that differ only in ids and values."""
+    """All of a graph that its groups depend on, equal for graphs that differ only in ids and values."""
     place = {name: number for number, name in enumerate(graph.nodes)}
     order = _ranks([(_counter(node), node.number) for node in graph.nodes.values()])
     visits = _ranks([node.visit for node in graph.nodes.values()])
@@ -59,18 +59,18 @@ def _structure(graph: Graph) -> Hashable:
 
 
 def _counter(node: Node) -> str:
-    """What a node's number counts."""
+    """The kind of things that a node's number counts."""
     return node.kind if node.kind in (OP, GRAD_FN) else "tensor"
 
 
 def _ranks(values: list[Any]) -> list[int]:
-    """For each value its rank among those that there are."""
+    """The rank of each value among the distinct values."""
     rank = {value: number for number, value in enumerate(sorted(set(values)))}
     return [rank[value] for value in values]
 
 
 def _renamed(tree: dict[str, Any], now: dict[str, str]) -> dict[str, Any]:
-    """Groups with other members."""
+    """Groups with their members replaced."""
     return {
         "groups": [
             {**group, "members": [now[name] for name in group["members"]]} for group in tree["groups"]
@@ -80,13 +80,13 @@ def _renamed(tree: dict[str, Any], now: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_steps(graph: Graph) -> dict[str, Any]:
-    """The groups of scopes, repetitions and chains, and which are closed at first."""
+    """The groups of scopes, repetitions and chains, and the groups that are closed at first."""
     tree = groups(graph)
     return {"groups": _groups(graph, tree), "closed": sorted(closed_by_default(graph, tree))}
 
 
 def _of_places(graph: Graph) -> dict[str, Any]:
-    """The groups of modules and places, and which are closed at first."""
+    """The groups of modules and places, and the groups that are closed at first."""
     graph = with_equal_blocks(graph)
     tree = places(graph)
     return {"groups": _groups(graph, tree), "closed": sorted(closed_places(graph, tree))}
@@ -110,8 +110,8 @@ def _groups(graph: Graph, tree: Tree) -> list[dict[str, Any]]:
 
 
 def _texts(graph: Graph, tree: Tree) -> dict[str, list[str]]:
-    """What the box of each group says of its inside: its class, how often it ran, and shapes. All groups of a level are
-    closed at once."""
+    """The text in the box of each group about its inside: its class, the number of its runs, and shapes. All groups
+    of a level are closed together."""
     levels: dict[int, set[str]] = {}
     for group in tree:
         levels.setdefault(len(ancestors(tree, group)), set()).add(group)

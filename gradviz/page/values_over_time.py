@@ -30,8 +30,8 @@ class States:
         self.grad_changes = lru_cache(maxsize=4096)(partial(grad_changes, query))
 
     def of(self, tensors: set[int], shown: np.ndarray) -> dict[int, dict[str, list[Entry]]]:
-        """For each tensor its values (`v`) and the values of its `.grad` (`g`) at the events that are `shown`. An entry
-        is valid from its event on; an entry with only an event means that there is no value."""
+        """For each tensor, its values (`v`) and the values of its `.grad` (`g`) at the events that are `shown`. An
+        entry is valid from its event on; an entry with only an event means that there is no value."""
         return {
             tensor: {"v": self._values(tensor, shown), "g": self._grads(tensor, shown)}
             for tensor in sorted(tensors)
@@ -77,13 +77,13 @@ class States:
 
 @lru_cache(maxsize=1 << 15)  # a parameter has one value in several passes
 def _described(snapshot: Snapshot) -> tuple[str, str, float | None, int]:
-    """The text of a value, the one for a node, its norm, and 1 if it has a NaN or an infinity."""
+    """The text of a value, its text for a node, its norm, and 1 if it has a NaN or an infinity."""
     return numbers.value(snapshot), value_label(snapshot), norm(snapshot), int(has_odd(snapshot))
 
 
 def _within(changes: np.ndarray, shown: np.ndarray) -> list[int]:
-    """The first of the events that are `shown`, and for each other one the last of the `changes` since the one
-    before."""
+    """The first of the `shown` events, and for each later one the last of the `changes` since the previous shown
+    event."""
     first, last = int(shown[0]), int(shown[-1])
     changes = changes[(changes > first) & (changes <= last)]
     if not len(changes):
@@ -108,8 +108,8 @@ def norm(snapshot: Snapshot) -> float | None:
 
 
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
-    """For each node the event from which on it exists. For a tensor that was changed in place later, also the
-    last event of this version."""
+    """For each node, the event from which on it exists. For a tensor that was changed in place later, also the last
+    event of this version."""
     found: dict[str, tuple[int, int | None]] = {}
     following: dict[int, int] = {}  # tensor -> the first event of its next version
     for node in reversed(graph.nodes.values()):

@@ -1,4 +1,4 @@
-"""The data of a page: the graphs of some passes, the events of each, and everything known about them."""
+"""The data of a page: the graphs of some passes, the events of each, and all that is shown about them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from gradviz.words.phase import phase
 from gradviz.words.rows import rows_of_event
 from gradviz.words.sentences import sentence
 
-_SMALL = 40  # operations of a graph whose boxes and edges say all that a picture says
-MOST_STEPS = 10_000  # of one view; if there are more events, some are left out
+_SMALL = 40  # operations of a graph whose boxes and edges show all that a picture can show
+MOST_STEPS = 10_000  # steps of one view; if there are more events, some are left out
 
 # Events that are always steps.
 _ALWAYS = (Kind.PASS_BEGAN, Kind.PASS_ENDED, Kind.ACCUMULATED, Kind.RETAINED, Kind.STEPPED, Kind.ERROR)
@@ -69,12 +69,12 @@ class Sources:
 
 
 class Shared:
-    """What the views of one page share. The `explained` events have the words of `why`."""
+    """The parts that the views of one page share. The `explained` events get the text of `why`."""
 
     def __init__(self, words: Words, explained: Collection[int] = ()) -> None:
         self.words, self.explained = words, explained
         self.sources, self.states, self.trees = Sources(words.trace), States(words.query), Trees()
-        self.step = cache(self._step)  # an event of a pass within a pass is one of both
+        self.step = cache(self._step)  # an event of a nested pass is a step of both passes
         self.waits = cache(partial(waits, words))
 
     def _step(self, k: int) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[s
 
 
 def _events(graph: Graph, trace: Trace, backward_pass: PassInfo | None) -> np.ndarray:
-    """The events of a graph: those since the end of the pass before, and earlier ops of the graph."""
+    """The events of a graph: those since the end of the previous pass, and earlier ops of the graph."""
     if graph.pass_number is None or backward_pass is None:
         return np.arange(trace.count)
     ended = [
@@ -197,7 +197,7 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 def _node(
     node: Node, there: tuple[int, int | None], sources: Sources, query: Query, small: bool
 ) -> dict[str, Any]:
-    """A node as plain data; empty attributes are left out. In a small graph a tensor says what it is for autograd."""
+    """A node as plain data; empty attributes are left out. In a small graph a tensor has its role for autograd."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     known = {
         "name": plain_name(node.name, 60) if node.name else None,
@@ -239,7 +239,7 @@ def _node(
 
 
 def _facts_over_time(node: Node, query: Query) -> list[list[Any]]:
-    """What a tensor is for autograd, `leaf · requires_grad`, from each event on that changes it."""
+    """The role of a tensor for autograd, `leaf · requires_grad`, with each event that changes it."""
     events, flags = query.tensors.leaf_flags.of(node.number)
     if len(events) < 2:
         return [[0, _facts(node)]]
@@ -249,7 +249,7 @@ def _facts_over_time(node: Node, query: Query) -> list[list[Any]]:
 
 
 def _facts(node: Node) -> str:
-    """What a tensor is for autograd, on one line: a `grad_fn` says that it is no leaf."""
+    """The role of a tensor for autograd, on one line; a `grad_fn` replaces `non-leaf`."""
     if node.is_leaf or not node.grad_fn:
         return facts(node)
     return f"{facts(node).removeprefix('non-leaf · ')} · grad_fn={plain(node.grad_fn, 40)}"

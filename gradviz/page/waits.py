@@ -1,4 +1,4 @@
-"""The gradients that wait at nodes during a pass, each text once for all events at which it stands."""
+"""The gradients that wait at nodes during a pass; each text is stored once for all events at which it applies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gradviz.words.rows import waiting_told
 
 
 def waits(words: Words, pass_number: int) -> list[list[Any]]:
-    """The texts of a pass: the event from which on it stands and the one from which on it is shown, the event before
-    which it ends (None: it stands to the end), how many gradients it is about, and the text. A gradient that its node
-    takes at once is not shown at the event that gave it."""
+    """The waiting texts of a pass: for each the event at which it begins, the event from which on it is shown, the
+    event before which it ends (None: the end), the number of gradients, and the text. A gradient that its node
+    receives at once is not shown at the event that produced it."""
     own = np.flatnonzero(words.query.passes.numbers == pass_number)
     return [part for wait in words.query.flow(pass_number).waits() for part in _parts(words, wait, own)]
 
 
 def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
-    """A wait, in two or more parts where a gradient is written to meanwhile. `own` are the events of the pass."""
+    """A wait, in several parts if a gradient is written to meanwhile. `own` are the events of the pass."""
     stop = Stop(words, wait.first)
     shown = wait.first + (stop.moment.meeting(wait.node, wait.nr).of == 1)
     stops = [stop, *map(stop.other, _written(words, wait, own))]
@@ -33,7 +33,7 @@ def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
 
 
 def _written(words: Words, wait: Wait, own: np.ndarray) -> list[int]:
-    """The events of the pass at which gradients that wait have first been written to."""
+    """The events of the pass at which waiting gradients were written to."""
     end = words.trace.count if wait.end is None else wait.end
     written = {k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient)}
     if not written:

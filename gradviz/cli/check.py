@@ -43,24 +43,24 @@ from gradviz.tracefile import Trace
 from gradviz.tracefile.rank_files import in_order
 from gradviz.words.escape import json_text
 
-COMPARING = "wrong-custom-gradient"  # the rule that looks at what --check-functions tells
+COMPARING = "wrong-custom-gradient"  # the rule that uses the comparisons of --check-functions
 _SQLITE = b"SQLite format 3\0"
 
 
 def _rule_ids(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    """The ids of rules that an option has, with commas between them."""
+    """The ids of rules in an option, which are separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _explain(context: click.Context, option: click.Parameter, name: str | None) -> None:
-    """Print the page of a rule, and leave."""
+    """Print the page of a rule, and exit."""
     if name is not None:
         Console(highlight=False).print(page_text(page_of(rule_called(name))), crop=False)
         context.exit()
 
 
 class _Check(click.Command):
-    """Options behind a SCRIPT belong to the script, options behind a TRACE to us."""
+    """A command whose options after a SCRIPT belong to the script, and after a TRACE to gradviz."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         if not any(map(_is_script, args)) and "-m" not in args:
@@ -70,20 +70,21 @@ class _Check(click.Command):
 
 
 def _is_script(argument: str) -> bool:
-    """Whether an argument is the path of what is no trace."""
+    """Whether an argument is the path of a file that is not a trace."""
     path = Path(argument)
     return path.exists() and not _is_run(path)
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a path names a trace, or those of a run: a folder of traces that is no program, a pattern."""
+    """Whether a path names a trace, or the traces of a run: a folder of traces that is not a program, or a
+    pattern."""
     if path.is_dir():
         return not (path / "__main__.py").exists() and any(path.glob("*.gradviz"))
     return is_trace(path)
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a path is that of a trace, by its ending or its content."""
+    """Whether a path is a trace, by its ending or its content."""
     if path.suffix.lower() == ".gradviz":
         return True
     if not path.is_file():
@@ -175,7 +176,7 @@ def check(
         return try_cure(report, Query(trace), rerun)
 
     def checked(path: Path, status: int = 0) -> int:
-        """Print what is found in a trace, and return the exit status."""
+        """Print the findings of a trace, and return the exit status."""
         with opened(path) as trace:
             fill_in_where_bad(trace)
             report = with_replays(check_trace(trace, select, ignore, settings), trace)
@@ -184,7 +185,7 @@ def check(
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
     def checked_together(paths: list[Path]) -> int:
-        """Print what is found in the traces of all ranks, and return the exit status."""
+        """Print the findings of the traces of all ranks, and return the exit status."""
         with all_opened(tuple(paths)) as traces:
             ranks = ranked_traces(traces)
             report = check_ranks(ranks, select, ignore, settings)
@@ -241,7 +242,7 @@ def check(
 
 
 def _refuse_cures(try_cures: bool, with_patch: bool, form: str, module: str | None) -> None:
-    """Exit with one line where the options about cures do not go with the others."""
+    """Exit with one line if the options about cures conflict with others."""
     if with_patch and not try_cures:
         fail("--diff prints the cure that --try-cures tries: give both")
     if try_cures and form == "sarif":
@@ -257,7 +258,7 @@ def _print(
     outcome: Sequence[Tried | None],
     with_patch: bool,
 ) -> None:
-    """Print a report of a trace or of all ranks, and what became of its first cure if that was tried."""
+    """Print a report of a trace or of all ranks, and the result of its first cure if that was tried."""
     if form == "text":
         console = Console(highlight=False)
         console.print(report_text(report, trace, console))

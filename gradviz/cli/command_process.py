@@ -1,4 +1,4 @@
-"""The command `gradviz` as a process of its own, which ends as the script does that it runs."""
+"""The command `gradviz` as a process of its own, which ends as its script does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from gradviz.sources.shadowed import forget
 
 
 def run() -> NoReturn:
-    """Run a command. The script of one runs with few frames of ours below it: this one's, its caller's, `execute`'s."""
+    """Run a command. Its script, if it has one, runs with few of our frames below it: this one, its caller's,
+    `execute`'s."""
     job = _prepared()
     make_room(sys._getframe(), job.running)
     execute(job.running)
@@ -27,14 +28,14 @@ def run() -> NoReturn:
 
 
 def _prepared() -> Job:
-    """What the command wants to have run. Ends the process where there is nothing to run."""
+    """The job that the command has prepared. Ends the process if there is nothing to run."""
     speak_past_the_script()
     top = Top()
     try:
         main(prog_name="gradviz", obj=top)
     except SystemExit:
         if top.job is None:
-            gc.freeze()  # what the command has made ends with the process: it is not looked through for cycles
+            gc.freeze()  # the command's objects end with the process, and need no collection
             raise
     assert top.job is not None
     be_main(top.job.running, owns_process=True)
@@ -47,37 +48,37 @@ def _end(job: Job) -> NoReturn:
     if not running.is_copy:
         running.wait(ends_the_process=True, waits=job.waits())
     status = exit_status(running.error)
-    if not running.is_copy:  # of a fork's two only the one that is recorded has a trace to speak of
+    if not running.is_copy:  # after a fork, only the recorded process has a trace to report
         status = _told(job)
     kind = None if running.error is None else type(running.error)
-    running.error = None  # its frames end before modules do
+    running.error = None  # releases its frames before modules are removed
     gc.unfreeze()
     forget()
     leave(kind, status)
 
 
 def _told(job: Job) -> int:
-    """End the recording, and do what the command does then. Returns the exit status."""
+    """End the recording, and run the rest of the command. Returns the exit status."""
     with ours_again():
         try:
             with _directory(job.home):
                 outcome = job.running.end()
                 job.around.close()
                 return job.after(outcome)
-        except Exception as error:  # whatever it is, the script has run, and ends as it does
+        except Exception as error:  # whatever the error is, the script has run, and its status counts
             if not isinstance(error, (GradvizError, OSError)) and tracebacks_are_wanted():
                 raise
-            if job.running.recording.failure is None:  # else it has been said that the recording has ended
+            if job.running.recording.failure is None:  # otherwise the end of the recording has been reported
                 say(f"gradviz: {error if isinstance(error, GradvizError) else repr(error)}")
             return exit_status(job.running.error) or job.failure
 
 
 @contextmanager
 def _directory(home: str) -> Iterator[None]:
-    """What is said names files from where the command was given."""
+    """A context in the directory where the command was given, to which the paths in messages are relative."""
     try:
         here = os.getcwd()
-    except OSError:  # it is gone
+    except OSError:  # the directory is gone
         here = ""
     try:
         with suppress(OSError):

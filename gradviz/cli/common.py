@@ -23,7 +23,7 @@ from gradviz.tracefile.rank_files import in_order, traces_of
 from gradviz.words.escape import clean, shortened
 
 _LONGEST = 450  # characters of a message
-_WIDE = 1000  # characters of a line, of what is no terminal
+_WIDE = 1000  # characters of a line where stdout is not a terminal
 
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -36,20 +36,20 @@ def fail(message: str) -> NoReturn:
 
 def say(message: str) -> None:
     """Print one line to stderr."""
-    with suppress(OSError, ValueError):  # nobody may read it
+    with suppress(OSError, ValueError):  # stderr may be closed
         click.echo(shortened(one_line(message), _LONGEST), file=stderr.file)
 
 
 def speak_past_the_script() -> None:
-    """From now on speak to the stderr that the process has, whatever a script does with its own."""
-    with suppress(OSError):  # it is closed: what would be said there is lost
+    """Print to the stderr that the process has now, whatever the script does to its own."""
+    with suppress(OSError):  # stderr is closed: messages are lost
         stderr.file = cast(IO[str], _OwnStderr(sys.stderr))
         return
     stderr.file = io.StringIO()
 
 
 class _OwnStderr:
-    """A copy of the process's stderr. What cannot be written there is lost."""
+    """A copy of the process's stderr. Text that cannot be written there is lost."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -57,7 +57,7 @@ class _OwnStderr:
         self.identity = identity(self.descriptor)
 
     def fileno(self) -> int:
-        """The copy, or the original if the script has closed the copy."""
+        """The descriptor of the copy, or of the original if the script has closed the copy."""
         return self.descriptor if identity(self.descriptor) == self.identity else 2
 
     def isatty(self) -> bool:
@@ -65,13 +65,13 @@ class _OwnStderr:
         return os.isatty(self.fileno())
 
     def write(self, text: str) -> int:
-        """Write at once."""
+        """Write text at once."""
         with suppress(OSError):
             write(self.fileno(), encoded(text, self.encoding))
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits to be written."""
+        """Do nothing: no text waits to be written."""
 
 
 @contextmanager
@@ -94,13 +94,13 @@ def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Itera
 
 
 def wide_console() -> Console:
-    """The console for a table on stdout. Where that is no terminal nothing is cut, nor continued on the next line."""
+    """The console for a table on stdout. If stdout is not a terminal, lines are neither cut nor wrapped."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
 def how_ended(trace: Trace) -> str:
-    """How the run of a trace ended: `ok`, `exit 3`, `error`, `killed`, `not yet`."""
+    """The end of the run of a trace: `ok`, `exit 3`, `error`, `killed`, `not yet`."""
     return trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
 
 
@@ -110,13 +110,13 @@ def one_line(message: str) -> str:
 
 
 def show_all_on_stdout() -> None:
-    """From now on write something that is like them for characters that the encoding of stdout lacks."""
+    """Replace characters that the encoding of stdout lacks by similar ones."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=SHOWN)
 
 
 def traces_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the optional arguments TRACE..., of which it gets a tuple."""
+    """Give a command the optional arguments TRACE..., as a tuple."""
     return click.argument("traces", nargs=-1, metavar="[TRACE]...", type=click.Path(path_type=Path))(command)
 
 
@@ -130,15 +130,15 @@ def newest_trace() -> Path:
 
 @contextmanager
 def all_opened(paths: tuple[Path, ...]) -> Iterator[list[Trace]]:
-    """Open several traces (none: the newest here), those of a folder or of a pattern by rank. Raises TraceError if one
-    cannot be read."""
+    """Open several traces (none: the newest here); a folder or a pattern gives the traces of all ranks, by rank.
+    Raises TraceError if a trace cannot be read."""
     with ExitStack() as stack:
         yield [stack.enter_context(opened(path)) for path in named_traces(paths) or (None,)]
 
 
 def named_traces(paths: Sequence[Path]) -> list[Path]:
-    """The traces that paths name: a folder and a pattern name all ranks of a run. Ranks of one run come by their
-    numbers, as a shell does not give them. Raises TraceError if there are none."""
+    """The traces that paths name: a folder or a pattern names all ranks of a run. Ranks of one run are in numerical
+    order, which a shell does not give. Raises TraceError if there are none."""
     found = [trace for path in paths for trace in traces_of(path)]
     return in_order(found) or found
 
@@ -147,6 +147,6 @@ def named_traces(paths: Sequence[Path]) -> list[Path]:
 def opened(path: Path | None) -> Iterator[Trace]:
     """Open the trace at `path` (None: the newest here). Raises TraceError if it cannot be read."""
     show_all_on_stdout()
-    # Numbers of a trace may be anything: what cannot be computed of them is shown as such.
+    # A trace may have any numbers: results that cannot be computed are shown as NaN or inf.
     with np.errstate(all="ignore"), open_trace(path or newest_trace()) as trace:
         yield trace

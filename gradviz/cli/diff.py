@@ -1,4 +1,4 @@
-"""`gradviz diff`: where two runs part."""
+"""`gradviz diff`: shows where two runs part."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def diff(
 
 
 def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -> bool:
-    """Show what is beyond rounding between a pass of each run; returns whether nothing is."""
+    """Show the differences beyond rounding between a pass of each run; returns whether there are none."""
     from gradviz.compare.noise import noise
     from gradviz.compare.noise_text import noise_json, noise_text
     from gradviz.sources.torch_replay import TorchRunner
@@ -108,7 +108,7 @@ def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -
 
 
 def _of_ranks(traces: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The traces to compare: `RUN 0 3` are those of two ranks of a run."""
+    """The traces to compare: `RUN 0 3` means the traces of two ranks of a run."""
     if len(traces) != 3 or not all(rank.name.isdigit() for rank in traces[1:]):
         return traces
     with all_opened(traces[:1]) as opened_ranks:

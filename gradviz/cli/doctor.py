@@ -56,10 +56,11 @@ def _add_versions(table: Table) -> bool:
 
 
 def _add_owners(table: Table) -> bool:
-    """Another project on the package index installs a package `gradviz`, too: it overwrites our files, or we its."""
+    """Check that no other project has overwritten our files: another project on the package index also installs a
+    package `gradviz`."""
     names = {*packages_distributions().get("gradviz", ())} - {_DISTRIBUTION}
     others = [distribution(name) for name in sorted(names)]
-    installed = [other for other in others if other.read_text("INSTALLER")]  # and no leftover of a build
+    installed = [other for other in others if other.read_text("INSTALLER")]  # leaves out leftovers of builds
     for other in installed:
         cure = f"pip uninstall {other.name}, and in the checkout pip install --force-reinstall ."
         owner = f"{other.name} {other.version}, another project, owns files of gradviz/, too"

@@ -59,12 +59,12 @@ class Choice:
     findings: bool = True
     style: str = "graph"
     names: tuple[str, ...] = ()
-    beside: tuple[int, ...] = ()  # the other passes that are drawn with it
-    edits: tuple[str, ...] = ()  # what is to be different: values before and after are drawn
+    beside: tuple[int, ...] = ()  # other passes that are drawn beside it
+    edits: tuple[str, ...] = ()  # edits such as `x=4`: values before and after are drawn
 
 
 def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
-    """Draw a trace into a file, in the format of its ending, or several side by side. Returns one line for the user
+    """Draw a trace, or several side by side, into a file, in the format of its ending. Returns one line for the user
     about its contents.
 
     Raises GradvizError if that is impossible."""
@@ -131,7 +131,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
 
 
 def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
-    """Raise GradvizError where several passes cannot be drawn side by side."""
+    """Raise GradvizError if several passes cannot be drawn side by side."""
     if len(traces) > 1:
         raise GradvizError(
             "several --pass are for one trace: give one --pass, which is drawn of each of these"
@@ -143,7 +143,7 @@ def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
 
 
 def _check_edits(traces: list[Trace], path: Path, choice: Choice) -> None:
-    """Raise GradvizError where values before and after cannot be drawn."""
+    """Raise GradvizError if values before and after cannot be drawn."""
     if len(traces) > 1 or choice.beside or choice.whole:
         raise GradvizError("--what-if draws one pass of one trace")
     if path.suffix.lower() in (PAGE, *_PLAIN) or choice.style == "textbook":
@@ -153,8 +153,8 @@ def _check_edits(traces: list[Trace], path: Path, choice: Choice) -> None:
 def _of_ranks(
     first: Graph, queries: dict[int, Query], choice: Choice, found: list[list[tuple[int, Finding]]]
 ) -> Graph:
-    """The graph of the ranks of one run, of the same pass on all that have it. The first one's is built again: it is
-    that of the pass alone, as those of the others."""
+    """The graph of the ranks of one run: the same pass on all ranks that have it. The first rank's graph is built
+    again, since it has to show the pass alone, as the others do."""
     graphs, without = {}, []
     for (rank, query), known in zip(queries.items(), found, strict=True):
         if first.pass_number is not None and query.trace.find_pass(first.pass_number) is None:
@@ -178,7 +178,7 @@ def _rename(graph: Graph, names: tuple[str, ...]) -> None:
 
 
 def _read(trace: Trace, choice: Choice) -> Trace:
-    """What a picture is drawn from: of a long run a part, unless the whole is asked for."""
+    """The trace to draw: only a part of a long run, unless the whole is wanted."""
     part = trace if choice.whole else if_long(trace)
     return part if part.pass_numbers else trace
 
@@ -198,7 +198,7 @@ def _sliced(
 
 
 def _told(graph: Graph, path: Path) -> str:
-    """One line about the file that was written and its contents."""
+    """One line about the written file and its contents."""
     parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
     edges = plural(len(graph.edges), "edge")
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""

@@ -1,4 +1,4 @@
-"""What commands say and mark of findings without being asked to check: of runs that are checked at once."""
+"""Findings that commands show or mark without being asked to check, for runs that are checked quickly."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gradviz.tracefile import Trace, TraceError
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
 
-MOST_EVENTS = 200_000  # of a run that is checked on the way: half a second
+MOST_EVENTS = 200_000  # of a run that is checked in passing: half a second
 _TOLD = 2
 _MARKED = 4  # tensors of a finding
 
 
 def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
-    """The errors and warnings of a trace with their numbers in the report, from 1. None of a long run: to check that
-    takes a command of its own. Raises TraceError for one that is damaged."""
+    """The errors and warnings of a trace with their numbers in the report, from 1. Empty for a long run, which only
+    `gradviz check` checks. Raises TraceError for a damaged trace."""
     return numbered(_report(trace, settings))
 
 
 def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
-    """The findings of a trace; none of a long run, and none where a rule fails."""
+    """The findings of a trace; empty for a long run, and if a rule fails."""
     if trace.count > MOST_EVENTS:
         return []
     try:
@@ -41,7 +41,7 @@ def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
             return check(trace, settings=settings)
     except TraceError:
         raise
-    except Exception as error:  # whatever a rule stumbles over, the command that was asked for goes on
+    except Exception as error:  # whatever fails in a rule, the command goes on
         if tracebacks_are_wanted():
             raise
         stderr.print(Text(f"gradviz: not checked: {one_line(repr(error))}", "yellow"))
@@ -55,12 +55,12 @@ def numbered(report: Iterable[Finding]) -> list[tuple[int, Finding]]:
 
 
 def pass_of_first(found: list[tuple[int, Finding]], trace: Trace) -> int:
-    """The number of the pass in which the first finding shows; 0 if there is none."""
+    """The number of the pass of the first finding; 0 if there is none."""
     return pass_of(found[0][1], trace) if found else 0
 
 
 def pass_of(finding: Finding, trace: Trace) -> int:
-    """The number of the pass in which a finding shows; 0 if there is none."""
+    """The number of the pass of a finding; 0 if there is none."""
     if finding.number or not finding.events:
         return finding.number
     later = (
@@ -75,8 +75,8 @@ _STYLES = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 
 
 def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
-    """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first. Those
-    that were `said` before are not said again."""
+    """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first.
+    Findings in `said` are omitted."""
     report = _report(trace, settings)
     found = numbered(report)
     if not found and not failed:
@@ -93,7 +93,7 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
 
 
 def _first_note(trace: Trace, report: Iterable[Finding]) -> list[Finding]:
-    """The first note on a program that trains nothing, as a list: a lesson may mean to show what it says."""
+    """The first note on a program that trains nothing, as a list: a lesson may intend what the note reports."""
     trains = len(trace.table(Kind.STEPPED)) or len(trace.table(Kind.HOLDS))
     return [] if trains else list(report)[:1]
 
@@ -108,7 +108,7 @@ def hint(finding: Finding) -> Text:
 
 
 def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[int, list[Node]]:
-    """Mark the nodes of a graph that findings are about. Returns these by the number of the finding."""
+    """Mark the nodes of a graph that findings are about. Returns these nodes by the number of the finding."""
     marked = {number: _about(graph, trace, finding) for number, finding in found}
     for number, finding in found:
         for node in marked[number]:
@@ -117,7 +117,7 @@ def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[i
 
 
 def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:
-    """The nodes of a graph that a finding is about: its op or grad_fn, else its tensors."""
+    """The nodes of a graph that a finding is about: its op or grad_fn, otherwise its tensors."""
     names = [f"n{finding.node}"] if finding.node else []
     names += [f"op{event}" for event in finding.events[:1] if trace.kinds[event] in (Kind.OP, Kind.MUTATED)]
     about = [graph.nodes[name] for name in names if name in graph.nodes]

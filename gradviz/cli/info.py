@@ -27,9 +27,9 @@ from gradviz.words.op_costs import profile_line
 
 _MOST_LEAVES = 50
 _MOST_WHOLES = 12  # parameters
-_MOST_RANKS = 64  # that are listed
+_MOST_RANKS = 64  # the most ranks that are listed
 _OF_LEAVES = "shape", "dtype", "requires_grad", ".grad", "made at"
-_FEWEST = 12  # characters of a name
+_FEWEST = 12  # the fewest characters of a name
 
 
 @click.command()
@@ -80,7 +80,7 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
 
 
 def _left_out(meta: Mapping[str, str]) -> str:
-    """How many values are missing for lack of device memory."""
+    """A note about the values that are missing for lack of device memory."""
     return (
         f" (at least {clean(meta['left_out'])} missing for lack of device memory)"
         if "left_out" in meta
@@ -115,8 +115,9 @@ def _print(queries: list[Query]) -> None:
 
 
 def _print_ranks(ranks: Mapping[int, Query]) -> None:
-    """Print the ranks of one run, a line each, the leaves of the first, and where the ranks differ first."""
-    from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of  # which loads all rules
+    """Print the ranks of one run, a line each, the leaves of the first rank, and the first difference between the
+    ranks."""
+    from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of  # this import loads all rules
 
     console = wide_console()
     (first, query), *_ = ranks.items()
@@ -141,7 +142,7 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
 
 
 def _wholes(ranks: Replicas) -> Iterator[Text]:
-    """What parameters are that lie on the ranks in parts."""
+    """Lines about the whole values of parameters that lie on the ranks in parts."""
     for place, (name, (whole, gradient)) in enumerate(ranks.wholes.items()):
         if place == _MOST_WHOLES:
             yield Text(f"… and {len(ranks.wholes) - place} more", "dim")
@@ -154,7 +155,7 @@ def _wholes(ranks: Replicas) -> Iterator[Text]:
 
 
 def _of_rank(query: Query) -> dict[str, str]:
-    """The columns of a rank."""
+    """The columns of the line of a rank."""
     trace, known = query.trace, overview(query)
     return {
         "host": trace.meta.get("host", ""),
@@ -168,7 +169,7 @@ def _of_rank(query: Query) -> dict[str, str]:
 
 
 def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
-    """Print which gradients are not the same on all ranks, though some are all-reduced."""
+    """Print the gradients that differ between ranks although some ranks all-reduce them."""
     for found in Replicas(dict(enumerate(queries))).differences if len(queries) > 1 else ():
         console = Console(highlight=False)
         values = [
@@ -198,7 +199,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
 
 
 def _program(trace: Trace) -> str:
-    """What ran, on which engine, with the versions."""
+    """The program that ran, its engine, and the versions."""
     meta = trace.meta
     programs = {"gradviz": "gradviz", "Python": "python", "NumPy": "numpy", "PyTorch": "torch"}
     versions = ", ".join(f"{name} {meta[key]}" for name, key in programs.items() if key in meta)
@@ -206,7 +207,8 @@ def _program(trace: Trace) -> str:
 
 
 def _held(found: Holdings, trace: Trace) -> str:
-    """What a trace gives away, for who shares it: `source of 2 files, elements of 14 tensors, 1 message`."""
+    """The private contents of a trace, for a user who wants to share it: `source of 2 files, elements of 14 tensors,
+    1 message`."""
     parts = [f"source of {plural(found.files, 'file')}" if found.files else "no source"]
     if found.tensors is None:
         parts.append("elements of small tensors")
@@ -227,7 +229,7 @@ def _ending(found: Overview, ended: str) -> str:
 
 
 def _grad(leaf: LeafInfo) -> tuple[str, str]:
-    """What `.grad` is at the end, and its style."""
+    """The state of `.grad` at the end, and its style."""
     if leaf.has_grad:
         return "yes", "green"
     if leaf.is_cleared:
@@ -236,7 +238,7 @@ def _grad(leaf: LeafInfo) -> tuple[str, str]:
 
 
 def _leaf_table(found: Overview, width: int) -> Table:
-    """The leaves. Where the table is wider than `width`, long names are cut from the left."""
+    """The table of leaves. If the table is wider than `width`, long names are cut at the left."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("leaf", *_OF_LEAVES):
         table.add_column(title)

@@ -1,4 +1,4 @@
-"""A script that a command has prepared, and the bottom of the stack where it runs."""
+"""A script that a command has prepared, and the bottom of the stack, where it runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradviz.sources.script import Outcome, Running, run_inside
 
 @dataclass
 class Job:
-    """A script that a command runs, and what the command does `after` it: that gives the exit status. If it fails, the
-    status is the script's, or `failure` where that is 0. `around` is what goes on beside it. `waits` says whether
-    threads that it leaves are waited for."""
+    """A script that a command runs, and the function that the command runs `after` it, which returns the exit status.
+    If that function fails, the status is the script's, or `failure` if the script's is 0. `around` are the contexts
+    around the script. `waits` returns whether to wait for the script's threads."""
 
     running: Running
     after: Callable[[Outcome], int]
@@ -34,7 +34,7 @@ class Top:
 
 
 def perform(job: Job) -> None:
-    """Do what a command has prepared: at the bottom of the stack if the process is the command's, else here."""
+    """Run a job: at the bottom of the stack if the process is the command's, otherwise here."""
     top = click.get_current_context().find_object(Top)
     if top is not None:
         job.running.begin()

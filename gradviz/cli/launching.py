@@ -1,4 +1,4 @@
-"""Runs what starts ranks, `torchrun` or `mpirun`, so that each rank is recorded."""
+"""Runs launchers of ranks, such as `torchrun` or `mpirun`, so that each rank is recorded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gradviz.words.numbers import plural
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _COMMANDS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
-# What starts a single process as no rank, where there is one device.
+# A launcher that starts a single process that is no rank, if there is only one device.
 _ONE, _ONE_MODULE = ("accelerate", "accelerate.exe"), "accelerate.commands.launch"
-_SIGNALLED = 128  # what a shell adds to the number of a signal
+_SIGNALLED = 128  # a shell adds this to the number of a signal
 
 
 def launcher(module: str | None, script: str | None, arguments: Sequence[str]) -> list[str]:
-    """The command that starts ranks, if that is what is to be run: `-m torch.distributed.run`, or `torchrun` where
-    there is no script of that name; else empty."""
+    """The command line of a launcher, if a launcher is to be run: `-m torch.distributed.run`, or `torchrun` if there
+    is no script of that name; otherwise empty."""
     if module in _MODULES:
         return [sys.executable, "-m", module, *([] if script is None else [script]), *arguments]
     if module is None and script in _COMMANDS and not Path(script).exists():
@@ -36,8 +36,8 @@ def launcher(module: str | None, script: str | None, arguments: Sequence[str]) -
 
 
 def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, list[Path]]:
-    """Run a command that starts ranks, and have each of them recorded; returns its exit status, and the traces."""
-    import subprocess  # which no other run needs
+    """Run a launcher, and record each of its ranks. Returns its exit status, and the traces."""
+    import subprocess  # here, since other commands do not need it
 
     record_children(
         {**settings, "quiet": True}, starts_one=Path(command[0]).name in _ONE or _ONE_MODULE in command
@@ -51,8 +51,8 @@ def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, li
 
 
 def named_by_rank(trace: Path) -> Path:
-    """The trace of a process that started the other ranks, and is one itself, as Lightning's first: named by its rank,
-    which nothing but its collectives has told. Returns where the trace is."""
+    """Rename the trace of a process that started the other ranks and is a rank itself, as Lightning's first process,
+    by its rank, which is known only from its collectives. Returns the new path."""
     if not trace.exists() or rank_meta() or rank_in(trace) >= 0:
         return trace
     with open_trace(trace) as recorded:
@@ -61,8 +61,9 @@ def named_by_rank(trace: Path) -> Path:
 
 
 def only_started_ranks(trace: Path, began: float, quiet: bool) -> bool:
-    """Say which ranks were recorded beside a process, or with it. Returns whether that is all that there is to say: it
-    is one of them, or has done no more than start them; then its own trace, which is empty, is taken away."""
+    """Report the ranks that were recorded beside a process, or with it. Returns whether nothing else needs to be
+    reported: the process is one of the ranks, or has only started them. In the second case its empty trace is
+    removed."""
     ranks = [path for path in _recorded_since(began, trace.parent) if rank_in(path) >= 0]
     is_rank = trace in ranks and not rank_meta()
     if len(ranks) == is_rank:
@@ -81,7 +82,7 @@ def _recorded_since(began: float, folder: Path) -> list[Path]:
 
 
 def tell_ranks(traces: Sequence[Path]) -> None:
-    """Say which ranks were recorded, and how to go on."""
+    """Report the ranks that were recorded, and the next commands."""
     by_pattern: dict[str, list[Path]] = {}
     for path in traces:
         pattern = _pattern_of(traces) if rank_in(path) < 0 and len(traces) > 1 else pattern_of(path.name)
@@ -96,7 +97,7 @@ def tell_ranks(traces: Sequence[Path]) -> None:
 
 
 def _pattern_of(traces: Sequence[Path]) -> str:
-    """The pattern that names traces whose names do not tell that they are of ranks."""
+    """The pattern for traces whose names do not contain ranks."""
     letters = zip(*(path.name for path in traces), strict=False)
     common = takewhile(lambda own: len(set(own)) == 1, letters)
     return "".join(own[0] for own in common) + "*.gradviz"

@@ -1,4 +1,4 @@
-"""`gradviz learn`: lessons in the stepper, which asks before it reveals."""
+"""`gradviz learn`: lessons in the stepper, with questions before the answers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _write_page(lesson: Lesson, lang: str, path: Path) -> None:
 
 
 def _kept_as(name: str) -> str:
-    """What a score is kept as: the name of a lesson of ours, the place of a file."""
+    """The key of a kept score: the name of a lesson of ours, or the path of a file."""
     return str(Path(name).resolve()) if name.endswith(".toml") else name
 
 
@@ -124,7 +124,7 @@ def _list(lang: str) -> None:
 
 
 def _score(score: Score | None, lang: str) -> str:
-    """A score in the list of lessons: `3 of 4`, or how many questions were answered."""
+    """A score in the list of lessons: `3 of 4`, or the number of answered questions."""
     if score is None:
         return ""
     if score.is_done:
@@ -150,7 +150,7 @@ def _opened(lesson: Lesson, lang: str) -> Iterator[Session]:
 
 
 def _by_lines(session: Session) -> None:
-    """Ask, read an answer from each line, and go on, until the last question or the end of the input."""
+    """Ask each question and read an answer from each line, until the last question or the end of the input."""
     _print(told(session))
     while session.exercise.question is not None:
         click.echo()

@@ -53,8 +53,8 @@ _LONGEST = 200  # characters of an error
 
 
 class _Commands(click.Group):
-    """The group of commands. Every GradvizError is turned into one line on stderr here, and so is what nobody foresaw:
-    a command never ends in a traceback, unless that is asked for."""
+    """The group of commands. Every error becomes one line on stderr here, GradvizErrors and unforeseen errors alike:
+    a command ends in a traceback only if tracebacks are wanted."""
 
     def invoke(self, context: click.Context) -> Any:
         from gradviz.cli.common import fail
@@ -64,7 +64,7 @@ class _Commands(click.Group):
         except GradvizError as error:
             fail(str(error))
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
-            raise  # these click itself knows how to end
+            raise  # click itself handles these
         except Exception as error:
             if tracebacks_are_wanted():
                 raise
@@ -81,7 +81,7 @@ class _Commands(click.Group):
         for parameter in command.params:
             if isinstance(
                 parameter.type, click.Path
-            ):  # who opens the file says so in one line, click in four
+            ):  # whoever opens the file reports the error in one line, click in four
                 parameter.type.readable = False
         return command
 
@@ -91,7 +91,7 @@ class _Commands(click.Group):
 
 
 def _unforeseen(error: Exception, command: str) -> str:
-    """What is said of an error that nobody foresaw."""
+    """The message for an unforeseen error."""
     from gradviz.words.escape import shortened
 
     if isinstance(error, OSError):

@@ -22,7 +22,7 @@ def write_page(
     found: Sequence[tuple[int, Finding]] = (),
     query: Query | None = None,
 ) -> str:
-    """Write the page of a trace, with its findings by their numbers; `query` is that of `build`, if it has one.
+    """Write the page of a trace, with its findings by their numbers; `query` is the query that `build` uses, if any.
     Returns one line for the user. Raises DrawError."""
     listed = [_listed(place, finding, trace) for place, finding in found]
     write(path, html(trace, build, number, findings=listed, query=query).encode())

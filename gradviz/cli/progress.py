@@ -1,4 +1,4 @@
-"""The note on the terminal that a script is being recorded, and how large the file has become."""
+"""The note on the terminal that a script is being recorded, with the size of the file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _SAVE, _RESTORE, _ERASE = "\x1b7", "\x1b8", "\x1b[K"
 
 @contextmanager
 def shown_on_terminal(path: Path, after: float = AFTER, every: float = EVERY) -> Iterator[None]:
-    """While the block runs, say on stderr how large the trace at `path` is: from `after` seconds on, where stderr is a
+    """A context that shows on stderr the size of the trace at `path`: from `after` seconds on, if stderr is a
     terminal.
 
-    The note stands at the right end of the line that the cursor is in, and the cursor stays where it is: the terminal
-    is the script's to write to. It is erased at the end, unless the script has gone on to another line since: where the
-    cursor was before, nobody can know."""
-    if sys.stderr is None or not sys.stderr.isatty() or stderr.legacy_windows:  # which has no such note
+    The note is at the right end of the cursor's line, and the cursor does not move: the terminal belongs to the
+    script. The note is erased at the end, unless the script has moved to another line since: the earlier position of
+    the cursor is unknown."""
+    # this console cannot show the note
+    if sys.stderr is None or not sys.stderr.isatty() or stderr.legacy_windows:
         yield
         return
     note = _Note(path.absolute(), sys.stderr.fileno(), after, every)
@@ -41,14 +42,14 @@ class _Note:
 
     def __init__(self, path: Path, terminal: int, after: float, every: float) -> None:
         self.path, self.after, self.every = path, after, every
-        self.terminal = os.dup(terminal)  # a script may close its own
-        # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
+        self.terminal = os.dup(terminal)  # a script may close the original
+        # Not an Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.over: SimpleQueue[None] = SimpleQueue()
-        self.width = 0  # of what is shown now
+        self.width = 0  # width of the note that is shown
         self.thread = Background(self._run, lambda: self.over.put(None))
 
     def end(self) -> None:
-        """Take the note away."""
+        """Remove the note."""
         self.over.put(None)
         self.thread.join()
         os.close(self.terminal)
@@ -68,7 +69,7 @@ class _Note:
         return True
 
     def _show(self) -> None:
-        with suppress(OSError):  # no file any more, or no terminal
+        with suppress(OSError):  # the file or the terminal may be gone
             text = f" gradviz records: {size_of(self.path.stat().st_size)}"
             if os.get_terminal_size(self.terminal).columns >= _LEAST_COLUMNS:
                 self._write(max(len(text), self.width), f"{text:>{self.width}}")
@@ -80,13 +81,13 @@ class _Note:
                 self._write(self.width, "")
 
     def _write(self, width: int, text: str) -> None:
-        """Write at the right end of the line, `width` from it, and leave nothing else there."""
+        """Write at the right end of the line, in its last `width` columns, and erase the rest of them."""
         column = os.get_terminal_size(self.terminal).columns - width
         os.write(self.terminal, f"{_SAVE}\x1b[{column}G{_ERASE}{text}{_RESTORE}".encode())
 
 
 def size_of(count: int) -> str:
-    """A number of bytes, as a person reads it."""
+    """A number of bytes in readable units."""
     size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000:

@@ -1,4 +1,4 @@
-"""A replay for a command: the elements that a trace has not, of the passes that they are asked of."""
+"""Replays for commands: the elements that a trace lacks, for the passes in question."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def filled_in(query: Query, number: int | None) -> bool:
-    """Give the states of a pass (None: the last) the elements that a replay computes. False where that cannot be
-    done."""
+    """Add the elements that a replay computes to the states of a pass (None: the last). Returns False if that is
+    impossible."""
     if not _can_fill(query.trace):
         return False
     from gradviz.replay.plan import ReplayError  # here, since most traces need no replay
@@ -41,8 +41,8 @@ def filled_in(query: Query, number: int | None) -> bool:
 
 
 def filled_in_at(query: Query, event: int) -> bool:
-    """The same of the pass that an event belongs to: with its forward it lies between the end of the last pass and its
-    own."""
+    """As `filled_in`, for the pass that an event belongs to. A pass with its forward begins after the end of the
+    previous pass."""
     found = query.trace.pass_ending_from(event)
     return found is not None and filled_in(query, found.number)
 
@@ -58,12 +58,12 @@ def fill_in_where_bad(trace: Trace) -> None:
 
 
 def with_replays(report: Report, trace: Trace) -> Report:
-    """A report whose findings say what their cure gives, where their pass can run again with it."""
+    """A report whose findings include the results of their cures, where their pass can run again with the cure."""
     return replace(report, findings=tuple(replayed(report.findings, trace)))
 
 
 def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
-    """The findings, those that say what their cure gives among them."""
+    """The findings, with the results of their cures where these are known."""
     if not findings or not _can_fill(trace):
         return list(findings)
     from gradviz.replay.cure_outcomes import with_cure
@@ -81,7 +81,7 @@ def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
 
 
 def _is_cure_of(finding: Finding, outcome: CureOutcome) -> bool:
-    """Whether what was tried is what a finding has as its cure: it names what is to be taken away."""
+    """Whether a tried cure is the cure of a finding: the finding names the code to be removed."""
     from gradviz.replay.cure_outcomes import DETACH, NO_GRAD
 
     if outcome.kind == NO_GRAD:
@@ -103,7 +103,7 @@ def _told(words: Words, outcome: CureOutcome) -> str:
 
 
 def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str]:
-    """What a pass (None: the last) gives with other values, as lines. Raises ReplayError where that is impossible."""
+    """The results of a pass (None: the last) with other values, as lines. Raises ReplayError if it cannot run."""
     from gradviz.replay.changed_pass import what_if
     from gradviz.replay.changed_pass_text import what_if_text
     from gradviz.sources.torch_replay import runner_of
@@ -116,8 +116,8 @@ def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str
 
 
 def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
-    """Mark in the graph of a pass what would be another value or gradient with edits such as `x=4` and `detach@6`.
-    Raises ReplayError where the pass cannot run again."""
+    """Mark in the graph of a pass the values and gradients that would differ with edits such as `x=4` and `detach@6`.
+    Raises ReplayError if the pass cannot run again."""
     from gradviz.replay.changed_graph import mark_changes
     from gradviz.sources.torch_replay import runner_of
 
@@ -125,5 +125,5 @@ def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
 
 
 def _can_fill(trace: Trace) -> bool:
-    """Whether a replay may know elements that a trace has not."""
+    """Whether a replay may compute elements that a trace lacks."""
     return trace.meta.get("values") == INPUTS and "redacted" not in trace.meta

@@ -64,7 +64,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
                 doing(f"checking {trace.path.name}")
                 fill_in_where_bad(trace)
                 found.append(with_replays(check(trace, settings=settings), trace))
-                gc.collect()  # the tables of a check refer to one another: 100 MB of a million events
+                gc.collect()  # the tables of a check refer to one another: 100 MB for a million events
             doing(f"drawing into {path.name}")
             if are_ranks:
                 one = _of_ranks(recorded, found, settings)
@@ -112,7 +112,7 @@ def _of_runs(
     items: list[page.Item],
     drawn: Collection[int],
 ) -> page.Report:
-    """The report of several runs; `drawn` are the places of those that have curves."""
+    """The report of several runs; `drawn` are the positions of those with curves."""
     names = _names(traces)
     runs = [
         page.Run(name, tuple(text for _, text in _facts(trace, found)), place in drawn)
@@ -131,7 +131,7 @@ def _of_runs(
 
 
 def _items_of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> list[page.Item]:
-    """The findings of several runs: those that read the same are one, shown as the first run has it."""
+    """The findings of several runs: equal findings become one, shown as in the first run."""
     names = _names(traces)
     first: dict[tuple[str, ...], tuple[Finding, Trace]] = {}
     where: dict[tuple[str, ...], list[str]] = {}
@@ -148,8 +148,8 @@ def _items_of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> list[p
 
 
 def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Settings) -> page.Report:
-    """The report of the ranks of one run. Of very many ranks the curves of some are drawn: first of those that a
-    finding names."""
+    """The report of the ranks of one run. If there are very many ranks, only the curves of some are drawn: first of
+    the ranks that a finding names."""
     ranks = ranked_traces(traces)
     by_rank = dict(zip(ranks, reports, strict=True))
     findings = compared(ranks, by_rank, settings).findings
@@ -164,7 +164,7 @@ def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Sett
 
 
 def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> list[page.Item]:
-    """The findings of the ranks of one run, those between them first, each with the ranks that have it."""
+    """The findings of the ranks of one run, findings between ranks first, each with the ranks that have it."""
     return [
         replace(
             _item(number, finding, ranks[finding.ranks[0]], []),
@@ -175,7 +175,7 @@ def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> 
 
 
 def _names(traces: Sequence[Trace]) -> list[str]:
-    """What the runs are called: by their files, with the folders where these are the same."""
+    """The names of the runs: their file names, or their paths if file names are equal."""
     stems = [trace.path.stem for trace in traces]
     names = stems if len(set(stems)) == len(stems) else [str(trace.path) for trace in traces]
     return [
@@ -201,7 +201,7 @@ def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
 
 
 def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]:
-    """The graph of the pass of the first finding, else of the last, and the nodes of each finding."""
+    """The graph of the pass of the first finding, otherwise of the last pass, and the nodes of each finding."""
     number = next((finding.number for finding in found.findings if finding.number), None)
     passes = {backward_pass.number for backward_pass in query.trace.passes if backward_pass.recorded}
     graph = build(query, number if number in passes else None, "both", False)

@@ -1,4 +1,4 @@
-"""What a report says of the costs of ops: all together, by line, and by module."""
+"""The costs of ops in a report: in total, by line, and by module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTE = (
 
 
 def costs_of(query: Query) -> Costs | None:
-    """The costs of a run for its report; None where nothing was measured."""
+    """The costs of a run for its report; None if nothing was measured."""
     if not is_profiled(query):
         return None
     found = query.of(profile)
@@ -53,8 +53,8 @@ def _line(query: Query, found: Profile, place: tuple[str, int], cost: Cost) -> L
 
 
 def costs_of_modules(query: Query, paths: Iterable[str], first_call: float | None) -> tuple[str, ...]:
-    """The columns of a row of modules, of all of them together but for those of the first call; none where nothing was
-    measured."""
+    """The cost columns of a row of modules, summed over them; the floating-point operations are those of the first
+    call. Empty if nothing was measured."""
     if not is_profiled(query):
         return ()
     together = Cost()

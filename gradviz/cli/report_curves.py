@@ -1,4 +1,4 @@
-"""What a report draws and tabulates of one run, and of several."""
+"""The charts and tables in the report of one run, and of several."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _OF_COUNTED = (
     "these and the pass. Of a large tensor some thousand elements that lie evenly in it were counted: it may have "
     "others outside."
 )
-_MOST_SPREADS = 16  # tensors of a sort
-_MOST_PASSES = 5  # of a tensor
+_MOST_SPREADS = 16  # the most tensors of a sort
+_MOST_PASSES = 5  # the most passes of a tensor
 _CHANGES = (
     "How much a step changes a tensor of more than 64 elements is known for SGD without momentum and weight decay, "
     "and for other optimizers with --values full."
@@ -67,7 +67,7 @@ def charts_of_run(query: Query) -> list[Drawn]:
 
 
 def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
-    """The charts of several runs: of each what is one number a pass or step, and the gradients of the modules that the
+    """The charts of several runs: the curves that a run has only one of, and the gradients of the modules that the
     runs have in common."""
     whole: Grouping = lambda leaf: ""
     found = [
@@ -96,7 +96,7 @@ def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
 
 
 def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series], str]:
-    """Curves that are drawn, those that reach highest, and the sentence beneath them."""
+    """The drawn curves, which are those with the largest values, and the sentence below them."""
     own = list(curves)
     largest = sorted(own, key=lambda curve: -max(curve.values, default=0.0))[:MOST]
     drawn = [Series(curve.name, curve.at, curve.values) for curve in own if curve in largest]
@@ -105,7 +105,7 @@ def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series],
 
 
 def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
-    """The rates of optimizers; of those that never change a sentence is enough."""
+    """The learning rates of optimizers; if none ever changes, only a sentence."""
     if not curves:
         return [], "No step of an optimizer was recorded."
     if all((curve.values == curve.values[0]).all() for curve in curves):
@@ -117,7 +117,7 @@ def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
 def _of_all(
     queries: Mapping[str, Query], of_one: Callable[[Query], Sequence[NamedCurve]], note: str = ""
 ) -> tuple[list[Series], str]:
-    """The curves of all runs, named by the run; of one that has several, by their own names too."""
+    """The curves of all runs, named by the run; if a run has several curves, also by their own names."""
     found = []
     for run, query in queries.items():
         curves = of_one(query)
@@ -129,7 +129,7 @@ def _of_all(
 
 
 def model_rows(query: Query) -> tuple[list[Row], str]:
-    """The rows of the table of modules, and its sum."""
+    """The rows of the table of modules, and a sentence about their total."""
     summary = model_summary(query)
     row_of = {path: row.path for row in summary for path in row.paths}
     innermost = innermost_module(query)
@@ -158,7 +158,7 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
 
 
 def spreads(query: Query) -> tuple[list[Spread], str]:
-    """How elements are distributed, where that was counted or elements were recorded, and a sentence about it."""
+    """The distributions of elements, as they were counted or from recorded elements, and a sentence about them."""
     counted = query.of(binned)
     if counted:
         return _counted(counted)
@@ -174,7 +174,7 @@ def spreads(query: Query) -> tuple[list[Spread], str]:
 
 
 def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
-    """Of all that was counted the first of each sort, at some passes."""
+    """The first tensors of each sort that was counted, at some passes."""
     sorts: dict[str, list[Binned]] = {}
     for one in counted:
         sorts.setdefault(one.what, []).append(one)
@@ -193,21 +193,21 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
 
 
 def _largest(own: Sequence[Binned]) -> list[Binned]:
-    """Those of which the most elements were counted, in their order."""
+    """The tensors with the most counted elements, in their order."""
     sizes = [max(int(part.counts[number].sum()) for number, part in one.histograms.items()) for one in own]
     least = sorted(sizes, reverse=True)[:_MOST_SPREADS][-1]
     return [one for one, size in zip(own, sizes, strict=True) if size >= least][:_MOST_SPREADS]
 
 
 def _some_of(histograms: Mapping[int, Histogram]) -> list[tuple[int, Histogram]]:
-    """The first, the last and those between, evenly, of many histograms."""
+    """The first, the last and evenly spaced histograms between them."""
     known = sorted(histograms.items())
     places = distinct(np.linspace(0, len(known) - 1, _MOST_PASSES).astype(int))
     return [known[place] for place in places.tolist()]
 
 
 def _within(path: str, paths: Collection[str]) -> str:
-    """The path of a module within the one around it that has a row."""
+    """The path of a module within the innermost outer module that has a row."""
     outer = path.rpartition(".")[0]
     while outer and outer not in paths:
         outer = outer.rpartition(".")[0]

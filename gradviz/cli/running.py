@@ -91,7 +91,7 @@ def can_watch(command: Callable[..., Any]) -> Callable[..., Any]:
 def watched_run(
     path: Path, settings: Settings, watch: bool, stop_on: str | None
 ) -> AbstractContextManager[Watch | None]:
-    """What checks the trace at `path` while its block runs; nothing if neither option is given."""
+    """A context that checks the trace at `path` while its block runs; a null context if neither option is given."""
     if not watch and stop_on is None:
         return nullcontext()
     from gradviz.cli.watch import watched
@@ -121,8 +121,8 @@ def target_of(
 
 
 def trace_for(output: Path | None, stem: str) -> Path:
-    """Where a run is recorded: what `-o` says, else STEM.gradviz, or STEM.2.gradviz and so on if other runs record into
-    that. Each rank has its own file. Raises OSError where no file can be made."""
+    """The file in which a run is recorded: the value of `-o`, otherwise STEM.gradviz, or STEM.2.gradviz and so on if
+    other runs record into it. Each rank has its own file. Raises OSError if no file can be made."""
     if output is not None:
         return of_this_rank(output)
     stems = chain([stem], (f"{stem}.{number}" for number in count(2)))
@@ -130,7 +130,7 @@ def trace_for(output: Path | None, stem: str) -> Path:
 
 
 def _warn_of_options(arguments: tuple[str, ...]) -> None:
-    """Say that an option of gradviz's after the script goes to the script."""
+    """Warn that an option of gradviz's after the script goes to the script."""
     known = {name for option in click.get_current_context().command.params for name in option.opts}
     ours = [word for word in arguments if word.startswith("-") and word.partition("=")[0] in known]
     if ours:
@@ -141,9 +141,9 @@ def _warn_of_options(arguments: tuple[str, ...]) -> None:
 def tell(
     path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = (), quiet: bool = False
 ) -> bool:
-    """Print a summary of the recording, and its strongest findings, without those that were `said` before; neither if
-    `quiet`. Returns whether there is a trace to be read."""
-    if outcome.lost and not path.exists():  # which has been said
+    """Print a summary of the recording, and its strongest findings without those in `said`; neither if `quiet`.
+    Returns whether there is a trace to be read."""
+    if outcome.lost and not path.exists():  # the loss has been reported
         return False
     try:
         with open_trace(path) as recorded:

@@ -29,14 +29,14 @@ from gradviz.tracefile import Trace, TraceError, open_trace
 from gradviz.words.escape import clean, json_number, json_text
 from gradviz.words.numbers import number, plural
 
-_ALONE = 16  # traces that are read in this process
+_ALONE = 16  # the most traces that are read in this process
 _STYLES = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run: how it ended, its passes and steps, the loss at the first pass and at the last (None where it is not
-    known), its findings by severity with the rule of the first, and where it parts from the first run."""
+    """A run: its end, its passes and steps, the loss at the first pass and at the last (None: not known), its
+    findings by severity with the rule of the first, and the place where it parts from the first run."""
 
     run: str
     script: str
@@ -48,7 +48,7 @@ class Row:
     findings: dict[str, int]
     first_rule: str
     parts: str
-    failed: str = ""  # why the trace cannot be read
+    failed: str = ""  # the reason why the trace cannot be read
 
 
 @click.command(
@@ -89,7 +89,7 @@ def runs(folder: Path, sort: str, as_json: bool) -> None:
 
 
 def _rows(paths: Sequence[Path], settings: Settings) -> list[Row]:
-    """The rows of traces, in their order; of many they are made on all processors."""
+    """The rows of traces, in their order; many traces are read on all processors."""
     read = partial(_row, paths[0], settings)
     if len(paths) <= _ALONE:
         return [read(path) for path in paths]
@@ -98,7 +98,7 @@ def _rows(paths: Sequence[Path], settings: Settings) -> list[Row]:
 
 
 def _row(first: Path, settings: Settings, path: Path) -> Row:
-    """The row of a trace, which is compared with the first."""
+    """The row of a trace, which is compared with the first trace."""
     try:
         with np.errstate(all="ignore"), open_trace(path) as trace:
             query = Query(trace)
@@ -126,7 +126,7 @@ def _ended(trace: Trace) -> str:
 
 
 def _parting(first: Path, trace: Trace) -> str:
-    """Where a run parts from the first: `same`, or the pass and the line."""
+    """The place where a run parts from the first: `same`, or the pass and the line."""
     try:
         found = diff(first, trace)
     except TraceError as error:
@@ -181,7 +181,7 @@ def _loss(row: Row) -> str:
 
 
 def _findings(row: Row) -> Text:
-    """The counts by severity, the gravest first, and the rule of the first."""
+    """The counts by severity, the gravest first, and the rule of the first finding."""
     counts = [(severity, row.findings[severity]) for severity in SEVERITIES if severity in row.findings]
     if not counts:
         return Text("none", "green")

@@ -86,8 +86,7 @@ def _session(trace: Trace, at: int, language: str) -> Session:
 
 
 def _go_to_finding(group: Group, traces: list[Trace], number: int) -> None:
-    """Go to the event that proves a finding, and say what it is. The others of a run of ranks go to the same
-    collective."""
+    """Go to the event that proves a finding, and show the finding. Other ranks of a run go to the same collective."""
     from gradviz.diagnose import check
     from gradviz.diagnose.rank_reports import check_ranks
     from gradviz.diagnose.settings_file import settings_at
@@ -105,7 +104,7 @@ def _go_to_finding(group: Group, traces: list[Trace], number: int) -> None:
 
 
 def _show_finding(session: Session, findings: Sequence[Finding], number: int, what: str) -> None:
-    """Go to the event that proves a finding of a trace or a run, and say what it is."""
+    """Go to the event that proves a finding of a trace or a run, and show the finding."""
     if number > len(findings):
         fail(f"there is no finding {number}: gradviz check finds {len(findings) or 'nothing'} in this {what}")
     finding = findings[number - 1]
@@ -115,7 +114,7 @@ def _show_finding(session: Session, findings: Sequence[Finding], number: int, wh
 
 
 def _one_by_one(session: Session, lines: list[str]) -> None:
-    """Run each command on a trace, and print what it says."""
+    """Run each command on a trace, and print its output."""
     if session.message:
         click.echo(_taken_message(session))
     try:
@@ -126,10 +125,10 @@ def _one_by_one(session: Session, lines: list[str]) -> None:
 
 
 def _side_by_side(group: Group, lines: list[str]) -> None:
-    """Run each command on all traces, and print what they say beside one another."""
+    """Run each command on all traces, and print their outputs beside one another."""
     console = Console(highlight=False)
     having = [session for session in group.sessions if session.message]
-    for session in having:  # a column would cut it
+    for session in having:  # a column would cut the message
         label = f"{clean(label_of(session.trace))}: " if len(having) > 1 else ""
         click.echo(label + _taken_message(session))
     console.print(_columns([Text(clean(label_of(session.trace)), "bold") for session in group.shown]))
@@ -141,13 +140,13 @@ def _side_by_side(group: Group, lines: list[str]) -> None:
 
 
 def _taken_message(session: Session) -> str:
-    """What a session has to say, once."""
+    """The message of a session, which is then cleared."""
     message, session.message = session.message, ""
     return message
 
 
 def _columns(texts: list[Text]) -> Table:
-    """Texts beside one another, each as wide as the others."""
+    """Texts beside one another in columns of equal width."""
     table = Table.grid(padding=(0, 2), expand=True)
     for _ in texts:
         table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")

@@ -33,7 +33,7 @@ def summary(trace: Trace, outcome: Outcome) -> Group:
 
 
 def _other_ranks(trace: Trace) -> list[Text]:
-    """That the other ranks are not recorded, where this process has started them itself."""
+    """A note that the other ranks are not recorded, if this process has started them itself."""
     meta = trace.meta
     are_recorded = SETTINGS in os.environ or rank_meta() or rank_in(trace.path) >= 0
     if are_recorded or "rank" not in meta or not trace.passes_begun:

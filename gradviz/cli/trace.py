@@ -34,12 +34,12 @@ from gradviz.sources.script import Outcome, Running
 from gradviz.tracefile import Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
-_OPTION = re.compile(r"""["']--graph["'=]""")  # in a script that takes such an option
+_OPTION = re.compile(r"""["']--graph["'=]""")  # the sign of a script that has such an option itself
 _NAMED = 6  # the most scopes that are listed by name
 
 
 def _pass_numbers(context: click.Context, option: click.Parameter, text: str | None) -> Passes | None:
-    """The numbers, ranges and steps that an option has: `1-3,100,every:50`."""
+    """The numbers, ranges and steps in an option: `1-3,100,every:50`."""
     if text is None:
         return None
     try:
@@ -206,8 +206,8 @@ def trace(
 def _graph_behind(
     graph_file: Path | None, module: str | None, script: str | None, arguments: tuple[str, ...]
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """Take `--graph FILE` at the very end, after the script's arguments, if it is meant for us: FILE is a picture, and
-    the script's own source has no option `"--graph"`."""
+    """Take `--graph FILE` from the very end, after the script's arguments, if it is meant for gradviz: FILE is a
+    picture, and the script's own source has no option `"--graph"`."""
     if graph_file is not None or len(arguments) < 2 or arguments[-2] != "--graph":
         return graph_file, arguments
     from gradviz.pictures.render import ENDINGS
@@ -218,7 +218,7 @@ def _graph_behind(
 
 
 def _source_of(module: str | None, script: str | None) -> str:
-    """The text of what is to be run, as far as it can be had."""
+    """The source text of the script or module; empty if it cannot be read."""
     try:
         found = find_spec(module) if module is not None else None
         path = found.origin if found is not None else script
@@ -228,7 +228,7 @@ def _source_of(module: str | None, script: str | None) -> str:
 
 
 def _tell_others(scope: str, others: Sequence[str]) -> None:
-    """Say that the scope to record was never entered, and which were."""
+    """Report that the scope to record was never entered, and which scopes were."""
     some = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
     entered = f"; those entered were {some}" if others else ", and none of another"
     told = f"gradviz: no module or Function named {scope} was entered{entered}"
@@ -242,7 +242,7 @@ def _check_picture(path: Path) -> None:
 
 
 def _draw(path: Path, picture: Path) -> None:
-    """Draw the trace. A picture that fails is one line, and changes no exit status."""
+    """Draw the trace. A failure is reported in one line, and does not change the exit status."""
     from gradviz.cli.drawing import Choice, draw
 
     try:

@@ -1,4 +1,4 @@
-"""Checks a run while it goes on, says what it is sure of, and ends the run if that was asked for."""
+"""Checks a run while it goes on, reports the findings that are certain, and ends the run if that is wanted."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gradviz.system.signs import encoded
 from gradviz.tracefile import open_trace
 
 _EVERY = 0.5  # seconds between two checks, if they take little time
-_SHARE = 20  # one part in so many of the time is spent on checking
-_MOST_NEW = 200  # passes that show something new and are checked for that
-_GROWTH = 2  # else a pass is checked when there are one part in so many more
+_SHARE = 20  # checking takes at most one part in so many of the time
+_MOST_NEW = 200  # the most passes that are checked because they show something new
+_GROWTH = 2  # other passes are checked when their number has grown by one part in so many
 
 
 @contextmanager
 def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator[Watch]:
-    """While the block runs, check the trace at `path`, and say each finding on stderr the first time that it is sure.
-    One of severity `stop_on` or a higher one ends the run through its Stopper."""
+    """A context in which the trace at `path` is checked, and each finding is reported on stderr when it first becomes
+    certain. A finding of severity `stop_on` or higher ends the run through its Stopper."""
     watch = Watch(path.absolute(), settings, stop_on)
     watch.thread.start()
     try:
@@ -46,10 +46,10 @@ def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator[Wat
 
 
 class Watch:
-    """A thread that checks: now and then, or if findings are to end the run, while the script waits at the end of a
-    pass. Which passes that are depends on the run alone, not on the time: those that show something new, the one behind
-    each of them, which shows what the step made of it, and of the others fewer and fewer. `said` are the findings that
-    it has said."""
+    """A thread that checks: now and then; or, if findings are to end the run, while the script waits at the end of a
+    pass. The choice of these passes depends only on the run, not on the time: passes that show something new, the
+    pass after each of them, which shows the effect of its step, and fewer and fewer of the others. `said` are the
+    findings that were reported."""
 
     def __init__(self, path: Path, settings: Settings, stop_on: str | None) -> None:
         self.settings = settings
@@ -60,25 +60,25 @@ class Watch:
         self.was_new = False
         self.sure = Sure()
         self.said: list[Finding] = []
-        self.seen = 0, 0  # events of the last check, and its last pass
+        self.seen = 0, 0  # the number of events at the last check, and the last pass
         self.terminal, self.encoding = (
             os.dup(sys.stderr.fileno()),
             sys.stderr.encoding,
-        )  # a script may close its own
+        )  # a script may close the original
         self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
-        self.asked: SimpleQueue[bool] = SimpleQueue()  # to check now; False to end
+        # Not an Event: Ctrl-C inside its `set` can leave its lock taken for good.
+        self.asked: SimpleQueue[bool] = SimpleQueue()  # True: check now; False: end
         self.answered: SimpleQueue[None] = SimpleQueue()
         self.thread = Background(self._run)
 
     def end(self) -> None:
-        """Check no more."""
+        """Stop checking."""
         self.asked.put(False)
         self.thread.join()
         os.close(self.terminal)
 
     def _pass_ended(self, is_new: bool) -> None:
-        """Have the thread check, if this pass is one to be checked, and wait for it. This is the script's thread."""
+        """Make the thread check, if this pass is to be checked, and wait for it. Called on the script's thread."""
         self.passes += 1
         follows, self.was_new = self.was_new, is_new and self.of_news < _MOST_NEW
         self.of_news += is_new
@@ -99,7 +99,7 @@ class Watch:
                 self._check()
             except GradvizError:
                 pass  # the file is being written; the next check comes soon
-            except Exception as error:  # whatever it is, the script must go on, and its user must know
+            except Exception as error:  # whatever the error is, the script must go on, and its user must know
                 self._say(Text(f"gradviz: it is not watched any more: {one_line(repr(error))}"))
                 return
             pause = max(_EVERY, _SHARE * (time.thread_time() - began))
@@ -107,8 +107,8 @@ class Watch:
                 self.answered.put(None)
 
     def _is_to_check(self, seconds: float | None) -> bool:
-        """Wait until there is to be checked, which is at the latest after some seconds (None: when it is asked for);
-        whether it goes on."""
+        """Wait until a check is due: a request, or at the latest after some seconds (None: only a request). Returns
+        False when checking ends."""
         try:
             return self.asked.get(timeout=seconds)
         except Empty:
@@ -125,7 +125,7 @@ class Watch:
             self._tell(self.sure.new(check(trace, settings=self.settings), last))
 
     def _tell(self, findings: Iterable[Finding]) -> None:
-        """Say what is new, up to the finding at which the run ends."""
+        """Report new findings, up to the finding that ends the run."""
         for finding in findings:
             self.said.append(finding)
             self._say(hint(finding))

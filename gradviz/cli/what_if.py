@@ -1,4 +1,4 @@
-"""`gradviz what-if`: a recorded pass, run again with something else."""
+"""`gradviz what-if`: runs a recorded pass again with changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gradviz why`: where a gradient came from."""
+"""`gradviz why`: shows where a gradient came from."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
 
 
 def _with_a_replay(trace: Trace, tensor: str, number: int | None, paths: int) -> Reason | NormReason:
-    """The reason; where elements are missing that a replay of the pass knows, by these."""
+    """The reason for a gradient. If elements are missing that a replay of the pass can compute, they are computed
+    first."""
     try:
         found = reason_of(trace, tensor, number, paths)
     except NoAnswer:

@@ -1,1 +1,1 @@
-"""A recorded pass, run again: what it needs, what it gives, and what it would give if something were different."""
+"""A recorded pass, run again: the data that it needs, its results, and its results if something were different."""

@@ -1,4 +1,4 @@
-"""What the boxes and edges of a graph would have if something were different in its pass."""
+"""The values and gradients of a graph's boxes and edges if something were different in its pass."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gradviz.words.words import Words
 
 
 def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str]) -> None:
-    """Give nodes and edges what they would be with edits, where that is another value or gradient than the replay
-    without them gives. An edit sets a value (`x=4`) or leaves out a call (`detach@6`). Raises ReplayError where the
-    pass does not run again with the recorded result, or where an edit names what it has not."""
+    """Mark the nodes and edges whose value or gradient would differ with edits from a replay without edits. An edit
+    sets a value (`x=4`) or leaves out a call (`detach@6`). Raises ReplayError if the pass does not run again with the
+    recorded result, or if an edit names something that the pass does not have."""
     query = words.query
     plan = plan_of(query, graph.pass_number)
     sets = [text for text in edits if "=" in text]
@@ -61,7 +61,7 @@ def _mark_node(plan: Plan, node: Node, before: Outcome, after: Outcome, edits: E
 
 
 def _value(plan: Plan, node: Node, outcome: Outcome, edits: Edits) -> np.ndarray | None:
-    """The value of a node in an outcome; None where the replay does not have it."""
+    """The value of a node in an outcome; None if the replay does not have it."""
     made = sorted(event for event, tensor in outcome.made if tensor == node.number and event > node.since)
     if made:
         return outcome.made[made[0], node.number]
@@ -79,7 +79,7 @@ def _with(snapshot: Snapshot, array: np.ndarray | None) -> Snapshot:
 
 
 def _mark_edges(query: Query, plan: Plan, graph: Graph, before: Outcome, after: Outcome) -> None:
-    """Give the edges of the pass what would flow along them."""
+    """Mark the edges of the pass whose gradients would differ."""
     was, now = (dict(_by_number(query, plan, outcome)) for outcome in (before, after))
     for edge in graph.edges:
         if edge.kind != GRAD or edge.value is None or edge.gradient not in now:

@@ -1,4 +1,4 @@
-"""What becomes of the loss and of each gradient of a pass if something is different."""
+"""The loss and the gradients of a pass if something is different."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradviz.words.words import Words
 
 @dataclass(frozen=True)
 class Changed:
-    """A value of the pass before and after: a root, or the gradient of a leaf; None where there is none."""
+    """A value of the pass before and after: a root, or the gradient of a leaf; None if there is none."""
 
     tensor: int
     called: str
@@ -28,13 +28,13 @@ class Changed:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A pass that ran again. `changes` are told where something was to be different: else `after` is `before`. `dtype`
-    is that of all floating-point numbers, if it was to be another; `sample` an index of the batch that is left out of
-    the loss. `first` is the first call that gives something else,
-    None with a dtype; `held` are what was computed by ops that cannot run again, without grad mode, or before an
-    earlier pass: they stay as they were. `has_hooks` says that hooks changed gradients of the pass: they do not run.
-    `added` are the leaves whose `.grad` held an earlier gradient: `changes` have what this pass adds to it.
-    `cut` are results that enter the pass though a gradient flowed on behind them: what made them cannot run again."""
+    """A pass that ran again. `changes` compare the values before and after the edits; without edits both are the
+    same. `dtype` is the changed dtype of all floating-point numbers, or empty; `sample` an index of the batch that is
+    left out of the loss. `first` is the first call with another result, None with a dtype. `held` are values that
+    stay as recorded: they were computed by ops that cannot run again, without grad mode, or before an earlier pass.
+    `has_hooks` means that hooks changed gradients of the pass: a replay does not run them. `added` are the leaves
+    whose `.grad` held an earlier gradient: `changes` have only this pass's part of it. `cut` are results that enter
+    the pass although a gradient flowed on behind them: the ops that made them cannot run again."""
 
     plan: Plan
     runner: str
@@ -59,8 +59,8 @@ def what_if(
     without: Sequence[str] = (),
     sample: int | None = None,
 ) -> WhatIf:
-    """Run a pass again (None: the last), as it was and with what is to be different. Raises ReplayError where that is
-    impossible, UnknownName where no tensor has a name that is given."""
+    """Run a pass again (None: the last), unchanged and with the edits. Raises ReplayError if that is impossible,
+    UnknownName if no tensor has a given name."""
     query = words.query
     plan = plan_of(query, number)
     edits = edits_of(words, plan, sets, dtype, without)
@@ -86,8 +86,8 @@ def what_if(
 
 
 def _loss_of_samples(words: Words, plan: Plan) -> Call:
-    """The call that makes the loss of a pass, from which a sample can be left out. Raises ReplayError where none
-    can."""
+    """The call that makes the loss of a pass from which a sample can be left out. Raises ReplayError if there is
+    none."""
     last = loss_of(words.query, plan)
     if (mixed := mixing(plan)) is not None:
         where = words.at_line(mixed.site)
@@ -111,7 +111,7 @@ def _changes(words: Words, plan: Plan, before: Outcome, after: Outcome) -> list[
 
 
 def _first_difference(plan: Plan, edits: Edits, before: Outcome, after: Outcome) -> Call | None:
-    """The first call that gives something else. In another dtype all do."""
+    """The first call with another result; None in another dtype, where all calls differ."""
     if edits.dtype:
         return None
     if edits.loss is not None and edits == Edits(sample=edits.sample, loss=edits.loss):
@@ -123,7 +123,7 @@ def _first_difference(plan: Plan, edits: Edits, before: Outcome, after: Outcome)
 
 
 def held_of(words: Words, plan: Plan) -> list[tuple[int, str]]:
-    """What enters the pass and was itself computed: the tensor and the place."""
+    """The inputs of the pass that were themselves computed: tensor and place."""
     found = []
     for step in plan.inputs:
         maker = words.query.tensors.made(step.tensor)
@@ -133,6 +133,6 @@ def held_of(words: Words, plan: Plan) -> list[tuple[int, str]]:
 
 
 def _placed(words: Words, step: Input) -> str:
-    """An input with the line that made it."""
+    """The name of an input, with the line that made it."""
     maker = words.query.tensors.made(step.tensor)
     return words.called(step.tensor) + (words.at_line(maker.site) if isinstance(maker, OpRan) else "")

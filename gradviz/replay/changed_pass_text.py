@@ -1,4 +1,4 @@
-"""What becomes of a pass, as text for a terminal and as plain data."""
+"""The results of a pass with changes, as text for a terminal and as plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = 6  # names in a line
 
 
 def what_if_text(words: Words, found: WhatIf) -> Group:
-    """What the replay gives, and how it compares with the recording."""
+    """The results of the replay, and its comparison with the recording."""
     calls, inputs = plural(len(found.plan.calls), "call"), plural(len(found.plan.inputs), "input")
     head = f"pass {found.plan.number} runs again with {clean(found.runner)}: {calls}, {inputs}"
     parts: list[RenderableType] = [Text(head, "bold"), Text(check_text(words, found.check))]
@@ -50,7 +50,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def check_text(words: Words, check: Check) -> str:
-    """How a replay compares with what was recorded."""
+    """The comparison of a replay with the recording."""
     compared = []
     if check.roots:
         is_equal = check.equal_roots == check.roots
@@ -129,7 +129,7 @@ def _first(words: Words, found: WhatIf) -> str:
 
 
 def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
-    """The same as plain data."""
+    """The results of the replay as plain data."""
     check = found.check
     return {
         "pass": found.plan.number,

@@ -1,8 +1,8 @@
-"""What gradients a pass would have given with the cure of a cut: without the call or the block that cuts the graph, or
-with a tensor in place of its number.
+"""The gradients that a pass would have given with the cure of a cut: without the call or the block that cuts the
+graph, or with a tensor in place of its number.
 
-But for a clamp, no value is another with the cure, which is checked. What is computed is exact, if the pass runs again
-with the recorded result, and if all that such a gradient could flow through runs again, too."""
+Except for a clamp, no value changes with the cure, which is checked. The result is exact if the pass runs again with
+the recorded result, and if all that such a gradient could flow through runs again too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DETACH, CLAMP, NO_GRAD, NUMBER = "detach", "clamp", "no_grad", "number"
 
 @dataclass(frozen=True)
 class Gained:
-    """A gradient that a leaf would have received; `before` is the one that it received, None where that is none."""
+    """A gradient that a leaf would have received; `before` is the gradient that it received, or None."""
 
     leaf: int
     before: np.ndarray | None
@@ -33,8 +33,9 @@ class Gained:
 
 @dataclass(frozen=True)
 class CureOutcome:
-    """What pass `number` gives with a cure on a line. `kind` says which: without the call of `detach` or `clamp`, the
-    block of `no_grad`, or with the tensor of a `number` in place of it. `typed` is what the program has there."""
+    """The result of pass `number` with a cure on a line. `kind` is the sort of cure: without the call of `detach` or
+    `clamp`, without the block of `no_grad`, or with the tensor of a `number` in its place. `typed` is the code that
+    the program has there."""
 
     kind: str
     typed: str
@@ -46,7 +47,7 @@ class CureOutcome:
 
 @dataclass(frozen=True)
 class _Cure:
-    """A cure that can be tried: the pass as it runs with it, the edits, and the block that it takes away."""
+    """A cure that can be tried: the plan of the pass with the cure, the edits, and the removed block."""
 
     kind: str
     typed: str
@@ -58,8 +59,8 @@ class _Cure:
 
 
 def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] = ()) -> CureOutcome | None:
-    """What the leaves (none: any) would receive in the pass behind an event, with the cure of the cut at that event.
-    None where it is no such cut, or where the answer is not exact or not known."""
+    """The gradients that the leaves (none: any) would receive in the pass after an event, with the cure of the cut at
+    that event. None if there is no such cut, or if the answer is not exact or not known."""
     found = query.trace.pass_ending_from(event)
     op = _op_at(query, event)
     if found is None or op is None:
@@ -102,7 +103,7 @@ def _op_at(query: Query, event: int) -> OpRan | TensorMade | None:
 
 
 def _cure_of(query: Query, number: int, op: OpRan | TensorMade) -> _Cure | None:
-    """The cure of an op that cuts the graph, in a pass. Raises ReplayError where the pass cannot run again."""
+    """The cure of an op that cuts the graph, in a pass. Raises ReplayError if the pass cannot run again."""
     if isinstance(op, OpRan) and not op.grad_enabled:
         return _with_grad(query, number, op)
     plan = plan_of(query, number)
@@ -122,20 +123,20 @@ def _cure_of(query: Query, number: int, op: OpRan | TensorMade) -> _Cure | None:
 
 
 def _call_of(plan: Plan, op: OpRan | TensorMade) -> Call | None:
-    """The call of a plan that was an op."""
+    """The call of a plan that ran as an op."""
     tensors = op.outputs if isinstance(op, OpRan) else (op.tensor,)
     return next((call for call in plan.calls if set(call.outputs) & set(tensors)), None)
 
 
 def _typed(call: Call) -> str:
-    """A call as programs type it: `.detach()`, `.data`, `torch.clamp()`."""
+    """A call as programs write it: `.detach()`, `.data`, `torch.clamp()`."""
     if call.function.endswith(".__get__"):
         return f".{call.op}"
     return f"{call.function.removeprefix('Tensor')}()"
 
 
 def _with_grad(query: Query, number: int, op: OpRan) -> _Cure | None:
-    """The cure that takes away what turns grad mode off around an op."""
+    """The cure that removes the block that turns grad mode off around an op."""
     mode = grad_mode_at(query, op.site)
     if mode is None:
         return None
@@ -157,7 +158,7 @@ def _calls_without_grad(query: Query) -> list[CallMade]:
 
 
 def _with_tensor(query: Query, number: int, call: Call, op: int) -> _Cure | None:
-    """The cure that takes a tensor in place of the number that a call was given, where that is its number."""
+    """The cure that uses a tensor in place of a number in a call, if the number was read from that tensor."""
     read = list(numbers_read(query, op))
     if len(read) != 1:
         return None
@@ -175,7 +176,7 @@ def _with_tensor(query: Query, number: int, call: Call, op: int) -> _Cure | None
 
 
 def _is_barrier(query: Query, step: Input, mode: GradMode | None) -> bool:
-    """Whether a gradient might have flowed through what enters the pass as it was recorded."""
+    """Whether a gradient might have flowed through an input of the pass that is used as recorded."""
     if step.how in (CUT, CARRIED):
         return True
     maker = query.tensors.made(step.tensor)
@@ -185,7 +186,8 @@ def _is_barrier(query: Query, step: Input, mode: GradMode | None) -> bool:
 
 
 def _gained(before: Outcome, after: Outcome, leaf: int, kind: str) -> np.ndarray | None:
-    """The gradient of a leaf that had none, or zeros, or lacked a term; None where there still is no other."""
+    """The new gradient of a leaf that had none, or zeros, or lacked a term; None if its gradient does not change
+    so."""
     was, gradient = before.gradients.get(leaf), after.gradients.get(leaf)
     if gradient is None or not gradient.any():
         return None

@@ -1,4 +1,4 @@
-"""What is to be different, as it is typed: `x=4`, `w[0,2]=0`, `detach@6`."""
+"""Edits of a pass as the user types them: `x=4`, `w[0,2]=0`, `detach@6`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gradviz.words.words import Words
 DTYPES = ("float32", "float64")
 _ELEMENT = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 _PLACE = re.compile(r"^(?P<op>\w+)@(?P<line>\d{1,9})$")
-# What can be left out: the result is the first argument.
+# The calls that can be left out: the first argument becomes the result.
 _LEFT_OUT = frozenset(
     """
     detach data clamp clip clamp_min clamp_max relu dropout dropout1d dropout2d dropout3d alpha_dropout
     feature_alpha_dropout nan_to_num hardtanh
     """.split()
 )
-_MOST = 6  # names that a message has
+_MOST = 6  # the most names in a message
 
 
 def edits_of(words: Words, plan: Plan, sets: Sequence[str], dtype: str, without: Sequence[str]) -> Edits:
-    """What the options say is to be different. Raises ReplayError where they name what the pass has not."""
+    """The edits that the options describe. Raises ReplayError if they name something that the pass does not have."""
     values: dict[int, np.ndarray] = {}
     for text in sets:
         name, sign, value = text.partition("=")
@@ -49,8 +49,8 @@ def _shown(text: str) -> str:
 
 
 def _input(words: Words, plan: Plan, text: str) -> tuple[Input, str | None]:
-    """The input of a plan that is named, and the element of it; None for all. `w[0]` may be both: the name of a tensor
-    that the program took out of `w`, and an element. It is what enters the pass."""
+    """The named input of a plan, and its element (None: all of it). `w[0]` may be the name of a tensor that the
+    program took out of `w`, or an element: the one that enters the pass is meant."""
     element = _ELEMENT.match(text)
     names: list[tuple[str, str | None]] = [(text, None)]
     if element is not None:

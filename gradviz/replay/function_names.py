@@ -1,15 +1,15 @@
 """The closed table of the functions that a replay may call, by name. Nothing else is ever called for a trace.
 
 `torch.NAME`, `F.NAME` (torch.nn.functional), `Tensor.NAME`, `linalg.NAME`, `special.NAME`, `fft.NAME` and
-`autograd.grad`. All of them compute with tensors alone: none reads a file, calls what it is given, or gives memory away
-that has not been filled."""
+`autograd.grad`. All functions compute only with tensors: none reads a file, calls an argument, or returns
+uninitialised memory."""
 
 from __future__ import annotations
 
 import re
 from types import ModuleType
 
-# As functions, as methods of tensors, and (where the name with `_` behind it is PyTorch's) in place.
+# As functions, as methods of tensors, and in place (where PyTorch has the name with `_`).
 _BOTH = """
     abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all amax amin aminmax angle any
     arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort asin asinh atan atan2 atanh baddbmm
@@ -90,7 +90,7 @@ _FFT = """
 """.split()
 
 WITHOUT_GRAD = "no_grad"  # in the context of a call that was made without grad mode
-DIFFERENTIATES = "autograd.grad"  # a pass that can be differentiated itself
+DIFFERENTIATES = "autograd.grad"  # a pass that can itself be differentiated
 
 NAMES: frozenset[str] = frozenset(
     [
@@ -115,12 +115,13 @@ NAMES: frozenset[str] = frozenset(
 )
 
 _RANDOM = {*_DROPOUTS, *_OTHER_RANDOM, *_DRAWN, "lstm", "gru", "rnn_relu", "rnn_tanh"}
-# Whose result is their argument without what leads to it: no gradient passes.
+# Functions whose result is their argument without its history: no gradient passes.
 DETACHING = frozenset(("torch.detach", "Tensor.detach", "Tensor.data.__get__"))
 
 
 def base_name(function: str) -> str:
-    """The name without where the function is, in place or not: `dropout` of `F.dropout_`, `add` of `Tensor.__add__`."""
+    """The name of a function without its place, in place or not: `dropout` of `F.dropout_`, `add` of
+    `Tensor.__add__`."""
     name = function.partition(".")[2].removesuffix(".__get__")
     return re.sub(r"\A__[ri]?(\w+?)__\Z", r"\1", name).rstrip("_")
 
@@ -152,7 +153,7 @@ def functions_of(torch: object) -> dict[str, object]:
         place, _, path = name.partition(".")
         thing: object = places[place]
         for part in path.split("."):
-            # A module of the engine's that lacks a name looks for the nearest one, which takes long.
+            # An engine module that lacks a name searches for the nearest name, which takes long.
             thing = vars(thing).get(part) if isinstance(thing, ModuleType) else getattr(thing, part, None)
         if callable(thing):
             found[name] = thing

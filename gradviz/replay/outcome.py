@@ -1,4 +1,4 @@
-"""What a pass gives that runs again, and whether that is what was recorded."""
+"""The results of a pass that runs again, and their comparison with the recording."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gradviz.query.query import Query
 from gradviz.replay.plan import Call, Plan
 from gradviz.tracefile import Snapshot
 
-_NEAR = 1e-6  # relative: the order in which elements are summed depends on how they lie in memory
+_NEAR = 1e-6  # relative: the order of a sum's elements depends on their memory layout
 
 
 @dataclass(frozen=True)
 class Edits:
-    """What is to be different: other `values` of inputs, by tensor; another dtype for all floating-point numbers; calls
-    to leave out, by their events; calls that were made without grad mode, to make `with_grad`; by call, a number
-    among its arguments, and the tensor in place of it; of a mean or a sum over a batch, made by the call `loss`, an
-    index to leave out."""
+    """The changes of a replay. `values` replace inputs, by tensor; `dtype` replaces the dtype of all floating-point
+    numbers; calls in `without` (by event) are left out; calls in `with_grad` are made with grad mode, although they
+    were made without; `numbers` has, by call, a number among its arguments and the tensor that replaces it; `sample`
+    is an index that is left out of a mean or sum over a batch, which the call `loss` makes."""
 
     values: dict[int, np.ndarray] = field(default_factory=dict)
     dtype: str = ""
@@ -34,9 +34,9 @@ class Edits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass gave: the values of its roots, the gradients of its leaves (None: it received none). `checksums` are
-    those of what each call made, `small` the elements of what has few, by event and tensor. With a graph, `made` are
-    the elements of all that calls made, and `nodes` the gradients at its nodes."""
+    """The results of a pass: the values of its roots, the gradients of its leaves (None: it received none).
+    `checksums` are those of each call's results, `small` the elements of small results, by event and tensor. With a
+    graph, `made` are the elements of all results of calls, and `nodes` the gradients at the nodes."""
 
     roots: dict[int, np.ndarray]
     gradients: dict[int, np.ndarray | None]
@@ -54,8 +54,8 @@ class Flowed(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """The nodes of a pass by number, as they were recorded: the name of each, and where its edges lead (0: nowhere).
-    `roots` are the nodes that it begins at."""
+    """The nodes of a pass by number, as recorded: the name of each, and the targets of its edges (0: none). `roots`
+    are the nodes at which the pass begins."""
 
     roots: tuple[int, ...]
     names: dict[int, str]
@@ -63,18 +63,18 @@ class Graph(NamedTuple):
 
 
 class Runner(Protocol):
-    """What runs a plan: a module with PyTorch's names."""
+    """Runs a plan with a module that has PyTorch's names."""
 
     name: str
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
-        """Run it; with a graph keep all that is made. Raises ReplayError where that is impossible."""
+        """Run a plan; with a graph, keep all results. Raises ReplayError if that is impossible."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A recorded value that a replay does not give: the tensor, the event, and the largest difference of an element
-    (NaN where there is none to tell)."""
+    """A recorded value that a replay does not reproduce: the tensor, the event, and the largest difference of an
+    element (NaN if it is not known)."""
 
     tensor: int
     event: int
@@ -83,9 +83,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """How a replay compares with the recording: how many of its roots and gradients were compared, and how many are
-    equal, `to_the_bit` of these gradients to the last bit, and large ones in their statistics; where it differs, in the
-    order of the run."""
+    """The comparison of a replay with the recording: how many roots and gradients were compared, and how many are
+    equal. Of the equal gradients, `to_the_bit` are equal in every bit, the others, which are large, in their
+    statistics. `differences` are in the order of the run."""
 
     roots: int
     equal_roots: int
@@ -96,12 +96,12 @@ class Check:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all that was compared is equal."""
+        """Whether all compared values are equal."""
         return not self.differences
 
 
 def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
-    """Compare what a replay gave with what was recorded."""
+    """The comparison of a replay's results with the recording."""
     found: list[Difference] = []
     for (event, tensor), array in outcome.small.items():
         recorded = query.memory.value(tensor, event)
@@ -132,8 +132,7 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
 
 
 def is_exact(query: Query, plan: Plan, outcome: Outcome) -> bool:
-    """Whether a replay gives what was recorded, something was recorded, and nothing changed gradients that does not
-    run again."""
+    """Whether a replay reproduces the recording, at least one value was compared, and no hook changed gradients."""
     check = checked(query, plan, outcome)
     return check.is_equal and check.roots + check.gradients > 0 and not has_hooks(query, plan)
 
@@ -144,7 +143,7 @@ def has_hooks(query: Query, plan: Plan) -> bool:
 
 
 def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapshot]]:
-    """The gradients that leaves received in the pass, as far as their values were kept: the leaf, the event."""
+    """The gradients that leaves received in the pass, as far as their values were kept: leaf, event and value."""
     trace = query.trace
     accumulated = trace.table(Kind.ACCUMULATED)
     own = accumulated["in_pass"] == plan.number
@@ -166,7 +165,7 @@ def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapsho
 
 
 def _difference(tensor: int, event: int, recorded: Snapshot, array: np.ndarray) -> list[Difference]:
-    """The difference between what was recorded and what a replay gave, if there is one."""
+    """The difference between a recorded value and a replay's, as a list; empty if they are equal."""
     if recorded.shape != array.shape:
         return [Difference(tensor, event, float("nan"))]
     if recorded.array is not None:
@@ -184,7 +183,8 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def largest_change(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference between elements of two arrays of one shape; infinite where only one of them is finite."""
+    """The largest difference between elements of two arrays of one shape; infinite if only one of the elements is
+    finite."""
     if not one.size:
         return 0.0
     wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
@@ -197,7 +197,7 @@ def largest_change(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _same_statistics(recorded: Snapshot, array: np.ndarray) -> bool:
-    """Whether the statistics that were kept are those of an array."""
+    """Whether the recorded statistics are those of an array."""
     told, own = recorded.stats, stats_of(array)
     if told is None:
         return False

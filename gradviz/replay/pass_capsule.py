@@ -1,4 +1,4 @@
-"""What a pass needs, taken out of a trace: as a small trace of its own."""
+"""Takes out of a trace the data that a pass needs: as a small trace of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _after_the_step(query: Query, plan: Plan) -> list[int]:
 
 
 def write(query: Query, plan: Plan, path: Path) -> None:
-    """Write a trace with the pass of a plan alone, from which it can run again. Raises OSError where that cannot be
-    done."""
+    """Write a trace with only the pass of a plan, from which it can run again. Raises OSError if that is
+    impossible."""
     events = [step.event for step in plan.steps] + _after_the_step(query, plan)
     generators = {
         call.generator

@@ -1,8 +1,8 @@
-"""What a pass needs to run again: its inputs and its calls, in the order in which they came.
+"""The data that a pass needs to run again: its inputs and its calls, in their order in the run.
 
-The calls are found backwards from the roots of the pass: a call that made what is needed needs its own inputs, and a
-value that was kept needs nothing. A value that was kept of a tensor of an earlier pass (`carried`) will do where only
-its elements are needed; where a gradient flows on, the calls that made it are needed too."""
+The calls are found backwards from the roots of the pass: a call that made a needed tensor needs its own inputs, and a
+kept value needs nothing. The kept value of a tensor from an earlier pass (`carried`) is enough if only its elements
+are needed; if a gradient flows on, the calls that made the tensor are needed too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReplayError(GradvizError):
 
 @dataclass(frozen=True)
 class Input:
-    """A value that enters the pass. `how` is as in ValueKept; a `leaf` gets a gradient, and so does what was `cut`."""
+    """A value that enters the pass. `how` is as in ValueKept; an input with `leaf` or `cut` gets a gradient."""
 
     event: int
     how: str
@@ -43,14 +43,14 @@ class Input:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether a gradient of it is asked for."""
+        """Whether the gradient of this input is computed."""
         return self.how in (LEAF, CUT)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call to make. `arguments` is the tree that JSON has of them; `generator` the state of the random numbers, None
-    where it uses none; `dtype` that of its first tensor when it was recorded."""
+    """A call to make. `arguments` is their JSON tree; `generator` the state of the random numbers, None if the call
+    uses none; `dtype` the recorded dtype of its first tensor."""
 
     event: int
     site: int
@@ -65,13 +65,13 @@ class Call:
 
     @property
     def op(self) -> str:
-        """The name of the function without where it is: `dropout` of `F.dropout_`."""
+        """The name of the function without its place: `dropout` of `F.dropout_`."""
         return base_name(self.function)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A pass that can run again. `starts` are the gradients that it was begun with, None where it was given none."""
+    """A pass that can run again. `starts` are its initial gradients, None where the program gave none."""
 
     number: int
     began: PassBegan
@@ -81,30 +81,30 @@ class Plan:
 
     @property
     def inputs(self) -> list[Input]:
-        """What enters the pass."""
+        """The inputs of the pass."""
         return [step for step in self.steps if isinstance(step, Input)]
 
     @property
     def calls(self) -> list[Call]:
-        """What is called."""
+        """The calls of the pass."""
         return [step for step in self.steps if isinstance(step, Call)]
 
     @property
     def leaves(self) -> list[int]:
-        """The tensors whose gradients are asked for, each once."""
+        """The tensors whose gradients are computed, without repetitions."""
         return list(dict.fromkeys(step.tensor for step in self.inputs if step.wants_gradient))
 
 
 class Argument(NamedTuple):
-    """What a part of the arguments of a call stands for: a `plain` value, the number of a `tensor`, the parts of a
-    `list`, `tuple`, `slice` or `complex`, or the name of a `dtype`, `layout`, `memory_format` or `device`."""
+    """The meaning of a part of a call's arguments: a `plain` value, the number of a `tensor`, the parts of a `list`,
+    `tuple`, `slice` or `complex`, or the name of a `dtype`, `layout`, `memory_format` or `device`."""
 
     kind: str
     of: Any
 
 
 def argument_of(tree: Any, call: Call) -> Argument:
-    """What a part of the tree of a call's arguments stands for. Raises ReplayError for one of no known form."""
+    """The meaning of a part of a call's argument tree. Raises ReplayError for a part of unknown form."""
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return Argument("plain", tree)
     if isinstance(tree, list):
@@ -129,9 +129,9 @@ def argument_of(tree: Any, call: Call) -> Argument:
 def plan_of(
     query: Query, number: int | None = None, without_grad: Sequence[CallMade] = (), also: tuple[int, ...] = ()
 ) -> Plan:
-    """What pass `number` needs to run again (None: the last that was recorded in detail), to compute the tensors of
-    `also`, too. The calls of `without_grad` are made again, though they were made without grad mode: what other
-    such calls gave enters the pass as it was. Raises ReplayError where the trace does not have it."""
+    """The plan of pass `number` (None: the last that was recorded in detail), with which the tensors of `also` can be
+    computed, too. The calls of `without_grad`, which were made without grad mode, are made again; the results of
+    other such calls enter the pass as recorded. Raises ReplayError if the trace does not have the data."""
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
@@ -165,14 +165,14 @@ def _needed(
     trace = query.trace
     told = trace.indices(Kind.KEPT, Kind.CALLED)
     given_again = {tensor for call in without_grad for tensor in call.outputs}
-    # The tensors, and whether a gradient flows on from there.
+    # The needed tensors, with whether a gradient flows on from there.
     needed = dict.fromkeys((*(root.tensor for root in began.roots), *also), True)
     for index in told[told < began.index][::-1].tolist():
         event = trace.event(index)
         if isinstance(event, ValueKept):
             if event.how in (GRADIENT, GENERATOR) or event.original not in needed:
                 continue
-            if event.original in given_again:  # a call that is made again gives it
+            if event.original in given_again:  # a call that is made again gives its value
                 continue
             if event.how == CARRIED and needed[event.original]:
                 continue
@@ -196,7 +196,7 @@ def _is_without_grad(context: str) -> bool:
 
 
 def _go_back(call: CallMade, needed: dict[int, bool]) -> None:
-    """What is needed before a call, in place of what was needed after it."""
+    """Replace the tensors that are needed after a call by those that are needed before it."""
     flows = any(needed.get(tensor, False) for tensor in (*call.outputs, *call.written))
     for tensor in call.outputs:
         if tensor not in call.inputs and tensor not in call.written:
@@ -244,7 +244,7 @@ def _elements(query: Query, copy: int, event: int) -> np.ndarray:
 
 
 def _start(query: Query, root: Root, event: int) -> np.ndarray | None:
-    """The gradient that a pass begins with at a root; None where PyTorch makes it, which is 1."""
+    """The gradient with which a pass begins at a root; None if PyTorch makes it, which is 1."""
     if not root.gradient:
         return None
     value = query.memory.value(root.gradient, event)

@@ -1,4 +1,4 @@
-"""The elements of everything in a pass, in a trace that kept those of its inputs only: by a replay."""
+"""The elements of all tensors in a pass, computed by a replay, for a trace that kept only the inputs' elements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gradviz.replay.plan import Plan, ReplayError, plan_of
 
 
 def fill_in(query: Query, runner: Runner, number: int | None) -> None:
-    """Give the states of a pass (None: the last) the elements that a replay computes, so that views show them. Raises
-    ReplayError where it cannot run again, or does not give what was recorded: then nothing is filled in."""
+    """Add the elements that a replay computes to the states of a pass (None: the last), so that views show them.
+    Raises ReplayError if the pass cannot run again, or does not reproduce the recording: then nothing is added."""
     plan = plan_of(query, number)
     outcome = runner.run(plan, Edits(), graph_of(query, plan))
     if not is_exact(query, plan, outcome):
@@ -43,8 +43,8 @@ def graph_of(query: Query, plan: Plan) -> Graph:
 
 
 def gradients_of(query: Query, plan: Plan, outcome: Outcome) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The gradients that flowed in the pass, as the replay gives them: the number of each, the event that told of it,
-    its elements."""
+    """The gradients that flowed in the pass, as the replay computes them: the number of each, its event, its
+    elements."""
     trace = query.trace
     for kind in (Kind.RECEIVED, Kind.PRODUCED):
         table = trace.table(kind)
@@ -63,7 +63,7 @@ def gradients_of(query: Query, plan: Plan, outcome: Outcome) -> Iterator[tuple[i
 
 
 def _received(query: Query, node: int, outcome: Outcome) -> tuple[np.ndarray | None, ...]:
-    """What a node received in the replay; a leaf, its gradient."""
+    """The gradients that a node received in the replay; for a leaf node, the leaf's gradient."""
     leaf = query.nodes.leaf(node)
     if leaf:
         return (outcome.gradients.get(leaf),)

@@ -1,8 +1,8 @@
-"""Which sample did it: the parts that the samples of a batch have in the loss and in each gradient.
+"""The parts that the samples of a batch have in the loss and in each gradient.
 
-A loss that is a mean or a sum over a batch is a sum of terms, one for each index of the first dimension. Its gradients
-are sums of the gradients of these terms. So the parts add up, also where samples depend on one another: then a part is
-that of a term, and not what the pass would have given without the sample."""
+A loss that is a mean or a sum over a batch is a sum of terms, one for each index of the first dimension. Its
+gradients are sums of the gradients of these terms. So the parts add up, also where samples depend on one another:
+then a part belongs to a term, and is not the difference that leaving out the sample would make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))
 @dataclass(frozen=True)
 class Term:
     """A term of the loss: its index in the first dimension, its part in the loss, and the norm of its part in each
-    gradient, by leaf; none where that was not computed."""
+    gradient, by leaf; empty if these were not computed."""
 
     index: int
     loss: float
@@ -32,20 +32,20 @@ class Term:
 
     @property
     def norm(self) -> float:
-        """The norm of its part in all gradients together."""
+        """The norm of the term's part in all gradients together."""
         return float(np.sqrt(sum(norm**2 for norm in self.norms.values())))
 
     @property
     def is_odd(self) -> bool:
-        """Whether its part in the loss is NaN or infinite. Its gradients may be, too, because of another: 0 · NaN is
-        NaN."""
+        """Whether the term's part in the loss is NaN or infinite. A finite term's gradients may be so too, because of
+        another term: 0 · NaN is NaN."""
         return not np.isfinite(self.loss)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The terms of a loss, the worst first: those that are NaN or infinite, then by the norm of the gradient. `mixing`
-    is the first call that lets samples depend on one another, None where none is known."""
+    """The terms of a loss, the worst first: NaN and infinite terms, then by the norm of the gradient. `mixing` is the
+    first call that makes samples depend on one another, None if none is known."""
 
     plan: Plan
     count: int
@@ -54,16 +54,16 @@ class Samples:
 
 
 class TermRunner(Protocol):
-    """What computes the terms of a loss."""
+    """Computes the terms of a loss."""
 
     def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
-        """The terms of the loss that a call made, in their order; those with the largest part in it have gradients.
-        Raises ReplayError where they cannot be told apart."""
+        """The terms of the loss that a call made, in order; the terms with the largest parts have gradients. Raises
+        ReplayError if the terms cannot be separated."""
 
 
 def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samples:
-    """The terms of the loss of a pass (None: the last). Raises ReplayError where it is no mean or sum over a batch, or
-    where the pass cannot run again."""
+    """The terms of the loss of a pass (None: the last). Raises ReplayError if the loss is not a mean or sum over a
+    batch, or if the pass cannot run again."""
     plan = plan_of(query, number)
     last = loss_of(query, plan)
     found = runner.terms(plan, last, MOST)
@@ -87,7 +87,7 @@ def loss_of(query: Query, plan: Plan) -> Call:
 
 
 def mixing(plan: Plan) -> Call | None:
-    """The first call of a pass that lets samples depend on one another, None where none is known."""
+    """The first call of a pass that makes samples depend on one another, None if none is known."""
     return next((call for call in plan.calls if _mixes(call)), None)
 
 
@@ -104,7 +104,7 @@ def _is_reduction(query: Query, call: Call) -> bool:
 
 
 def has_weights(call: Call) -> bool:
-    """Whether a loss is a mean in which its terms have different weights: of classes, or by the lengths of targets."""
+    """Whether a loss is a mean whose terms have different weights: by class, or by the lengths of targets."""
     named = call.arguments[1]
     if named.get("reduction", "mean") != "mean":
         return False
@@ -112,7 +112,7 @@ def has_weights(call: Call) -> bool:
 
 
 def _mixes(call: Call) -> bool:
-    """Whether a call computes something over the batch, as a normalisation of batches does while it trains."""
+    """Whether a call computes something over the batch, as batch normalisation does while training."""
     if call.op != "batch_norm":
         return False
     positional, named = call.arguments

@@ -1,4 +1,4 @@
-"""Which sample did it, as text for a terminal and as plain data."""
+"""The parts of the samples, as text for a terminal and as plain data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _largest(words: Words, term: Term) -> str:
 
 
 def samples_json(words: Words, found: Samples) -> dict[str, Any]:
-    """The same as plain data, with all terms."""
+    """The terms as plain data, all of them."""
     return {
         "pass": found.plan.number,
         "samples": [

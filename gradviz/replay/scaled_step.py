@@ -1,7 +1,7 @@
-"""The step of an optimizer behind a pass with another learning rate, and what the loss is then.
+"""The optimizer step after a pass with another learning rate, and the loss after it.
 
-What SGD, Adam and their kin take off a parameter is a product with the learning rate: their averages do not depend on
-it. So the step with another rate follows from the parameters before and after it, without the averages."""
+SGD, Adam and similar optimizers subtract a product with the learning rate: their averages do not depend on it. So the
+step with another rate follows from the parameters before and after the step, without the averages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
 
-# torch.optim: the change of a step is lr times something that lr has no part in, the weight decay included.
+# torch.optim: the change of a step is lr times a term that does not depend on lr, weight decay included.
 _PROPORTIONAL = frozenset("SGD Adam AdamW RMSprop Adagrad Adamax NAdam RAdam Adadelta".split())
 _RATE = "lr"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A parameter before a step, after it, and after it with the other rate."""
+    """A parameter before a step, after it, and after the step with the other rate."""
 
     leaf: int
     before: np.ndarray
@@ -35,8 +35,8 @@ class Step:
 
 @dataclass(frozen=True)
 class ScaledStep:
-    """A step with `factor` times its learning rate; `rates` are those that it had. `losses` are, for each root of the
-    pass, its value before the step, after it, and after the other one, on the same data."""
+    """A step with `factor` times its learning rate; `rates` are the original rates. `losses` has, for each root of
+    the pass, its value before the step, after it, and after the scaled step, on the same data."""
 
     plan: Plan
     runner: str
@@ -49,8 +49,8 @@ class ScaledStep:
 
 
 def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> ScaledStep:
-    """The step behind a pass (None: the last) with a learning rate that is scaled as `lr=0.1` says. Raises ReplayError
-    where that cannot be known."""
+    """The step after a pass (None: the last) with a scaled learning rate, given as `lr=0.1`. Raises ReplayError if
+    that cannot be known."""
     factor = _factor(text)
     plan = plan_of(words.query, number)
     stepped = step_behind(words.query, plan)

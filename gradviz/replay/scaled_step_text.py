@@ -18,7 +18,7 @@ from gradviz.words.words import Words
 
 
 def scaled_step_text(words: Words, found: ScaledStep) -> Group:
-    """The loss on the same data after either step, and how large the steps are."""
+    """The loss on the same data after either step, and the sizes of the steps."""
     head = f"pass {found.plan.number} runs again with {clean(found.runner)}, and so with what its step made"
     rates = listed([number(rate, 4) for rate in found.rates])
     scaled = listed([number(rate * found.factor, 4) for rate in found.rates])
@@ -45,19 +45,19 @@ def _table(*titles: str) -> Table:
 
 
 def _one(value: np.ndarray) -> float:
-    """A loss as a number; of a root with several elements their sum, with which a pass begins."""
+    """A loss as a number; for a root with several elements their sum, with which a pass begins."""
     return float(value.sum())
 
 
 def _sizes(step: Step) -> list[float]:
-    """The root mean squares of the change that a step made, and of the other."""
+    """The root mean squares of the change that a step made, and of the scaled change."""
     wide = np.complex128 if step.before.dtype.kind == "c" else np.float64
     before = step.before.astype(wide)
     return [stats_of(np.abs(after.astype(wide) - before)).rms for after in (step.after, step.scaled)]
 
 
 def scaled_step_json(words: Words, found: ScaledStep) -> dict[str, Any]:
-    """The same as plain data."""
+    """The scaled step as plain data."""
     return {
         "pass": found.plan.number,
         "runner": found.runner,

@@ -1,7 +1,7 @@
-"""A pass as a program of PyTorch's that anybody can read and run: its values lie beside it in an .npz file.
+"""A pass as a PyTorch program that anybody can read and run: its values are beside it in an .npz file.
 
-What it writes is code, and a trace may come from anybody: functions are those of the closed table, names of variables
-are made here, numbers and texts are written by `repr`, names of dtypes and arguments are words."""
+The result is code, and a trace may come from anybody: so functions are those of the closed table, names of variables
+are made here, numbers and texts are written by `repr`, and names of dtypes and arguments are words."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ _PLACES = {
 }
 _WORD = re.compile(r"[a-z]\w{0,30}", re.ASCII)
 _LONGEST = 40  # characters of a name
-# What a variable cannot be called: the program uses these names itself, and NumPy's function that writes its values.
+# Names that variables cannot have: names that the program uses itself, and an argument of NumPy's function that
+# writes the values.
 _OWN_NAMES = frozenset("F Path allow_pickle complex file float gradients np print slice torch values".split())
-_OF_A_NUMBER = re.compile(r"t\d+", re.ASCII)  # as tensors without a name are called
+_OF_A_NUMBER = re.compile(r"t\d+", re.ASCII)  # the names of tensors without a name
 
 
 def write_script(query: Query, plan: Plan, path: Path) -> Path:
-    """Write the program of a pass to `path`, and its values beside it; returns where these are. Raises ReplayError for
-    a call that cannot be written, OSError where a file cannot be."""
+    """Write the program of a pass to `path`, and its values beside it; returns the path of the values. Raises
+    ReplayError for a call that cannot be written, OSError if a file cannot be written."""
     writing = _Writing(query, plan)
     text = writing.text(path.name)
     values = path.with_suffix(".npz")
@@ -63,8 +64,8 @@ def write_script(query: Query, plan: Plan, path: Path) -> Path:
 
 
 class _Writing:
-    """The program of one pass, and the arrays that it reads: under the name of a variable, or under words with a space,
-    which are none."""
+    """The program of one pass, and the arrays that it reads: under the name of a variable, or under a key with a
+    space, which is never a variable."""
 
     def __init__(self, query: Query, plan: Plan) -> None:
         self.query, self.plan = query, plan
@@ -164,7 +165,7 @@ class _Writing:
             yield f'print("{name}.grad:", None if {name}.grad is None else {name}.grad.norm())'
 
     def _backward_from(self, roots: list[str]) -> str:
-        """A pass with several roots, or with a gradient that it was given."""
+        """A pass with several roots, or with a gradient that the program gave."""
         for root, start in zip(roots, self.plan.starts, strict=True):
             if start is not None:
                 self.arrays[f"start {root}"] = start
@@ -177,7 +178,7 @@ class _Writing:
     # --- expressions
 
     def _expression(self, call: Call) -> str:
-        """A call as it would be written."""
+        """A call as a program would write it."""
         place, _, name = call.function.partition(".")
         args = [self._value(part, call) for part in call.arguments[0]]
         named = [f"{_word(key)}={self._value(part, call)}" for key, part in call.arguments[1].items()]
@@ -202,7 +203,7 @@ class _Writing:
         return ", ".join(self._place_in(part, call) for part in (of if kind == "tuple" else [tree])) or "()"
 
     def _place_in(self, tree: Any, call: Call) -> str:
-        """A part of an index, a slice with colons."""
+        """A part of an index; a slice is written with colons."""
         kind, of = argument_of(tree, call)
         if kind != "slice":
             return self._value(tree, call)
@@ -210,7 +211,7 @@ class _Writing:
         return f"{start}:{stop}" + (f":{step}" if step else "")
 
     def _value(self, tree: Any, call: Call) -> str:
-        """A part of the arguments as Python. Raises ReplayError for one of no known form."""
+        """A part of the arguments as Python. Raises ReplayError for a part of unknown form."""
         kind, of = argument_of(tree, call)
         if kind == "plain":
             return _written(of)
@@ -226,7 +227,7 @@ class _Writing:
         return f"({parts}{',' if len(of) == 1 else ''})" if kind == "tuple" else f"{kind}({parts})"
 
     def _name(self, tensor: int) -> str:
-        """The variable of a tensor: called as in the program, if that is a name."""
+        """The variable of a tensor: named as in the program, if that is a valid name."""
         known = self.names.get(tensor)
         if known is not None:
             return known
@@ -241,7 +242,7 @@ class _Writing:
 
 
 def _written(value: Any) -> str:
-    """A value that is one word of Python; of a negative number, one that may stand behind any sign."""
+    """A value as one token of Python; a negative number is in brackets, so that it may follow any sign."""
     if value is Ellipsis:
         return "..."
     if isinstance(value, float) and not math.isfinite(value):
@@ -250,7 +251,7 @@ def _written(value: Any) -> str:
 
 
 def _word(text: str) -> str:
-    """A word, which may stand in a program. Raises ReplayError for what is none."""
+    """A word, which is safe in a program. Raises ReplayError for any other text."""
     if not _WORD.fullmatch(text) or keyword.iskeyword(text):
         raise ReplayError("a name in the arguments of a call is no word: the trace is damaged")
     return text

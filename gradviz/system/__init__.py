@@ -1,4 +1,4 @@
 """Everything that differs by system, behind functions that mean the same on Linux, macOS and Windows.
 
-Only here are the names used that one system has and another lacks. What a system cannot do is left out, where the
-user loses nothing by it."""
+Names that exist only on some systems are used only here. If a system lacks a feature that the user does not miss, the
+feature is left out."""

@@ -1,4 +1,4 @@
-"""The terminal of a process: characters typed there, a stream to draw on, its signals."""
+"""The terminal of a process: typed characters, a stream to draw on, its signals."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if sys.platform == "win32":
         """Reads typed characters without waiting for Enter and without echo, from the console of the process."""
 
         def begin(self) -> None:
-            """Nothing: a console needs no other mode."""
+            """Do nothing: a console needs no other mode."""
 
         def end(self) -> None:
-            """Nothing."""
+            """Do nothing."""
 
         def read(self) -> str:
             """One key. Raises KeyboardInterrupt on Ctrl-C, EOFError at the end of the input."""
@@ -43,7 +43,7 @@ if sys.platform == "win32":
 
     @contextmanager
     def on_suspend(leave: Callable[[], None], come_back: Callable[[], None]) -> Iterator[None]:
-        """Nothing: a process is never suspended."""
+        """Do nothing: a process is never suspended."""
         yield
 
 else:
@@ -113,7 +113,7 @@ else:
 def _is_terminal(stream: Any) -> bool:
     try:
         return stream is not None and stream.isatty()
-    except ValueError:  # it is closed
+    except ValueError:  # the stream is closed
         return False
 
 
@@ -126,7 +126,7 @@ def on_resize(draw: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _handled(name: str, handle: Callable[[], None]) -> Iterator[None]:
-    """Handle a signal, if the system has it and this is the main thread (only that one may set handlers)."""
+    """Handle a signal, if the system has it and this is the main thread (no other thread may set handlers)."""
     number = getattr(signal, name, None)
     if number is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,5 +1,5 @@
-"""File descriptors of gradviz's own, out of the way of a program's: it may count on the lowest number that is free, or
-close and overwrite numbers that it takes for its own."""
+"""File descriptors of gradviz's own, separate from the program's: a program may rely on the lowest free number, or
+close and overwrite numbers that it believes to be its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if sys.platform != "win32":
     import resource
 
 _HIGHEST = 700
-_MOST = 2048  # descriptors that are looked at where the system does not list those that are open
+_MOST = 2048  # descriptors that are checked if the system does not list the open ones
 _LISTS = Path("/proc/self/fd"), Path("/dev/fd")  # of Linux, and of macOS
 
 
 def _high() -> int:
-    if sys.platform == "win32":  # a program there has handles, and seldom counts on numbers
+    if sys.platform == "win32":  # a program there has handles, and seldom relies on numbers
         return 0
     else:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -30,7 +30,7 @@ HIGH = _high()  # our descriptors have numbers from here on
 
 
 def high_copy(descriptor: int) -> int:
-    """A copy of a descriptor, which programs that are started do not inherit."""
+    """A copy of a descriptor, which child processes do not inherit."""
     if sys.platform == "win32":
         return os.dup(descriptor)
     else:
@@ -38,7 +38,7 @@ def high_copy(descriptor: int) -> int:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write at once."""
+    """Write bytes at once."""
     if sys.platform == "win32":  # a console takes UTF-8, but not through a plain descriptor
         with open(descriptor, "wb", buffering=0, closefd=False) as stream:
             stream.write(data)
@@ -47,8 +47,8 @@ def write(descriptor: int, data: bytes) -> None:
 
 
 def first_bytes_of_open(descriptor: int, size: int) -> bytes | None:
-    """The first bytes of a file that is open, without opening it again: when it is closed then, POSIX takes all locks
-    away that the process holds on the file. None where no locks are lost like that."""
+    """The first bytes of an open file, without opening it again: closing the second descriptor would, on POSIX,
+    release all locks that the process holds on the file. None on systems where that is not so."""
     if sys.platform == "win32":
         return None
     else:
@@ -57,7 +57,7 @@ def first_bytes_of_open(descriptor: int, size: int) -> bytes | None:
 
 @contextmanager
 def high_descriptors() -> Iterator[None]:
-    """What is opened in this block gets high numbers, where the system allows it."""
+    """A context in which opened files get high numbers, if the system allows it."""
     taken: list[int] = []
     try:
         _take_low(taken)
@@ -68,7 +68,7 @@ def high_descriptors() -> Iterator[None]:
 
 
 def _take_low(taken: list[int]) -> None:
-    """Take the numbers below HIGH that are free."""
+    """Take the free numbers below HIGH."""
     with suppress(OSError):  # there may be fewer
         _take_until_high(taken)
 
@@ -79,8 +79,8 @@ def _take_until_high(taken: list[int]) -> None:
 
 
 class Watched:
-    """Notices that a descriptor of ours has been closed by the program, which may have opened a file of its own in its
-    place: what we wrote then would go there."""
+    """Notices that the program has closed one of our descriptors. The program may have opened a file of its own in
+    its place, into which we would then write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,18 +89,18 @@ class Watched:
 
     @property
     def are_ours(self) -> bool:
-        """Whether each still is what it was."""
+        """Whether each descriptor is still the same file."""
         return all(identity(number) == found for number, found in self.known.items())
 
 
 def _open_descriptors() -> Iterable[int]:
-    """The numbers that may be open."""
+    """The numbers of descriptors that may be open."""
     listed = next(filter(Path.is_dir, _LISTS), None)
     return range(_MOST) if listed is None else map(int, os.listdir(listed))
 
 
 def identity(file: int | Path) -> tuple[int, int] | None:
-    """Which file it is, whatever it is called; None where there is none."""
+    """The identity of a file, whatever its name; None if there is no file."""
     try:
         found = os.stat(file)
     except OSError:

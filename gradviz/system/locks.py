@@ -12,14 +12,14 @@ else:
 
 DELETES_OPEN_FILES = sys.platform != "win32"
 
-# Windows lets nobody read or write what is locked. SQLite keeps the page at 1 GiB free of content and locks its first
-# 512 bytes itself: this byte, further on in that page, is used by nobody.
+# Windows lets no other process read or write locked bytes. SQLite keeps the page at 1 GiB free of content and locks
+# only its first 512 bytes: this byte, later in that page, is unused.
 _BYTE = (1 << 30) + 1024
 
 
 def is_locked(descriptor: int, shared: bool = False) -> bool:
-    """Whether others hold the lock of a file; if not, it is now ours. Several may hold it `shared`. Where there are no
-    locks, none is held."""
+    """Whether another process holds the lock of a file; if not, it is now ours. Several processes may hold it
+    `shared`. On systems without locks, none is held."""
     try:
         if sys.platform == "win32":
             _lock_byte(descriptor, shared)
@@ -33,7 +33,7 @@ def is_locked(descriptor: int, shared: bool = False) -> bool:
 
 
 def _lock_byte(descriptor: int, only_look: bool) -> None:
-    """Take the lock, and with `only_look` give it back at once. Raises PermissionError if others hold it."""
+    """Take the lock, and with `only_look` release it at once. Raises PermissionError if another process holds it."""
     if sys.platform == "win32":
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:

@@ -1,4 +1,4 @@
-"""A limit to the memory that a block may take, where the system has one."""
+"""A limit on the memory that a block may take, where the system has one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _SHARE = 0.75  # of the memory of the machine
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
-    """Inside, the process gets no more than three quarters of the machine's memory: an allocation beyond that fails. On
-    Linux; other systems have no such limit."""
+    """A context in which the process gets at most three quarters of the machine's memory: a larger allocation fails.
+    On Linux only; other systems have no such limit."""
     if sys.platform != "linux":
         yield
         return

@@ -1,4 +1,4 @@
-"""Paths as other systems write them: a trace that was recorded on one is read on another."""
+"""Paths as other systems write them: a trace may be read on another system than it was recorded on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 
 def pure_path(path: str) -> PurePath:
-    """A path, of Windows if it looks so: `C:\\x\\train.py`, `x\\train.py`."""
+    """A path, treated as a Windows path if it looks like one: `C:\\x\\train.py`, `x\\train.py`."""
     windows = PureWindowsPath(path)
     return windows if windows.drive or ("\\" in path and "/" not in path) else PurePosixPath(path)
 
@@ -27,17 +27,17 @@ def uri(path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """A path as `python` makes that of a script absolute."""
+    """A script's path as `python` makes it absolute."""
     if sys.platform == "win32":
         return os.path.abspath(path)
     try:
-        return os.path.join(os.getcwd(), path)  # what is in it stays as it is
-    except OSError:  # this directory is gone
+        return os.path.join(os.getcwd(), path)  # the path itself is not normalised
+    except OSError:  # the current directory is gone
         return path
 
 
 def data_folder() -> Path:
-    """Where gradviz keeps a user's data. `XDG_DATA_HOME` is respected on every system."""
+    """The folder of a user's gradviz data. `XDG_DATA_HOME` is respected on every system."""
     if xdg := os.environ.get("XDG_DATA_HOME"):
         return Path(xdg, "gradviz")
     if sys.platform == "win32":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _THREADS = Path("/proc/self/task")
-# STATUS_CONTROL_C_EXIT as a signed number, or what a shell says of a process that SIGINT has ended.
+# STATUS_CONTROL_C_EXIT as a signed number, or the status that a shell reports for a process that SIGINT ended.
 CTRL_C_STATUS = 0xC000013A - (1 << 32) if sys.platform == "win32" else 128 + signal.SIGINT
 
 
@@ -19,13 +19,13 @@ def at_fork(
     in_parent: Callable[[], None] = lambda: None,
     in_child: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have these called before and after the process is copied, where processes can be copied."""
+    """Call these functions before and after the process is copied, on systems that can copy processes."""
     if sys.platform != "win32":
         os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
 
 def stop_timers() -> None:
-    """Let no timer send a signal any more."""
+    """Stop all timers that send signals."""
     if sys.platform != "win32":
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
@@ -40,8 +40,8 @@ def interrupt_main_thread() -> None:
 
 
 def work_of_children() -> int:
-    """A number that grows with each process that this one started and that has ended; 0 where the system does not
-    tell."""
+    """A number that grows with each process that this process started and that has ended; 0 if the system does not
+    provide it."""
     if sys.platform == "win32":
         return 0
     import resource  # not on Windows
@@ -50,5 +50,5 @@ def work_of_children() -> int:
 
 
 def thread_exists(number: int) -> bool:
-    """Whether the system still has a thread of this process; False where it does not tell."""
+    """Whether the system still has a thread of this process; False if the system does not list threads."""
     return (_THREADS / str(number)).exists()

@@ -1,12 +1,12 @@
-"""Text for a console that lacks characters: `∂` becomes `d`, `→` becomes `->`. A Korean console (cp949) has these, and
-keeps them; one of cp1252 has neither."""
+"""Text for a console that lacks characters: `∂` becomes `d`, `→` becomes `->`. A Korean console (cp949) has these
+characters and keeps them; a cp1252 console has neither."""
 
 from __future__ import annotations
 
 import codecs
 import unicodedata
 
-SHOWN = "gradviz"  # the way of dealing with errors, for streams that text is shown on
+SHOWN = "gradviz"  # the name of the error handler for streams that text is shown on
 
 _INSTEAD = {
     "→": "->", "←": "<-", "↑": "^", "↓": "v", "↔": "<->", "⇒": "=>",
@@ -25,12 +25,12 @@ _INSTEAD = {
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """Text as bytes that a console of this encoding shows."""
+    """Text as bytes that a console with this encoding can show."""
     return text.encode(encoding, SHOWN)
 
 
 def _shown(error: UnicodeError) -> tuple[str, int]:
-    """What a codec writes for characters that it lacks: something like them, or their numbers."""
+    """The replacement for characters that a codec lacks: similar characters, or their numbers."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = "".join(map(instead, error.object[error.start : error.end]))
@@ -38,20 +38,20 @@ def _shown(error: UnicodeError) -> tuple[str, int]:
 
 
 def instead(character: str) -> str:
-    """ASCII that stands for a character; its number where there is nothing like it."""
+    """ASCII that replaces a character; its number if there is nothing similar."""
     if character in _INSTEAD:
         return _INSTEAD[character]
     name = unicodedata.name(character, "")
     if name.startswith("BOX DRAWINGS"):
         return _line(name)
-    if name.startswith("BRAILLE PATTERN"):  # of a spinner
+    if name.startswith("BRAILLE PATTERN"):  # a character of a spinner
         return "*"
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return plain or character.encode("ascii", "backslashreplace").decode()
 
 
 def _line(name: str) -> str:
-    """A line of a box, or where lines meet."""
+    """A line of a box, or a corner where lines meet."""
     directions = {"VERTICAL", "HORIZONTAL", "UP", "DOWN", "LEFT", "RIGHT", "ARC"} & {*name.split()}
     if directions <= {"HORIZONTAL", "LEFT", "RIGHT"}:
         return "-"

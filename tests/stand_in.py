@@ -37,6 +37,9 @@ class DistantReader:
     def __init__(self) -> None:
         self.trips: list[int] = []  # how many values each trip brought
 
+    def at_once(self, value: Distant) -> None:
+        return None
+
     def form(self, value: Distant) -> Form:
         return Form(value.array.shape, value.dtype, value.device)
 

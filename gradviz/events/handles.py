@@ -52,8 +52,16 @@ class Later(NamedTuple):
     is_distant: bool = False
 
 
+# What is read of a small value in one go: its form, how many elements it has, these as bytes, and their dtype. The form
+# is one object for all values that have it.
+AtOnce = tuple[Form, int, bytes, np.dtype]
+
+
 class Reader(Protocol):
     """How the values of one source are read."""
+
+    def at_once(self, value: Any) -> AtOnce | None:
+        """A small value. None where `form`, `size` and `keep` have to be asked."""
 
     def form(self, value: Any) -> Form:
         """The shape, dtype and device of a value."""
@@ -76,6 +84,9 @@ class Reader(Protocol):
 
 class NumpyReader:
     """NumPy arrays, which are read at once."""
+
+    def at_once(self, value: np.ndarray) -> None:
+        """None: what an array is, is known without it."""
 
     def form(self, value: np.ndarray) -> Form:
         """The shape and dtype of an array."""

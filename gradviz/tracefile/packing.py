@@ -16,7 +16,7 @@ import numpy as np
 
 from gradviz.events.event_layout import ROW
 from gradviz.events.field_types import Rule
-from gradviz.events.handles import READERS, Later, Reader, reader_of
+from gradviz.events.handles import READERS, AtOnce, Form, Later, Reader, reader_of
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.values import LARGEST, SMALL, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned
@@ -27,6 +27,7 @@ from gradviz.tracefile.writer import PAYLOAD_LIMIT
 # No memory for values, or numbers that four bytes cannot hold.
 OWN_FAULTS = MemoryError, struct.error, OverflowError
 _LARGE = 4096  # elements; for more, statistics take longer than a test whether they are known
+_MOST_FORMS = 10_000  # that are known by their identity
 FEW = 2000  # the number of events that the writer may always be behind
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
@@ -50,6 +51,7 @@ class Packing(Listener):
         self.rules.number(NO_RULE)
         # numbers of rules by identity: hashing a rule takes as long as packing it
         self.same_rules: dict[int, int] = {}
+        self.same_forms: dict[int, tuple[int, Form]] = {}  # likewise, and the forms, which are kept alive
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.values = values
         self.keeps_values = values != "none"
@@ -142,9 +144,15 @@ class Packing(Listener):
         form = length = grade = 0
         if value is not None:
             reader = READERS.get(type(value)) or reader_of(value)
-            form = self._form(value, reader)
-            if self.keeps_values:
-                grade, length = self._keep(value, reader)
+            found = None
+            if self.keeps_values and type(value) is not np.ndarray:
+                found = reader.at_once(value)
+            if found is not None:
+                form, grade, length = self._keep_small(found, reader)
+            else:
+                form = self._form(value, reader)
+                if self.keeps_values:
+                    grade, length = self._keep(value, reader)
         self.batch.states += pack_state(
             tensor, version, base, form, flags | grade << 8, length, self.count + later
         )
@@ -194,7 +202,33 @@ class Packing(Listener):
                 self.float32_forms[value.shape] = known
             return known
         form = (reader or READERS.get(type(value)) or reader_of(value)).form(value)
-        return self.forms.known.get(form) or self.forms.number(form)
+        known_form = self.same_forms.get(id(form))
+        return known_form[0] if known_form is not None else self._number_of_form(form)
+
+    def _number_of_form(self, form: Form) -> int:
+        """The number of a form, which is known by its identity from now on: to hash it takes longer."""
+        number = self.forms.number(form)
+        if len(self.same_forms) >= _MOST_FORMS:
+            self.same_forms.clear()
+        self.same_forms[id(form)] = number, form
+        return number
+
+    def _keep_small(self, found: AtOnce, reader: Reader) -> tuple[int, int, int]:
+        """Put a small tensor's value into the payload; returns the number of its form, its grade and its length."""
+        form, count, data, dtype = found
+        known_form = self.same_forms.get(id(form))
+        number = known_form[0] if known_form is not None else self._number_of_form(form)
+        batch = self.batch
+        length = len(data)
+        batch.bytes += length
+        if batch.bytes > PAYLOAD_LIMIT:
+            self.limit = 0
+        if count <= self.most_elements:
+            batch.payload.append(data)
+            return number, ELEMENTS, length
+        batch.waiting.append((len(batch.payload), reader, Later((data, dtype), False, length)))
+        batch.payload.append(b"")
+        return number, STATS, 0
 
     def _keep(self, value: Any, reader: Reader) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns its grade and its length."""

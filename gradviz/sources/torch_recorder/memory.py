@@ -81,12 +81,12 @@ def bytes_of(value: torch.Tensor) -> bytes:
 def flat_in_place(value: torch.Tensor, start: int) -> np.ndarray:
     """The memory of a dense tensor that begins at `start`, as a flat array, which is valid while the tensor is
     alive."""
-    memory: Any = _bytes_at(value.nbytes).from_address(start)
+    memory: Any = bytes_type(value.nbytes).from_address(start)
     return np.frombuffer(memory, in_numpy(value.dtype))
 
 
 @lru_cache(maxsize=1000)
-def _bytes_at(size: int) -> type[ctypes.Array[Any]]:
+def bytes_type(size: int) -> type[ctypes.Array[Any]]:
     """The ctypes array type for so many bytes; cached, since `ctypes` makes it anew each time."""
     return ctypes.c_char * size
 

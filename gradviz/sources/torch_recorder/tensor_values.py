@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradviz.events.handles import READERS, Form, Later, NumpyReader, device_of_part
+from gradviz.events.handles import READERS, AtOnce, Form, Later, NumpyReader, device_of_part
 from gradviz.events.values import packed_stats_of, packed_stats_of_each
 from gradviz.sources.torch_recorder.device_values import statistics_of, whole_of
 from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, streams_of
 from gradviz.sources.torch_recorder.memory import (
     array_of,
     bytes_of,
+    bytes_type,
     check_room,
     dtype_name,
     flat_in_place,
@@ -67,6 +68,9 @@ class Unseen:
 class UnseenReader:
     """Reads the forms of unseen tensors."""
 
+    def at_once(self, value: Unseen) -> None:
+        """None: it has no value."""
+
     def form(self, value: Unseen) -> Form:
         """The shape, dtype and device."""
         return value.form
@@ -86,6 +90,10 @@ class UnseenReader:
         return []
 
 
+# Of small tensors of one form: it, their elements, their bytes, those of an element, NumPy's dtype, what reads them.
+_Small = tuple[Form, int, int, int, np.dtype, Callable[[int], Any]]
+
+
 class TorchReader:
     """Reads PyTorch tensors. Tensors on the CPU are read in place: after an op that has filled the processor's
     caches, a call of NumPy takes several times as long, so the statistics of small tensors are computed later, many
@@ -95,9 +103,48 @@ class TorchReader:
     A tensor without readable elements (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
 
     def __init__(self) -> None:
+        self.small: dict[tuple[Any, ...], _Small | None] = {}
         self.forms: dict[tuple[Any, ...], Form] = {}
         # for a place in memory: the tensor, its version, its statistics
         self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}
+
+    def at_once(self, value: torch.Tensor) -> AtOnce | None:
+        """A small tensor on the CPU, its elements one behind the other as in NumPy: what `form`, `size` and
+        `keep` say of it, for half the questions."""
+        if type(value) not in PLAIN:
+            return None
+        try:
+            with _Plain():
+                if _dispatch_modes() or _is_profiled():
+                    return None
+                key = (value.shape, value.dtype, value.device)
+                known = self.small.get(key, value)
+                if known is value:
+                    known = self.small[key] = self._small(value)
+                if known is None or not value.is_contiguous() or value.is_neg():
+                    return None
+                form, count, size, each, dtype, bytes_at = known
+                offset = value.storage_offset() * each  # as `bytes_of`, without a call
+                start = value.data_ptr()
+                if start == offset or offset + size > value.untyped_storage().nbytes():
+                    return None
+                return form, count, bytes_at(start).raw, dtype
+        except (RuntimeError, TypeError, NotImplementedError, ValueError):
+            return None  # `keep` finds out what can be read
+
+    def _small(self, value: torch.Tensor) -> _Small | None:
+        """What small tensors of a form have in common; None where those of this form are not read at once."""
+        if not value.is_cpu or value.dtype not in _IN_NUMPY or not 0 < value.numel() <= _LARGE:
+            return None
+        size, each = value.nbytes, value.element_size()
+        return (
+            self.form(value),
+            value.numel(),
+            size,
+            each,
+            in_numpy(value.dtype),
+            bytes_type(size).from_address,
+        )
 
     def form(self, value: torch.Tensor) -> Form:
         """The shape, dtype and device of a tensor."""
@@ -145,14 +192,7 @@ class TorchReader:
                 if _dispatch_modes() or _is_profiled():
                     with unheard():
                         return self._keep(value, whole)
-                if not _is_plain_memory(value):
-                    return self._keep(value, whole)
-                if whole:
-                    return bytes_of(value)
-                if value.numel() > _LARGE:
-                    return self._keep_dense(value)
-                data = bytes_of(value)
-                return _later(((data, in_numpy(value.dtype)), False, len(data), False))
+                return self._keep(value, whole)
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None  # no elements can be read
 

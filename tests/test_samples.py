@@ -52,6 +52,29 @@ def test_the_parts_are_those_that_are_known_by_hand(path: Path) -> None:
     assert found.mixing is None
 
 
+@pytest.mark.parametrize(
+    ("scale", "factor"),
+    [
+        (lambda loss: -loss, -1.0),
+        (lambda loss: 3 * loss / 2, 1.5),
+        (lambda loss: loss * torch.tensor(1024.0), 1024.0),
+        (lambda loss: torch.neg(loss.div(4)), -0.25),
+    ],
+)
+def test_the_parts_of_a_scaled_loss_are_scaled(
+    path: Path, scale: Callable[[torch.Tensor], torch.Tensor], factor: float
+) -> None:
+    w, x = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([[1.0, 1.0], [3.0, 0.0], [0.0, 2.0]])
+    found = told_apart(path, lambda: scale((x @ w).mean()).backward())
+    assert {term.index: term.loss for term in found.terms} == pytest.approx(
+        {0: factor, 1: factor, 2: 4 * factor / 3}
+    )
+    norms = {term.index: term.norm / abs(factor) * 3 for term in found.terms}
+    assert norms == pytest.approx({0: 2**0.5, 1: 3, 2: 2})
+    done = invoked(["what-if", str(path), "--without-sample", "2", "--json"])
+    assert json.loads(done.stdout)["changes"][0]["after"] == pytest.approx(3 * factor)
+
+
 def test_the_parts_of_a_network_are_those_of_autograd(path: Path) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
@@ -125,6 +148,8 @@ def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
     ("program", "why"),
     [
         (lambda w: (w.mean() + w.pow(2).sum()).backward(), "no mean or sum over a batch"),
+        (lambda w: (1 / w.exp().mean()).backward(), "no mean or sum over a batch"),
+        (lambda w: (w.mean() * w.mean()).backward(), "no mean or sum over a batch"),
         (
             lambda w: F.cross_entropy(w, torch.tensor([0, 1]), weight=torch.tensor([1.0, 9.0])).backward(),
             "weights",

@@ -18,6 +18,7 @@ from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
 
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
 REDUCTIONS = frozenset(("mean", "sum"))
+_SCALING = frozenset("neg negative mul multiply div divide true_divide truediv".split())
 _OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))
 
 
@@ -72,18 +73,50 @@ def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samp
 
 
 def loss_of(query: Query, plan: Plan) -> Call:
-    """The call that makes the loss of a pass, a mean or a sum over a batch. Raises ReplayError for another loss."""
+    """The call that makes the loss of a pass, a mean or a sum over a batch, before it is scaled. Raises ReplayError for
+    another loss."""
     if len(plan.roots) != 1:
         raise ReplayError(
             f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
         )
-    last = next((call for call in reversed(plan.calls) if plan.roots[0] in call.outputs), None)
+    last = _maker(plan, plan.roots[0])
+    while last is not None and (scaled := _scaled_by(plan, last)):
+        last = _maker(plan, scaled)
     if last is None or not _is_reduction(query, last):
         made = "nothing that can run again" if last is None else last.function
         raise ReplayError(
             f"the loss of pass {plan.number} is made by {made}: it is no mean or sum over a batch"
         )
     return last
+
+
+def scalings_of(plan: Plan, last: Call) -> list[Call]:
+    """The calls that make the root of a pass of what the call `last` gives: each multiplies or divides by numbers."""
+    found: list[Call] = []
+    call = _maker(plan, plan.roots[0])
+    while call is not None and call != last:
+        found.insert(0, call)
+        call = _maker(plan, _scaled_by(plan, call))
+    return found
+
+
+def _maker(plan: Plan, tensor: int) -> Call | None:
+    return next((call for call in reversed(plan.calls) if tensor in call.outputs), None)
+
+
+def _scaled_by(plan: Plan, call: Call) -> int:
+    """The tensor that a call multiplies or divides by numbers alone: `-loss`, `loss / 4`; 0 for another call."""
+    constants = {step.tensor for step in plan.inputs if step.how == "data"}
+    scaled = [tensor for tensor in call.inputs if tensor not in constants]
+    positional, named = call.arguments
+    given = sum(isinstance(part, dict) and "tensor" in part for part in positional)
+    is_alone = len(scaled) == 1 and given == len(call.inputs) and not named and not call.written
+    if call.op not in _SCALING or not is_alone:
+        return 0
+    is_divisor = call.op not in ("mul", "multiply") and (
+        call.inputs[0] != scaled[0] or ".__r" in call.function
+    )
+    return 0 if is_divisor else scaled[0]
 
 
 def mixing(plan: Plan) -> Call | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gradviz.replay.plan import Call, ReplayError
-from gradviz.replay.samples import REDUCTIONS, has_weights
+from gradviz.replay.plan import Call, Plan, ReplayError
+from gradviz.replay.samples import REDUCTIONS, has_weights, scalings_of
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 class Replay(Protocol):
     """A run of a plan, with the tensors that its calls have made."""
+
+    plan: Plan
+    tensors: dict[int, torch.Tensor]
 
     def tensor(self, number: int) -> torch.Tensor:
         """A tensor by its number."""
@@ -30,8 +33,18 @@ class Replay(Protocol):
         """The error with the reason why a call cannot be split."""
 
 
-def parts_of(replay: Replay, last: Call, loss: torch.Tensor) -> torch.Tensor:
-    """The parts of a loss, one for each index of the first dimension; their sum is the loss."""
+def scaled(replay: Replay, last: Call, parts: torch.Tensor) -> torch.Tensor:
+    """Multiply parts of a loss, which a call has made, by what the pass multiplies the loss by before its root."""
+    for call in scalings_of(replay.plan, last):
+        replay.tensors[last.outputs[0]] = parts
+        replay.call(call)
+        parts, last = replay.tensor(call.outputs[0]), call
+    return parts
+
+
+def parts_of(replay: Replay, last: Call) -> torch.Tensor:
+    """The parts of the loss that a call made, one for each index of the first dimension; their sum is the loss."""
+    loss = replay.tensor(last.outputs[0])
     positional, named = last.arguments
     if last.op in REDUCTIONS:
         elements = replay.value(positional[0] if positional else named["input"], last)
@@ -67,7 +80,7 @@ def _share(replay: Replay, last: Call, count: int) -> float:
 
 def without_one(replay: Replay, last: Call, index: int) -> torch.Tensor:
     """The loss without one index of its first dimension; for a mean, the mean of the others. Raises ReplayError."""
-    parts = parts_of(replay, last, replay.tensor(last.outputs[0]))
+    parts = parts_of(replay, last)
     count = len(parts)
     if not -count <= index < count:
         raise replay.refused(last, f"has {count} parts, from 0 to {count - 1}: there is no {index}")
@@ -76,12 +89,12 @@ def without_one(replay: Replay, last: Call, index: int) -> torch.Tensor:
     rest = [at for at in range(count) if at != index % count]
     total = parts[rest].sum()
     if not _is_mean(last):
-        return total
+        return scaled(replay, last, total)
     counted = _counted(replay, last, count)
     others = sum(counted[at] for at in rest)
     if not others:
         raise replay.refused(last, f"ignores all others: nothing is left without {index}")
-    return total * (sum(counted) / others)
+    return scaled(replay, last, total * (sum(counted) / others))
 
 
 def _is_mean(last: Call) -> bool:

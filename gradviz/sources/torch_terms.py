@@ -9,7 +9,7 @@ import numpy as np
 from gradviz.replay.outcome import Edits
 from gradviz.replay.plan import Call, Plan
 from gradviz.replay.samples import Term
-from gradviz.sources.loss_parts import parts_of
+from gradviz.sources.loss_parts import parts_of, scaled
 from gradviz.sources.torch_replay import Replay, TorchRunner
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class TorchTerms:
 
 
 def _terms(replay: Replay, last: Call, most: int) -> list[Term]:
-    loss = replay.tensor(last.outputs[0])
-    parts = parts_of(replay, last, loss)
+    root = replay.tensor(replay.plan.roots[0])
+    parts = scaled(replay, last, parts_of(replay, last))
     losses = [float(part) for part in parts.detach()]
     order = sorted(
         range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
     )
     chosen = set(order[:most])
-    start = next(None if start is None else start.reshape(()) for start in replay.starts([loss]))
+    start = next(None if start is None else start.reshape(()) for start in replay.starts([root]))
     return [
         Term(at, value, _norms(replay.gradients([parts[at]], [start], True)) if at in chosen else {})
         for at, value in enumerate(losses)

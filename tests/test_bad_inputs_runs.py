@@ -1,4 +1,4 @@
-"""`check` of a run with `--values inputs`: a NaN is named at the op that made it, or at no line."""
+"""A NaN in a run with `--values inputs`: `check` names the op that made it, or no line, and `what-if` the call."""
 
 from __future__ import annotations
 
@@ -83,3 +83,43 @@ def test_a_capsule_says_the_same(tmp_path: Path) -> None:
     invoked(["capsule", str(tmp_path / "bad.gradviz"), "-o", str(capsule)])
     (found,) = checked(capsule)
     assert (found["message"], found["line"]) == (whole["message"], whole["line"])
+
+
+def origins(folder: Path, program: str, *options: str, engine: str = "numpy") -> list[str | None]:
+    """Where `what-if` says that NaN or infinities come from, before and after."""
+    findings(folder, engine, program)
+    done = invoked(["what-if", str(folder / "bad.gradviz"), "--json", *options])
+    found: list[str | None] = json.loads(done.stdout)["bad"]
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_call_and_the_sample_that_a_nan_comes_from_are_told(tmp_path: Path, engine: str) -> None:
+    place = "Tensor" if engine == "numpy" else "torch"
+    told = f"NaN comes first from {place}.softmax, line 8, at index 1 of the first dimension"
+    assert origins(tmp_path, FORWARD, engine=engine) == [told, None]
+    assert told in invoked(["what-if", str(tmp_path / "bad.gradviz")], env={"COLUMNS": "200"}).stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_node_and_the_sample_that_make_a_gradient_infinite_are_told(tmp_path: Path, engine: str) -> None:
+    told = "a finite gradient becomes infinite in SqrtBackward0, line 7, at index 1 of the first dimension"
+    assert origins(tmp_path, BACKWARD, engine=engine) == [told, None]
+
+
+def test_data_with_a_nan_are_told(tmp_path: Path) -> None:
+    rows = "[[float('nan') if row in (2, 5) else 1.0] * 12 for row in range(8)]"
+    program = BACKWARD.replace("torch.ones(8, 12)\nkept[1] = 0", f"torch.tensor({rows})")
+    told = "NaN enters the pass with kept, at indices 2 and 5 of the first dimension"
+    assert origins(tmp_path, program) == [told, None]
+
+
+def test_an_overflow_that_another_dtype_does_not_have_is_told_of_the_one_alone(tmp_path: Path) -> None:
+    program = "import torch\nw = torch.tensor([1.0, 90.0], requires_grad=True)\nw.exp().sum().backward()\n"
+    told = "an infinity comes first from Tensor.exp, line 3, at index 1 of the first dimension"
+    assert origins(tmp_path, program, "--dtype", "float64") == [told, None]
+
+
+def test_an_infinity_that_was_written_down_is_not_told(tmp_path: Path) -> None:
+    program = FORWARD.replace("mask[1] = True", "mask[1, 2:] = True")
+    assert origins(tmp_path, program) == [None, None]

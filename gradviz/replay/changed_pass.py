@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradviz.events.kinds import OpRan
+from gradviz.replay.bad_origin import BadOrigin, bad_origin
 from gradviz.replay.edit_texts import edits_of
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, has_hooks
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
@@ -34,7 +35,8 @@ class WhatIf:
     stay as recorded: they were computed by ops that cannot run again, without grad mode, or before an earlier pass.
     `has_hooks` means that hooks changed gradients of the pass: a replay does not run them. `added` are the leaves
     whose `.grad` held an earlier gradient: `changes` have only this pass's part of it. `cut` are results that enter
-    the pass although a gradient flowed on behind them: the ops that made them cannot run again."""
+    the pass although a gradient flowed on behind them: the ops that made them cannot run again. `bad` is the origin
+    of NaN or infinities before and after the edits; None where there are none, or it is not known."""
 
     plan: Plan
     runner: str
@@ -48,6 +50,7 @@ class WhatIf:
     has_hooks: bool
     added: tuple[str, ...]
     cut: tuple[str, ...]
+    bad: tuple[BadOrigin | None, BadOrigin | None]
 
 
 def what_if(
@@ -82,6 +85,10 @@ def what_if(
         has_hooks(query, plan),
         tuple(words.called(leaf) for leaf in plan.leaves if query.tensors.grad(leaf, plan.began.index)),
         tuple(_placed(words, step) for step in plan.inputs if step.how == CUT),
+        (
+            bad_origin(query, runner, plan, Edits(), before),
+            bad_origin(query, runner, plan, edits, after) if is_edited else None,
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gradviz.events.kinds import CallMade
 from gradviz.events.values import stats_of
+from gradviz.replay.bad_origin import BadOrigin
 from gradviz.replay.changed_pass import Changed, WhatIf
 from gradviz.replay.outcome import Check, largest_change, same_bits
 from gradviz.words.escape import clean, json_number
@@ -31,6 +33,7 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
     if found.cut:
         why = f"what made {'it' if len(found.cut) == 1 else 'them'} cannot run again"
         parts.append(Text(f"no gradient goes on behind {_some(found.cut)}: {why}"))
+    parts += [Text(line) for line in _bad(words, found)]
     if found.has_hooks:
         parts.append(Text("hooks changed gradients of this pass: they do not run again"))
     parts += [Text(), _table(found)]
@@ -42,6 +45,34 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
     if found.is_edited:
         parts.append(Text("numbers and branches that the program worked out in Python stay as they were"))
     return Group(*parts)
+
+
+def _bad(words: Words, found: WhatIf) -> Iterator[str]:
+    """Where the NaN or infinities come from, before and after."""
+    before, after = found.bad
+    if before is not None:
+        yield bad_text(words, before)
+    if after is not None and after != before:
+        yield f"as it would be, {bad_text(words, after)}"
+
+
+def bad_text(words: Words, bad: BadOrigin) -> str:
+    """`NaN comes first from F.softmax, line 20, at index 5 of the first dimension`"""
+    called = "NaN" if bad.is_nan else "an infinity"
+    few = listed([str(index) for index in bad.indices[:_MOST]])
+    more = f" and {len(bad.indices) - _MOST} more" if len(bad.indices) > _MOST else ""
+    at = f", at {'index' if len(bad.indices) == 1 else 'indices'} {few}{more} of the first dimension"
+    where = at if bad.indices else ""
+    if bad.tensor:
+        return f"{called} enters the pass with {clean(words.called(bad.tensor))}{where}"
+    if bad.call:
+        call = words.query.trace.event(bad.call)
+        assert isinstance(call, CallMade)
+        return f"{called} comes first from {clean(call.function)}{words.at_line(call.site)}{where}"
+    made = words.query.nodes.event(bad.node)
+    line = words.at_line(made.site) if made is not None else ""
+    becomes = "NaN" if bad.is_nan else "infinite"
+    return f"a finite gradient becomes {becomes} in {words.node_name(bad.node)}{line}{where}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -87,6 +118,14 @@ def _table(found: WhatIf) -> Table:
             row += [Text(_told(change.after)), Text(_size(change))]
         table.add_row(*row)
     return table
+
+
+def table(*titles: str) -> Table:
+    """A table without lines."""
+    found = Table(box=None, padding=(0, 2, 0, 0))
+    for title in titles:
+        found.add_column(title, overflow="fold")
+    return found
 
 
 def _told(array: np.ndarray | None) -> str:
@@ -157,6 +196,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
         "held": [name for _, name in found.held],
         "cut": list(found.cut),
         "hooks": found.has_hooks,
+        "bad": [None if bad is None else bad_text(words, bad) for bad in found.bad],
         "added": [f"{name}.grad" for name in found.added],
     }
 

@@ -35,15 +35,24 @@ class Edits:
 @dataclass(frozen=True)
 class Outcome:
     """The results of a pass: the values of its roots, the gradients of its leaves (None: it received none).
-    `checksums` are those of each call's results, `small` the elements of small results, by event and tensor. With a
-    graph, `made` are the elements of all results of calls, and `nodes` the gradients at the nodes."""
+    `checksums` are those of each call's results, `small` the elements of small results, by event and tensor. `first_bad`
+    has the first call that returned a NaN (True), and an infinity (False), with the indices of the first dimension that
+    have it. With a graph, `made` are the elements of all results of calls, and `nodes` the gradients at the nodes."""
 
     roots: dict[int, np.ndarray]
     gradients: dict[int, np.ndarray | None]
     checksums: dict[int, int]
     small: dict[tuple[int, int], np.ndarray]
+    first_bad: dict[bool, tuple[int, tuple[int, ...]]]
     made: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     nodes: dict[int, Flowed] = field(default_factory=dict)
+
+
+def indices_of(places: np.ndarray) -> tuple[int, ...]:
+    """The indices of the first dimension at which a mask has something; none of a scalar."""
+    if not places.ndim:
+        return ()
+    return tuple(np.flatnonzero(places.reshape(len(places), -1).any(axis=1)).tolist())
 
 
 class Flowed(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from gradviz.replay.changed_pass_text import table
 from gradviz.replay.samples import MOST, Samples, Term
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import number, plural
@@ -23,13 +23,11 @@ def samples_text(words: Words, found: Samples) -> Group:
     head = (
         f"pass {found.plan.number}: the loss is a sum of {count}, one for each index of the first dimension"
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("index", "part of the loss", "norm of its gradients", "most of it in"):
-        table.add_column(title)
+    terms = table("index", "part of the loss", "norm of its gradients", "most of it in")
     for term in found.terms[:_SHOWN]:
         norm = number(term.norm, 4) if term.norms else "not computed"
-        table.add_row(str(term.index), number(term.loss, 6), norm, Text(_largest(words, term)))
-    parts: list[RenderableType] = [Text(head, "bold"), Text(), table]
+        terms.add_row(str(term.index), number(term.loss, 6), norm, Text(_largest(words, term)))
+    parts: list[RenderableType] = [Text(head, "bold"), Text(), terms]
     if found.count > _SHOWN:
         parts += [Text(), Text(f"and {found.count - _SHOWN:,} more")]
     if found.count > MOST:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from gradviz.events.values import stats_of
-from gradviz.replay.changed_pass_text import check_text
+from gradviz.replay.changed_pass_text import check_text, table
 from gradviz.replay.scaled_step import ScaledStep, Step
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import listed, number
@@ -26,22 +25,15 @@ def scaled_step_text(words: Words, found: ScaledStep) -> Group:
     told = (
         f"{clean(found.stepped.type)} steps with lr {rates}{where}; beside it the same step with lr {scaled}"
     )
-    losses = _table("", "before the step", "after it", f"with lr {scaled}")
+    losses = table("", "before the step", "after it", f"with lr {scaled}")
     for root, *values in found.losses:
         losses.add_row(Text(clean(words.called(root))), *(number(_one(value)) for value in values))
-    steps = _table("change of", "rms", f"with lr {scaled}")
+    steps = table("change of", "rms", f"with lr {scaled}")
     for step in found.steps:
         steps.add_row(Text(clean(words.called(step.leaf))), *(number(size, 4) for size in _sizes(step)))
     return Group(
         Text(head, "bold"), Text(check_text(words, found.check)), Text(told), Text(), losses, Text(), steps
     )
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    return table
 
 
 def _one(value: np.ndarray) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 from gradviz.events.values import SMALL
 from gradviz.query.query import Query
 from gradviz.replay.function_names import WITHOUT_GRAD, functions_of, is_dropout
-from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome
+from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome, indices_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
@@ -131,6 +131,7 @@ class Replay:
         self.leaves: list[tuple[int, torch.Tensor]] = []
         self.checksums: dict[int, int] = {}
         self.small: dict[tuple[int, int], np.ndarray] = {}
+        self.first_bad: dict[bool, tuple[int, tuple[int, ...]]] = {}
         self.made: dict[tuple[int, int], np.ndarray] = {}
         self.nodes: dict[int, Flowed] = {}
 
@@ -147,7 +148,7 @@ class Replay:
             for leaf, gradient in self.gradients(roots, self.starts(roots)).items()
         }
         values = dict(zip(self.plan.roots, map(self.runner.array_of, roots), strict=True))
-        return Outcome(values, gradients, self.checksums, self.small, self.made, self.nodes)
+        return Outcome(values, gradients, self.checksums, self.small, self.first_bad, self.made, self.nodes)
 
     def make_calls(self) -> None:
         """Make the calls of the plan, with their inputs."""
@@ -273,11 +274,20 @@ class Replay:
                 continue
             array = self.runner.array_of(tensor)
             found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+            self._note_bad(call, array)
             if array.size <= SMALL:
                 self.small[call.event, number] = array
             if self.graph is not None:
                 self.made[call.event, number] = array
         self.checksums[call.event] = found
+
+    def _note_bad(self, call: Call, array: np.ndarray) -> None:
+        """Note the first call that gives a NaN, and an infinity."""
+        if array.dtype.kind not in "fc" or np.isfinite(array).all():
+            return
+        for is_nan, places in ((True, np.isnan(array)), (False, np.isinf(array))):
+            if places.any():
+                self.first_bad.setdefault(is_nan, (call.event, indices_of(places)))
 
     # --- the gradients
 

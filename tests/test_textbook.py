@@ -156,3 +156,42 @@ torch.stack(parts).sum().backward()
 """
     with pytest.raises(GradvizError, match=r"up to 400 edges of operations: there are 1,001 here"):
         scene_of(tmp_path, program)
+
+
+CHAIN = """
+import gradviz.engine as torch
+w = torch.tensor(0.5, requires_grad=True)
+y = torch.tensor(2.0, requires_grad=True) * w
+for _ in range({rounds}):
+    y = y * w
+y.backward()
+"""
+
+
+def test_a_long_chain_is_drawn_from_top_to_bottom(tmp_path: Path) -> None:
+    for rounds, rankdir in ((11, "LR"), (12, "TB")):
+        folder = tmp_path / str(rounds)
+        folder.mkdir()
+        assert scene_of(folder, CHAIN.format(rounds=rounds)).rankdir == rankdir
+    path = folder / "p.gradviz"
+    drawn = [path.with_suffix(".svg"), path.with_name("row.svg")]
+    for picture, more in zip(drawn, ([], ["--rankdir", "LR"]), strict=True):
+        command = ["graph", str(path), "-o", str(picture), "--style", "textbook", *more]
+        assert invoked(command).exit_code == 0
+    sizes = [
+        re.search(r'width="(\d+)[^"]*" height="(\d+)', picture.read_text(encoding="utf-8"))
+        for picture in drawn
+    ]
+    (wide, tall), (row_wide, row_tall) = ([int(part) for part in found.groups()] for found in sizes if found)
+    assert wide < tall
+    assert row_wide > 2 * row_tall
+
+
+def test_a_result_with_the_name_of_the_root_is_told_from_it(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path, CHAIN.format(rounds=2))
+    gates = [" ".join(lines) for lines in texts(scene, "gate")]
+    steps = [re.search(r"∂(y(?:#\d+)?)/∂(y(?:#\d+)?) = w", text) for text in gates[1:]]
+    [(second, first), (last, before)] = [found.groups() for found in steps if found]
+    assert re.search(rf"∂{first}/∂w", gates[0])
+    assert before == second
+    assert (last, len({first, second, last})) == ("y", 3)

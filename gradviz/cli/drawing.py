@@ -55,7 +55,7 @@ class Choice:
     end: str | None = None
     only_grad: bool = False
     theme: str = "light"
-    rankdir: str = "TB"
+    rankdir: str = ""  # "" for what suits the picture
     findings: bool = True
     style: str = "graph"
     names: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             )
         if choice.style == "textbook":
             graph = build(Query(traces[0]), choice.number)
-            note = save(textbook(Words(traces[0]), graph, choice.names), path, choice.theme)
+            note = save(textbook(Words(traces[0]), graph, choice.names, choice.rankdir), path, choice.theme)
             return f"wrote {path}: {graph.run()}, as in a textbook" + (note and f"; {note}")
         is_json = path.suffix.lower() == ".json"
         queries = [Query(_read(trace, choice)) for trace in traces]
@@ -126,7 +126,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             doing(f"folding {plural(len(graph.nodes), 'node')}")
             graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")
-        note = save(graph, path, choice.theme, choice.rankdir)
+        note = save(graph, path, choice.theme, choice.rankdir or "TB")
     return _told(graph, path) + (note and f"; {note}")
 
 

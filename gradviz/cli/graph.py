@@ -94,9 +94,7 @@ Examples:
 @click.option(
     "--rankdir",
     type=click.Choice(["TB", "LR"]),
-    default="TB",
-    show_default=True,
-    help="From top to bottom, or from left to right.",
+    help="From top to bottom, or from left to right. [default: TB, and LR for a short picture of a textbook]",
 )
 def graph(
     traces: tuple[Path, ...],
@@ -118,7 +116,7 @@ def graph(
     names: str | None,
     legend: bool,
     theme: str,
-    rankdir: str,
+    rankdir: str | None,
 ) -> None:
     """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or
     .json.
@@ -149,7 +147,7 @@ def graph(
         end,
         only_grad,
         theme,
-        rankdir,
+        rankdir or "",
         findings,
         style,
         tuple(names.split(",")) if names else (),

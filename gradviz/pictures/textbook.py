@@ -25,6 +25,7 @@ from gradviz.words.words import Words
 MOST = 40  # gates
 _MOST_EDGES = 10 * MOST  # one gate of `stack` may have thousands
 _LONGEST = 46  # characters of a line
+_LONGEST_ROW = 12  # operations behind one another that fit beside one another
 _LONGEST_SUM = 24  # the longest sum that is written out
 _SYMBOLS = {
     "add": "+", "sub": "−", "mul": "×", "div": "÷", "neg": "−", "pow": "^", "log": "ln", "matmul": "@", "mm": "@",
@@ -32,11 +33,15 @@ _SYMBOLS = {
 }  # fmt: skip
 
 
-def textbook(words: Words, graph: Graph, names: Sequence[str] = ()) -> Scene:
+def textbook(words: Words, graph: Graph, names: Sequence[str] = (), rankdir: str = "") -> Scene:
     """The scene of the graph of a pass, or of the graph that leads to a tensor. `names` are new names for its
-    tensors, in the order of their making. Raises GradvizError if it has more than MOST operations or too many edges,
-    or no operation."""
-    return _Book(words, graph, names).scene()
+    tensors, in the order of their making. It is drawn from left to right (`rankdir` LR) unless it is long: a chain of
+    more than a dozen operations is read from top to bottom (TB). Raises GradvizError if it has more than MOST
+    operations or too many edges, or no operation."""
+    book = _Book(words, graph, names)
+    scene = book.scene()
+    scene.rankdir = rankdir or ("TB" if book.longest > _LONGEST_ROW else "LR")
+    return scene
 
 
 class _Book:
@@ -47,7 +52,7 @@ class _Book:
         run = None if graph.pass_number is None else words.trace.find_pass(graph.pass_number)
         self.backward_pass = run
         self.moment: Moment = self.query.at(self.query.passes.last(run) if run is not None else graph.at)
-        self.result = Scene(about(graph), rankdir="LR")
+        self.result = Scene(about(graph))
         tensors = sorted({tensor for made in self.gates for tensor in self._tensors_at(made)})
         called = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}
         words.rename({**called, **dict(zip(tensors, names, strict=False))})
@@ -75,6 +80,14 @@ class _Book:
                 f"--style textbook draws up to {_MOST_EDGES} edges of operations: there are {edges:,} here"
             )
         return sorted(found, key=lambda made: made.index)
+
+    @property
+    def longest(self) -> int:
+        """The number of operations on the longest path."""
+        reached: dict[int, int] = {}
+        for made in self.gates:
+            reached[made.node] = 1 + max((reached.get(edge.node, 0) for edge in made.edges), default=0)
+        return max(reached.values())
 
     @cached_property
     def _written(self) -> dict[int, SilentWrite]:

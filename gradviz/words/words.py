@@ -220,13 +220,31 @@ class Words:
         """A derivative as text: `∂y/∂x`. If both tensors have the same name, the lower one also gets its number.
         `name` is used for an unknown tensor, `of` for an unknown output. `before` means the tensor before it was
         changed in place."""
-        above = self.called(output) if output else of or self.say("output")
-        below = self.called(tensor) if tensor else name or "?"
+        above = self._told_from_roots(output) if output else of or self.say("output")
+        below = self._told_from_roots(tensor) if tensor else name or "?"
         if before:
             below = self._earlier(below)
         elif above == below and output != tensor:
             below = f"{below}#{tensor}"
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
+
+    def _told_from_roots(self, tensor: int) -> str:
+        """The name of a tensor, with its number if it has the name of another at which a pass begins: in a loop
+        `y = y * w` the result of the first round is not the y that is differentiated."""
+        name, roots = self.called(tensor), self._roots
+        return f"{name}#{tensor}" if name in roots and tensor not in roots[name] else name
+
+    @cached_property
+    def _roots(self) -> dict[str, set[int]]:
+        """The tensors at which passes begin, by their name."""
+        began = self.trace.table(Kind.PASS_BEGAN)
+        roots = began.lists("roots")
+        found: dict[str, set[int]] = {}
+        tensors, sites = roots.elements[:, 2], began.sites[roots.owners]
+        for site in distinct(sites).tolist():
+            own = tensors[sites == site].tolist()
+            found.setdefault(self.called(own[0]), set()).update(own)
+        return found
 
     def derivative(self, tensor: int, moment: Moment, before: bool = False, node: int = 0) -> str:
         """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, otherwise `gradient of y`. `node`

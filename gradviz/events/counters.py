@@ -1,4 +1,4 @@
-"""The numbers of tensors, nodes, passes and scopes: one count of each in a process, whichever source asks."""
+"""The numbers of tensors, nodes, passes and scopes: one count of each in a process, for all sources."""
 
 from __future__ import annotations
 

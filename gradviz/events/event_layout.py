@@ -1,7 +1,7 @@
-"""How events are packed: derived from the table in `kinds.py`, for single events and for many at once.
+"""The packing of events, derived from the table in `kinds.py`, for single events and for many at once.
 
 An event is a row of `ROW` and a stretch of *links*, unsigned 32-bit integers. The first four single fields of a kind
-are the row's columns `a` to `d`; its other single fields begin the links. Then come the lengths of its lists, but for
+are the row's columns `a` to `d`; its other single fields begin the links. Then come the lengths of its lists, except
 the last one, and then the lists' elements, part by part. Flags are bits of the row's head.
 """
 
@@ -20,12 +20,12 @@ import numpy as np
 from gradviz.events.field_types import ELEMENTS, TEXT_PARTS, Rule, Stored
 from gradviz.events.kinds import EVENTS, Event, Kind
 
-# `head` is kind | flags << 8 | thread << 16; `links` is how many links belong to the event.
+# `head` is kind | flags << 8 | thread << 16; `links` is the number of links of the event.
 ROW = np.dtype([(name, "<u4") for name in ("head", "site", "a", "b", "c", "d", "links")])
 COLUMNS = ("a", "b", "c", "d")
 _COMMON = {field.name for field in fields(Event)}
 _MANY = 64
-PACK_NUMBERS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by how many there are
+PACK_NUMBERS = [struct.Struct(f"<{n}I").pack for n in range(_MANY)]  # by the count of numbers
 
 
 class LayoutError(ValueError):
@@ -33,7 +33,7 @@ class LayoutError(ValueError):
 
 
 class Field(NamedTuple):
-    """A field of a kind: its name, how it is stored, and what the documentation says of it."""
+    """A field of a kind: its name, how it is stored, and its text in the documentation."""
 
     name: str
     stored: Stored
@@ -41,12 +41,12 @@ class Field(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many links it takes where it is no column: one, or two for a time; of a list, those of an element."""
+        """The number of links of a field that is no column: one, or two for a time; for a list, those of an element."""
         return {"time": 2, "list": len(self.stored.parts)}.get(self.stored.how, 1)
 
 
 class Numbers(Protocol):
-    """Who gives numbers to what an event holds while it is packed."""
+    """Gives numbers to the contents of an event while it is packed."""
 
     def text(self, text: str) -> int:
         """The number of a text."""
@@ -58,11 +58,11 @@ class Numbers(Protocol):
         """The trace's number of a pass, by the source's."""
 
     def earlier(self, event: int | None) -> int:
-        """How many events an earlier event lies back; 0 for None. −1 stands for the thread's last op."""
+        """The distance in events to an earlier event; 0 for None. −1 stands for the thread's last op."""
 
 
 class Meanings(Protocol):
-    """Who knows what numbers of texts and rules stand for."""
+    """Gives the texts and rules that numbers stand for."""
 
     def text(self, number: int) -> str:
         """The text of a number."""
@@ -73,12 +73,12 @@ class Meanings(Protocol):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the events of one kind are packed."""
+    """The packing of the events of one kind."""
 
     kind: Kind
     event: type[Event]
     columns: tuple[Field, ...]
-    more: tuple[Field, ...]  # single fields for which there was no column
+    more: tuple[Field, ...]  # single fields that have no column
     flags: tuple[Field, ...]
     lists: tuple[Field, ...]
 
@@ -90,7 +90,7 @@ class Layout:
 
     @cached_property
     def head(self) -> int:
-        """How many links come before the elements of the lists."""
+        """The number of links before the elements of the lists."""
         return sum(field.width for field in self.more) + max(len(self.lists) - 1, 0)
 
     # --- one event
@@ -98,9 +98,10 @@ class Layout:
     @cached_property
     def pack(self) -> Callable[[Sequence[Any], Numbers, int, int], tuple[bytes, bytes]]:
         """Pack an event: the bytes of its row and those of its links. It takes the field values, in the table's order,
-        who gives numbers, what the head has beside the kind and its flags, and the site.
+        an object that gives numbers, the bits of the head beside the kind and its flags, and the site.
 
-        The function is written out for the kind, as `dataclasses` does: a recorder calls it at every event."""
+        The code of the function is generated for the kind, as `dataclasses` does: a recorder calls it at every
+        event."""
         names = ", ".join(self.fields)
         head = " | ".join(
             [
@@ -129,7 +130,7 @@ class Layout:
         return scope["pack"]
 
     def unpack(self, index: int, row: Any, links: Sequence[int], meanings: Meanings) -> Event:
-        """The event that a row and its links stand for. Raises LayoutError where they do not fit."""
+        """The event that a row and its links stand for. Raises LayoutError if they do not fit."""
         head = int(row["head"])
         found: dict[str, Any] = {"index": index, "thread": head >> 16, "site": int(row["site"])}
         for bit, field in enumerate(self.flags):
@@ -201,9 +202,8 @@ class Layout:
         return found
 
     def stretches(self, links: np.ndarray, counts: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Where each list lies in the links of many events of this kind, which come one after another (`counts[i]`
-        of event i): for each list the starts and the numbers of elements. Raises LayoutError where they do not
-        fit."""
+        """The place of each list in the links of many events of this kind, which come one after another (`counts[i]`
+        of event i): for each list the starts and the numbers of elements. Raises LayoutError if they do not fit."""
         starts = np.cumsum(counts) - counts
         if np.any(counts < self.head) or len(links) != int(counts.sum()):
             raise LayoutError(f"{self.kind.name} events lack links")
@@ -234,19 +234,19 @@ def packed_numbers(numbers: Sequence[int]) -> bytes:
 
 
 def gathered(links: np.ndarray, at: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
-    """The elements of many lists, of which list i lies from `at[i]` on: a row for each element, with its parts."""
+    """The elements of many lists, a row for each element, with its parts. List i begins at `at[i]`."""
     places = element_places(at, lengths, width)
     return np.stack([links[places + part] for part in range(width)], axis=1).astype(np.int64)
 
 
 def element_places(at: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
-    """Where the elements of many lists begin, of which list i lies from `at[i]` on."""
+    """The places where the elements of many lists begin. List i begins at `at[i]`."""
     places = np.repeat(at - width * (np.cumsum(lengths) - lengths), lengths)
     return places + width * np.arange(len(places))
 
 
 def _packer(field: Field) -> str:
-    """The expression that gives a field's number, or its links."""
+    """The expression for a field's number, or its links."""
     how, parts, name = field.stored.how, field.stored.parts, field.name
     if how == "list":
         if len(parts) == 1:

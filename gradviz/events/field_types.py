@@ -1,7 +1,7 @@
-"""What the fields of events are made of: their types, as annotations that packing, decoding and the docs derive from.
+"""The types of the fields of events, as annotations that packing, decoding and the docs derive from.
 
-A type says two things: how a value is stored, and what it stands for. `Gradient` and `Tensor` are stored alike, as
-a tensor's number; that a field is a gradient is what lets a predicate such as `grad.rms < 1e-7` find it.
+A type has two parts: how a value is stored, and what it stands for. `Gradient` and `Tensor` are stored alike, as a
+tensor's number. A predicate such as `grad.rms < 1e-7` finds a field because its type says that it is a gradient.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Stored:
 
 
 class Rule(NamedTuple):
-    """What is known of an operation's derivatives, for people: for each input its name in the formulas and the
-    formula (empty for none), and whether input and output are related element by element."""
+    """The derivatives of an operation as far as they are known, for people: for each input its name in the formulas and
+    the formula (empty for none), and whether input and output are related element by element."""
 
     inputs: tuple[tuple[str, str], ...]
     elementwise: bool = False
 
 
 class Edge(NamedTuple):
-    """Where a node sends a gradient: output `nr` of `node` (0: nowhere), as in PyTorch's `next_functions`, and the
+    """The target of a node's gradient: output `nr` of `node` (0: nowhere), as in PyTorch's `next_functions`, and the
     tensor whose gradient it is (0: not known)."""
 
     node: int
@@ -51,7 +51,7 @@ class Saved(NamedTuple):
 
 
 class Root(NamedTuple):
-    """Where a pass begins: output `nr` of `node`, the tensor that it is (0: not known), and the gradient given."""
+    """A start of a pass: output `nr` of `node`, the tensor that it is (0: not known), and the gradient given."""
 
     node: int
     nr: int
@@ -67,14 +67,14 @@ class Flow(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A parameter group of an optimizer: its settings as JSON, and how many of the parameters are its own."""
+    """A parameter group of an optimizer: its settings as JSON, and the number of its parameters."""
 
     settings: str
     size: int
 
 
 class Living(NamedTuple):
-    """How many of the nodes of an earlier pass are alive, of those that are watched."""
+    """The number of watched nodes of an earlier pass that are alive."""
 
     number: int
     nodes: int
@@ -103,7 +103,7 @@ Flows = Annotated[tuple[Flow, ...], Stored("list", "flow", Flow._fields)]
 Groups = Annotated[tuple[Group, ...], Stored("list", "group", Group._fields)]
 LivingNodes = Annotated[tuple[Living, ...], Stored("list", "living", Living._fields)]
 
-# The type of a list's elements where they have several parts.
+# The type of a list's elements, if they have several parts.
 ELEMENTS: dict[str, type] = {
     "edge": Edge, "saved": Saved, "root": Root, "flow": Flow, "group": Group, "living": Living,
 }  # fmt: skip
@@ -111,5 +111,5 @@ TEXT_PARTS = {"settings"}  # the parts that are texts
 
 
 def told(doc: str) -> Any:
-    """A field of an event, with what the documentation says of it."""
+    """A field of an event, with its text in the documentation."""
     return field(metadata={"doc": doc})

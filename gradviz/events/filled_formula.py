@@ -1,4 +1,4 @@
-"""Derivatives as they are shown: numbers stand in the place of the arguments' names."""
+"""Derivatives for display: numbers in the place of the arguments' names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NUMBERS = (int, float, np.integer, np.floating)
 def with_values(text: str, values: Mapping[str, Any]) -> str:
     """The text of a derivative, with numbers in the place of names. `values` has the arguments by their names.
 
-    `alpha · x` becomes `2 · x`, and `x` where alpha is 1; `n · x^(n−1)` becomes `3 · x²`. An argument that is not a
-    number keeps its name."""
+    `alpha · x` becomes `2 · x`, and `x` if alpha is 1; `n · x^(n−1)` becomes `3 · x²`. An argument that is not a number
+    keeps its name."""
     numbers = {
         name: _written(value)
         for name, value in values.items()

@@ -1,8 +1,8 @@
-"""Handles of values: how a recorder reads whatever a source computes with.
+"""Handles of values: how a recorder reads the values that a source computes with.
 
-A source tells its values as they are (a NumPy array, a PyTorch tensor), and says once, by a `Reader`, how they are
-read. What a reader keeps of a value is either bytes at once or something that is settled later, many values in one
-go: so that a device need not be synchronised at every op.
+A source emits its values as they are (a NumPy array, a PyTorch tensor), and registers once, as a `Reader`, how they are
+read. A reader keeps of a value either bytes at once or something that is settled later, many values in one go: so that
+a device need not be synchronised at every op.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ _PART = re.compile(r" \(([0-9]+) of ([0-9]+)\)\Z")
 
 
 def device_of_part(device: str, here: int, count: int) -> str:
-    """The device of a tensor that lies on several ranks, and has values of the elements here: `cpu (6 of 12)`."""
+    """The device of a tensor that lies on several ranks, with the values of `here` elements on this rank:
+    `cpu (6 of 12)`."""
     return f"{device} ({here} of {count})"
 
 
 def part_of(device: str) -> tuple[int, int] | None:
-    """How many elements of a tensor are here, of how many; None if it lies on one rank."""
+    """The numbers of a tensor's elements here and in the whole; None if it lies on one rank."""
     found = _PART.search(device)
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def whole_device(device: str) -> str:
-    """A device without what is said of a part."""
+    """A device without the text about a part."""
     return _PART.sub("", device)
 
 
 class Form(NamedTuple):
-    """What all values of a kind have in common: shape, dtype by name (`float32`, `bfloat16`) and device (`cpu`)."""
+    """The common properties of values of a kind: shape, dtype by name (`float32`, `bfloat16`) and device (`cpu`)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,8 +44,8 @@ class Form(NamedTuple):
 
 
 class Later(NamedTuple):
-    """Something kept of a value, of which bytes are made later; `whole` as in `Reader.keep`. `held` is about how
-    many bytes of memory it holds until then; `is_distant` says that settling it may wait for a device."""
+    """Something kept of a value, from which bytes are made later; `whole` as in `Reader.keep`. `held` is the number of
+    bytes of memory, roughly, that it holds until then; `is_distant` says that settling it may wait for a device."""
 
     kept: Any
     whole: bool
@@ -58,7 +59,7 @@ AtOnce = tuple[Form, int, bytes, np.dtype]
 
 
 class Reader(Protocol):
-    """How the values of one source are read."""
+    """Reads the values of one source."""
 
     def at_once(self, value: Any) -> AtOnce | None:
         """A small value. None where `form`, `size` and `keep` have to be asked."""
@@ -67,19 +68,19 @@ class Reader(Protocol):
         """The shape, dtype and device of a value."""
 
     def keep(self, value: Any, whole: bool) -> bytes | Later | None:
-        """What to keep of a value as it is now: with `whole` all its elements in C order, else seven doubles
-        (`values.Stats`). None where neither can be had."""
+        """The part of a value to keep, as it is now: with `whole` all its elements in C order, else seven doubles
+        (`values.Stats`). None if neither is available."""
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
-        """The bytes of what was kept for later, None where they cannot be had after all. Called by the recorder's own
-        thread."""
+        """The bytes of values that were kept for later, None for a value that is not available after all. Called by the
+        recorder's own thread."""
 
     def size(self, value: Any) -> int:
-        """How many elements a value has."""
+        """The number of elements of a value."""
 
     def array(self, value: Any) -> np.ndarray | None:
-        """Its elements as they are now, for who looks at once; of a dtype that NumPy has not, as float32. None where
-        they cannot be had."""
+        """The elements of a value as they are now, for use at once; as float32 for a dtype that NumPy lacks. None if
+        they are not available."""
 
 
 class NumpyReader:
@@ -93,19 +94,19 @@ class NumpyReader:
         return Form(value.shape, value.dtype.name, "cpu")
 
     def keep(self, value: np.ndarray, whole: bool) -> bytes:
-        """Its bytes, or its statistics."""
+        """The bytes of an array, or its statistics."""
         return value.tobytes() if whole else packed_stats_of(value)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
-        """Nothing waits."""
+        """An empty list: nothing waits."""
         return []
 
     def size(self, value: np.ndarray) -> int:
-        """How many elements it has."""
+        """The number of elements of an array."""
         return value.size
 
     def array(self, value: np.ndarray) -> np.ndarray:
-        """Itself."""
+        """The array itself."""
         return value
 
 
@@ -114,7 +115,7 @@ READERS: dict[type, Reader] = {np.ndarray: _NUMPY, np.generic: _NUMPY}
 
 
 def reader_of(value: Any) -> Reader:
-    """The reader of a value. Raises TypeError where no source has said how to read it."""
+    """The reader of a value. Raises TypeError if no source has registered one."""
     for known in type(value).__mro__:
         if known in READERS:
             READERS[type(value)] = READERS[known]
@@ -123,5 +124,5 @@ def reader_of(value: Any) -> Reader:
 
 
 def elements_of(value: Any) -> np.ndarray | None:
-    """The elements of a value as they are now; None where they cannot be had."""
+    """The elements of a value as they are now; None if they are not available."""
     return value if isinstance(value, np.ndarray) else reader_of(value).array(value)

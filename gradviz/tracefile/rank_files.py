@@ -16,8 +16,8 @@ _RANK = re.compile(r"\.rank(\d+)")
 
 
 def traces_of(path: Path) -> list[Path]:
-    """The traces that a path names, by rank: those of a folder or of a pattern, else the path itself. Raises TraceError
-    where there is none, or where there are those of several runs."""
+    """The traces that a path names, by rank: the traces of a folder or of a pattern, else the path itself. Raises
+    TraceError if there is none, or if there are traces of several runs."""
     if path.is_dir():
         found, where = list(path.glob(f"*{ENDING}")), f"in the folder {path}"
     elif has_magic(str(path)) and not path.exists():
@@ -38,8 +38,8 @@ def traces_of(path: Path) -> list[Path]:
 
 
 def in_order(paths: Iterable[Path]) -> list[Path] | None:
-    """The traces of the ranks of one run by their ranks, 2 before 10; None if they are not those of one run. Their
-    names tell it, else the traces themselves."""
+    """The traces of the ranks of one run by their ranks, 2 before 10; None if they are not of one run. Their names show
+    it, or else the traces themselves."""
     known = list(paths)
     if _are_named_alike(known):
         return sorted(known, key=lambda path: (rank_in(path), path.name))
@@ -53,7 +53,7 @@ def in_order(paths: Iterable[Path]) -> list[Path] | None:
 
 
 def are_of_one_run(traces: Sequence[Trace]) -> bool:
-    """The same of several traces that are open: whether they are those of ranks of one run."""
+    """Whether several open traces are those of the ranks of one run."""
     if len(traces) < 2:
         return False
     return _are_named_alike([trace.path for trace in traces]) or bool(
@@ -62,13 +62,13 @@ def are_of_one_run(traces: Sequence[Trace]) -> bool:
 
 
 def _are_named_alike(paths: Sequence[Path]) -> bool:
-    """Whether paths differ in the ranks in their names alone."""
+    """Whether paths differ only in the ranks in their names."""
     return all(map(_is_of_rank, paths)) and len({(path.parent, _run_of(path)) for path in paths}) == 1
 
 
 def _ranks_of(metas: Sequence[Mapping[str, str]]) -> list[int]:
-    """The ranks that traces tell, if they are those of one run: one script, as many processes, each rank once. Else
-    none."""
+    """The ranks that traces record, if they are of one run: one script, one number of processes, each rank once. Else
+    empty."""
     ranks = [meta.get("rank", "") for meta in metas]
     runs = {(meta.get("script", ""), meta.get("world", "")) for meta in metas}
     is_one = len(runs) == 1 and all(map(str.isdigit, ranks)) and len(set(ranks)) == len(ranks)
@@ -87,7 +87,7 @@ def rank_in(path: Path) -> int:
 
 
 def pattern_of(name: str) -> str:
-    """The pattern that names the traces of all ranks, by the name of one: `train.rank*.gradviz`."""
+    """The pattern for the names of the traces of all ranks, by the name of one trace: `train.rank*.gradviz`."""
     return _RANK.sub(".rank*", name)
 
 

@@ -36,14 +36,15 @@ from gradviz.tracefile.states import Snapshot, States
 from gradviz.tracefile.tables import Tables
 from gradviz.tracefile.unreadable import UNREADABLE, told_of, unreadable
 
-_MOST_STATES = 3_000_000  # in which a NaN is looked for
+_MOST_STATES = 3_000_000  # the most states in which a NaN is looked for
 
 
 class Trace(Tables):
-    """A recorded run, or the part of one that was recorded when it was opened: what is appended later is not seen.
+    """A recorded run, or the part of it that was recorded when it was opened: events added later are not seen.
 
-    `event(k)` is an event as an object, `table(kind)` all of a kind as columns, `states` what tensors were. Numbers of
-    tensors, nodes and sites are those of `gradviz.events`. Reading raises TraceError where the file is damaged."""
+    `event(k)` is an event as an object, `table(kind)` all events of a kind as columns, `states` the states of tensors.
+    Numbers of tensors, nodes and sites are those of `gradviz.events`. Reading raises TraceError if the file is
+    damaged."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, chunks: Chunks | None = None) -> None:
         super().__init__(path, connection)
@@ -61,9 +62,9 @@ class Trace(Tables):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
-        count = len(self.events)  # with them the passes are checked
+        count = len(self.events)  # reading the events checks the passes
         found = [
-            # of a run that goes on: as it was when the trace was opened
+            # in a run that goes on: as it was when the trace was opened
             backward_pass
             if backward_pass.last is None or backward_pass.last < count
             else backward_pass._replace(last=None, nodes=None, digest=None)
@@ -87,7 +88,7 @@ class Trace(Tables):
 
     @property
     def passes_begun(self) -> int:
-        """How many passes had begun when the trace was written, those among them that it does not keep."""
+        """The number of passes that had begun when the trace was written, with those that it does not keep."""
         return self.passes[-1].number if self.passes else 0
 
     def find_pass(self, number: int) -> PassInfo | None:
@@ -122,8 +123,8 @@ class Trace(Tables):
 
     @cached_property
     def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the last event of each pass, −1 for a last event that there is not, in the order of the
-        first."""
+        """The first and the last event of each pass, in the order of the first events; −1 for a pass without a last
+        event."""
         spans = sorted(
             (backward_pass.first, -1 if backward_pass.last is None else backward_pass.last)
             for backward_pass in self.passes
@@ -132,7 +133,7 @@ class Trace(Tables):
         return firsts, lasts
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
-        """The first pass of each structure, of up to so many; a pass without recorded nodes has none."""
+        """The first pass of each structure, at most `most` passes; a pass without recorded nodes has no structure."""
         found: dict[str, PassInfo] = {}
         for backward_pass in self.passes:
             if backward_pass.is_in_detail:
@@ -140,8 +141,8 @@ class Trace(Tables):
         return list(found.values())[:most]
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
-        """The passes of a run that was killed: those that ended in its last moment had not been summed up."""
-        numbers = sorted(self.strings)  # of texts: they may be far apart
+        """The passes of a run that was killed. Passes that ended in its last moment had not been summed up yet."""
+        numbers = sorted(self.strings)  # numbers of texts: they may be far apart
         digests = Digests([self.strings[number] for number in numbers])
         for chunk, (_, first, count, _) in enumerate(self.chunks.list):
             if first + count > start:
@@ -173,7 +174,7 @@ class Trace(Tables):
         return rows
 
     def _checked_one_by_one(self) -> Iterator[np.ndarray]:
-        """The events of each chunk, which are as many as there should be: a file that is damaged is not read on."""
+        """The events of each chunk, as many as there should be: a damaged file is not read further."""
         for chunk, numbers in zip(self.chunks.list, self.chunks.each("events"), strict=True):
             if len(numbers) * numbers.itemsize != chunk.events * ROW.itemsize:
                 raise ValueError("there are fewer or more events than there should be")
@@ -181,7 +182,7 @@ class Trace(Tables):
             yield numbers
 
     def _check(self, rows: np.ndarray) -> None:
-        """All events, and what tables say of them, fit together."""
+        """Check that all events, and the rows of tables about them, fit together."""
         kinds = kinds_of(rows)
         check_rows(rows, kinds, self._nameable)
         check_nesting(rows["head"])
@@ -191,7 +192,7 @@ class Trace(Tables):
 
     @cached_property
     def _nameable(self) -> Known:
-        """What events may name."""
+        """The numbers that events may name."""
         passes = Numbers(self._passes_nameable)
         return Known(Numbers(self._frames), Numbers(self.strings), Numbers(self.rules), passes)
 
@@ -200,7 +201,7 @@ class Trace(Tables):
         return [backward_pass.number for backward_pass in self._passes_told]
 
     def _check_passes(self, passes: list[PassInfo], kinds: np.ndarray, firsts: np.ndarray) -> None:
-        """Passes begin and end at events that say so; `firsts` are the first columns of the events."""
+        """Check that passes begin and end at events of that kind; `firsts` are the first columns of the events."""
         self._check_places([backward_pass.site for backward_pass in passes])
         ended = [
             backward_pass
@@ -232,8 +233,8 @@ class Trace(Tables):
         return self.events["head"] >> 16
 
     def stretches(self, event: int, forward: bool) -> Iterator[tuple[int, np.ndarray]]:
-        """The run in stretches at whose ends no scope and no pass is open, from the one with an event on: the first
-        event of each, and for all its events kind | flags << 8 | thread << 16."""
+        """The run in stretches at whose ends no scope and no pass is open, beginning with the stretch of an event: the
+        first event of each stretch, and kind | flags << 8 | thread << 16 of all its events."""
         yield 0, self.events["head"]
 
     def thread(self, event: int) -> int:
@@ -248,20 +249,20 @@ class Trace(Tables):
 
     @cached_property
     def _by_kind(self) -> tuple[np.ndarray, np.ndarray]:
-        """The indices of the events in the order of their kinds, and where each kind ends there."""
+        """The indices of the events in the order of their kinds, and the end of each kind in that order."""
         ends = np.cumsum(np.bincount(self.kinds, minlength=256))
         return np.argsort(self.kinds, kind="stable"), ends
 
     def event(self, index: int) -> Event:
-        """One event. Raises IndexError where there is none."""
+        """One event. Raises IndexError if there is no such event."""
         if not 0 <= index < self.count:
             raise IndexError(f"there is no event {index}: the trace has {self.count}")
         self.reach(index)
         return self._known_event(index) if self._in_blocks is None else self._in_blocks[index]
 
     def read_in_blocks(self) -> None:
-        """Decode events together with their neighbours from now on, which takes a fraction of the time of one by one if
-        most of them are asked for."""
+        """Decode events together with their neighbours from now on. That takes a fraction of the time if most events
+        are needed."""
         self.reach_all()
         if self._in_blocks is None:
             self._in_blocks = _EventsInBlocks(self)
@@ -291,7 +292,7 @@ class Trace(Tables):
 
     @property
     def first_nan(self) -> int | None:
-        """The first event with a NaN; None where none was recorded, or too much to look for one."""
+        """The first event with a NaN; None if none was recorded, or if there are too many states to search."""
         states = self.states
         if len(states) > _MOST_STATES:
             return None
@@ -300,35 +301,35 @@ class Trace(Tables):
 
     @property
     def nans_told(self) -> np.ndarray:
-        """The events with a NaN that are known without reading on."""
+        """The events with a NaN that are known without reading further."""
         first = self.first_nan
         return np.array([] if first is None else [first], np.int64)
 
     @property
     def ops_told(self) -> int:
-        """How many ops there are."""
+        """The number of ops."""
         return len(self.table(Kind.OP))
 
     @property
     def nodes_told(self) -> int:
-        """How many nodes there are: those that were made, and those that received a gradient."""
+        """The number of nodes that were made or received a gradient."""
         nodes = [self.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]
         return int(np.count_nonzero(distinct(np.concatenate(nodes))))
 
     @property
     def shapes(self) -> int:
-        """How many structures the passes have."""
+        """The number of structures that the passes have."""
         return len({backward_pass.digest for backward_pass in self.passes if backward_pass.digest})
 
     @property
     def passes_in_detail(self) -> int:
-        """How many passes have recorded nodes."""
+        """The number of passes that have recorded nodes."""
         return sum(backward_pass.is_in_detail for backward_pass in self.passes)
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:
-        """The first tensors that were made at each site other than by ops, and the tensors that were leaves that
-        require grad at some time."""
+        """The first tensor that each site made other than by an op, and the tensors that were leaves that require grad
+        at some time."""
         made, states = self.table(Kind.TENSOR), self.states
         plain = ~contained(made["how"], [self._number_of(how) for how in NOT_PLAIN])
         _, first = np.unique(made.sites[plain], return_index=True)
@@ -337,7 +338,7 @@ class Trace(Tables):
         return set(made["tensor"][plain][first].tolist()), set(required.tolist())
 
     def named(self, column: np.ndarray, names: Container[str]) -> np.ndarray:
-        """Where a column of texts, as `table(Kind.OP)["op"]`, has one of these names."""
+        """A mask of a column of texts, such as `table(Kind.OP)["op"]`: whether each text is one of these names."""
         return contained(column, [number for number, text in self.strings.items() if text in names])
 
     def _number_of(self, text: str) -> int:
@@ -345,7 +346,7 @@ class Trace(Tables):
 
     @cached_property
     def site_ops(self) -> SiteOps:
-        """Which ops ran at which sites."""
+        """The ops that ran at each site."""
         ops, scopes = self.table(Kind.OP), distinct(self.table(Kind.SCOPE_ENTERED).sites).astype(np.int64)
         pairs = distinct(np.concatenate([ops.sites.astype(np.int64) << 32 | ops["op"], scopes << 32 | SCOPE]))
         sites, last = np.unique(ops.sites[::-1], return_index=True)
@@ -361,7 +362,7 @@ class Trace(Tables):
 
     @cached_property
     def _link_ends(self) -> np.ndarray:
-        """Where each event's links end among those of its chunk."""
+        """The end of each event's links among the links of its chunk."""
         links = self.events["links"]
         ends = np.zeros(self.count, np.uint32)
         for _, first, count, _ in self.chunks.list:
@@ -378,14 +379,14 @@ class Trace(Tables):
         return links
 
     def _gathered_links(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The links of these events (their indices in ascending order), one after another, and how many each has."""
+        """The links of these events (their indices in ascending order), one after another, and the number for each."""
         counts = self.events["links"][indices].astype(np.int64)
         parts = [np.zeros(0, "<u4")]
         chunks = np.searchsorted(self._firsts, indices, side="right") - 1
         bounds = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1))
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             chunk, own = int(chunks[begin]), counts[begin:end]
-            links = self._links_of(chunk)  # first: that there are so many is known only then
+            links = self._links_of(chunk)  # first: it checks that there are so many
             starts = self._link_ends[indices[begin:end]] - own
             places = np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
             parts.append(links[places])
@@ -395,7 +396,7 @@ class Trace(Tables):
 
     @cached_property
     def states(self) -> States:
-        """What tensors were, at all events."""
+        """The states of tensors, at all events."""
         with told_of(self.path):
             parts = [numbers.view(STATE) for numbers in self.chunks.each("states")]
             states = States(parts, self.chunks.sizes(), self.forms, self._values, self._value)
@@ -414,8 +415,8 @@ class Trace(Tables):
             return self.chunks.value(chunk, offset, length)
 
     def snapshot(self, tensor: int, at: int | None = None) -> Snapshot | None:
-        """What a tensor was just after event `at` (default: at the end), or when it was first told of, if that is
-        later; None where nothing is known of it."""
+        """The state of a tensor just after event `at` (default: at the end), or at its first event, if that is later;
+        None if it has no recorded state."""
         if tensor <= 0:
             return None
         until = self.count if at is None else at
@@ -431,20 +432,20 @@ class Trace(Tables):
         return None if valued < 0 else self.snapshot_of(row, valued)
 
     def snapshot_of(self, row: int, valued: int) -> Snapshot:
-        """What a tensor was: its flags and version by one state, its shape and value by another (the same, mostly)."""
-        try:  # not `told_of`, which takes longer than to find the snapshot
+        """A tensor by its states: flags and version from one state, shape and value from another (mostly the same)."""
+        try:  # not `told_of`, which takes longer than the look-up itself
             return self.states.snapshot(row, valued)
         except UNREADABLE as error:
             raise unreadable(self.path, error) from None
 
     def born(self, tensor: int) -> int | None:
-        """The event that first told of a tensor; None where nothing is known of it."""
+        """The first event with a state of a tensor; None if there is none."""
         self.reach_tensors([tensor])
         row = self.states.first(tensor) if tensor > 0 else -1
         return None if row < 0 else int(self.states.events[row])
 
     def shape(self, tensor: int) -> tuple[tuple[int, ...], str] | None:
-        """A tensor's shape and dtype when it was first told of; None where nothing is known of it."""
+        """A tensor's shape and dtype in its first state; None if it has no recorded state."""
         self.reach_tensors([tensor])
         row = self.states.first(tensor)
         form = self.states.form(row) if row >= 0 else None
@@ -452,7 +453,7 @@ class Trace(Tables):
 
 
 class _EventsInBlocks(dict[int, Event]):
-    """The events of a trace by their indices; those of one kind are decoded with their neighbours."""
+    """The events of a trace by their indices. Events of one kind are decoded with their neighbours."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()

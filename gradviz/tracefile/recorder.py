@@ -1,11 +1,11 @@
 """Recorder: the listener that writes a run into a trace file.
 
-The hot half of recording. An event is a few integers packed at the end of a few byte arrays, under a lock; a
-thread (writer.py) takes them away many times a second and commits them, so that whatever ends the process leaves
-a trace that is complete up to the last fraction of a second. Bytes, because lists of integers that one thread
-makes and another frees cost as much again.
+The hot half of recording. An event is a few integers packed at the end of a few byte arrays, under a lock. A thread
+(writer.py) takes them many times a second and commits them, so that whatever ends the process leaves a trace that is
+complete up to the last fraction of a second. The arrays are of bytes, because lists of integers that one thread makes
+and another frees cost as much again.
 
-`tell` packs any event as the table of events says; the frequent ones are packed by hand (frequent.py).
+`tell` packs any event by the table of events; the frequent events are packed by hand (frequent.py).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 
 
 class Recorder(Frequent):
-    """Writes events to `path`. `values` is `none`, `stats` or `full`; `passes` selects which backward passes
-    (with the forward before them) are recorded in detail, None for all. `partial` says that who tells leaves out some
-    of their ops and nodes; `last` how many passes the file keeps (`ring.py`), None for all.
+    """Writes events to `path`. `values` is `none`, `stats` or `full`; `passes` selects the backward passes (with the
+    forward before them) that are recorded in detail, None for all. `partial` says that the source leaves out some of
+    their ops and nodes. `last` is the number of passes that the file keeps (`ring.py`), None for all.
 
-    Raises OSError where the file cannot be written. Close it to finish the trace."""
+    Raises OSError if the file cannot be written. Close it to finish the trace."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Recorder(Frequent):
         self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
-        self.at_end_of_pass: Callable[[], None] | None = None  # called where no pass is under way any more
-        self.all_passes = Renumbered()  # those that have ended, too
+        self.at_end_of_pass: Callable[[], None] | None = None  # called when no pass is under way any more
+        self.all_passes = Renumbered()  # the passes that have begun, with those that have ended
         self.printed = PrintedLines()
         self._preparations = {
             Kind.OP: self._prepare_op,
@@ -78,7 +78,7 @@ class Recorder(Frequent):
         return bool(self.batch.rows) or self.printed.has_news
 
     def take(self) -> Batch:
-        """Take away what has been recorded since the last call; the lock is held."""
+        """Take everything recorded since the last call; the lock is held."""
         batch, self.batch = self.batch, Batch()
         self.batch.first = self.count
         now = monotonic()
@@ -88,8 +88,8 @@ class Recorder(Frequent):
         return batch
 
     def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
-        """Count on from where the last event is now, and forget what is not in the file any more; the lock is held, and
-        nothing is unwritten."""
+        """Continue the count from the new place of the last event, and forget texts and rules that are no longer in the
+        file. The lock is held, and nothing is unwritten."""
         self.same_ops.clear()
         if texts:
             self.strings.forget(texts)
@@ -104,35 +104,35 @@ class Recorder(Frequent):
         self.last_op = {thread: int(moved[at]) for thread, at in self.last_op.items() if moved[at] >= 0}
 
     def _give_way(self) -> None:
-        """Let the writer have the interpreter. A program that gives it up for an instant ever so often, as writing
-        to a file does, would else keep a waiting thread from it for good. It waits while values fill the memory."""
+        """Let the writer have the interpreter. Otherwise a program that often gives it up for an instant, as by writing
+        to a file, would keep a waiting thread from it for good. Waits while values fill the memory."""
         self.writer.wake()
         sleep(0.001)
         while self.batch.bytes > self.writer.room and not self.writer.closing:
             sleep(0.001)
 
     def _lose(self, error: Exception) -> None:
-        """The recording ends here: what is not yet written is forgotten, and nothing more is kept."""
+        """End the recording: forget what is not written yet, and keep nothing more."""
         self.batch = Batch()
         self.batch.first = self.count
         self.passes, self.detailed = frozenset(), False
         self.writer.give_up(error)
 
     def flush(self) -> None:
-        """Write everything up to here, so that the file can be opened and read. Raises OSError where it cannot be."""
+        """Write everything up to here, so that the file can be opened and read. Raises OSError if that fails."""
         self.writer.flush()
 
     def note(self, **meta: str) -> None:
-        """Write more about the run."""
+        """Write more notes about the run."""
         self.writer.note(meta)
 
     def close(self, **meta: str) -> None:
-        """Write what is left, with `meta` about how the run ended, and close the file."""
+        """Write the rest, with `meta` about the end of the run, and close the file."""
         self.printed.end()
         self.writer.close(meta)
 
     def print_piece(self, where: Where, text: str) -> None:
-        """Note what the program wrote to its output."""
+        """Record a text that the program wrote to its output."""
         self.printed.add(self.count, self.sites.number(where), text)
 
     def place(self, where: Where) -> int:
@@ -177,8 +177,8 @@ class Recorder(Frequent):
             self.at_end_of_pass()
 
     def look_at_passes(self, look: Callable[[bool], None]) -> None:
-        """Call `look` at the end of each pass, when the file has all up to there, with whether the pass has shown
-        something that no pass before it has. A pass of which that cannot be said is left out."""
+        """Call `look` at the end of each pass, when the file is complete up to there, with whether the pass has
+        something that no earlier pass had. A pass for which that is not known is left out."""
         news = self.writer.news = News()
 
         def ended() -> None:
@@ -206,7 +206,7 @@ class Recorder(Frequent):
     def all_mutated(self, where: Where, how: str, states: Sequence[State], in_pass: int = 0) -> None:
         if (
             self.keeps_values or not self.detailed
-        ):  # values are kept one by one, and the writer may have its turn
+        ):  # values are kept one by one, so that the writer may have its turn
             super().all_mutated(where, how, states, in_pass)
             return
         self.last_gradient = None
@@ -217,7 +217,7 @@ class Recorder(Frequent):
                 self.text(how),
                 self.in_pass(in_pass),
                 1,
-            )  # a link: no op wrote it
+            )  # a link: −1 for no op
             forms = [0 if state.value is None else self._form(state.value) for state in states]
             known = np.zeros(len(states), STATE)
             for name, at in (("tensor", 0), ("what", 2), ("version", 3), ("base", 4)):
@@ -242,7 +242,7 @@ class Recorder(Frequent):
         return rows
 
     def _put_each(self, count: int, rows: bytes, links: bytes, states: bytes) -> None:
-        """As `_put`, several events."""
+        """Put several events at the end."""
         batch = self.batch
         batch.states += states
         batch.rows += rows
@@ -252,8 +252,8 @@ class Recorder(Frequent):
     def _put_some(
         self, kind: Kind, site: int, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]], first: int
     ) -> int:
-        """Pack events of one kind and place, from the `first` on, until it is the writer's turn. Returns how many of
-        them are packed then; the lock is held."""
+        """Pack events of one kind and place, beginning with the `first`, until it is the writer's turn. Returns the
+        number of events that are packed then; the lock is held."""
         pack, head, batch = _PACK[kind], self._thread(), self.batch
         for done, (values, states) in enumerate(told[first:], first + 1):
             for state in states:
@@ -281,7 +281,7 @@ class Recorder(Frequent):
         return 0, states
 
     def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
-        """Whether what a leaf's `.grad` is now was told when the leaf received it."""
+        """Whether the present `.grad` of a leaf was recorded when the leaf received it."""
         *_, gradient, grad = values
         return gradient == grad == self.last_leaf and not states[0].version
 
@@ -299,5 +299,5 @@ class Recorder(Frequent):
         self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
             self.detailed = self.passes_begun + 1 in self.passes
-            # What an optimizer makes of a pass is of interest with it, and what the next pass begins with.
+            # With a pass the optimizer step after it is of interest, and the tensors that the next pass begins with.
             self.keeps_values = self.values != "none" and (self.detailed or self.passes_begun in self.passes)

@@ -1,5 +1,5 @@
-"""The recorder of `--values inputs`: of large tensors the elements of what a pass can be run again from, and of the
-gradients of leaves their statistics, against which that is checked. Small tensors are kept in full."""
+"""The recorder of `--values inputs`. Of large tensors it keeps the elements from which a pass can be run again, and the
+statistics of the gradients of leaves, against which the second run is checked. Small tensors are kept in full."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gradviz.tracefile.recorder import Recorder
 
 
 class InputsRecorder(Recorder):
-    """A Recorder that keeps of a large tensor its elements if it is told to by a KEPT, and else nothing. `written` are
-    the tensors that have been written to other than by an op on them, since somebody last took them out; `functions`
-    the scopes of custom Functions that are open, whose forwards run without grad mode."""
+    """A Recorder that keeps the elements of a large tensor only if a KEPT event asks for it. `written` are the tensors
+    that were written to, other than by an op on them, since the last `take_written`; `functions` are the open scopes of
+    custom Functions, whose forwards run without grad mode."""
 
     def __init__(self, path: Path | str, *settings: Any) -> None:
         self.written: list[int] = []
         self.functions: set[int] = set()
-        self._keeping = ""  # how the value that comes next is kept, if by a KEPT
+        self._keeping = ""  # how the next value is kept, if a KEPT event asks for it
         super().__init__(path, INPUTS, *settings)
         self._preparations[Kind.MUTATED] = self._prepare_write
         self._preparations[Kind.KEPT] = self._prepare_kept
@@ -53,7 +53,7 @@ class InputsRecorder(Recorder):
         self._keep_gradient(gradient, state)
 
     def _keep_gradient(self, gradient: int, state: State) -> None:
-        """Keep the gradient that a leaf received, if it is its whole `.grad`: else its value is not at hand."""
+        """Keep the gradient that a leaf received, if it is the whole `.grad`: else its value is not at hand."""
         if self.detailed and state.tensor == gradient and not state.version:
             self.kept(None, GRADIENT, gradient, State(next_tensor_number(), state.value))
 

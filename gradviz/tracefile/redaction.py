@@ -1,7 +1,7 @@
 """A copy of a trace that may be shared: without source texts, paths, messages and elements of tensors.
 
-The copy is a new file. What is not known to give nothing away does not get into it: texts go through the filters of
-whitelist.py, and of values only statistics stay."""
+The copy is a new file. Only content that is known to be harmless gets into it: texts go through the filters of
+whitelist.py, and only statistics stay of values."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATE, STATS
 from gradviz.tracefile.sound import elements_of
 
-FEW = 16  # elements of a tensor of which not even statistics stay: they would give the elements away
+FEW = 16  # elements; of a tensor with so few, statistics would give the elements away
 _UNKNOWN = np.frombuffer(struct.pack("<d", math.nan), "<u4")
 
 
 def redact(trace: Trace, path: Path) -> None:
-    """Write what may be shared of a trace to `path`, in place of an earlier trace there. Raises OSError where that
-    cannot be done, TraceError where the trace is damaged."""
+    """Write the part of a trace that may be shared to `path`, in place of an earlier trace there. Raises OSError if the
+    file cannot be written, TraceError if the trace is damaged."""
     if path.exists() and path.samefile(trace.path):
         raise OSError(f"{path} is the trace itself: choose another name for the copy")
     if trace.is_being_recorded:
@@ -61,7 +61,7 @@ def redact(trace: Trace, path: Path) -> None:
 
 
 def _read_through(trace: Trace) -> None:
-    """Read all events and states, which are checked with that, before a file is made. Raises TraceError."""
+    """Read all events and states, which checks them, before a file is made. Raises TraceError."""
     trace.reach_all()
     for what in (trace.events, trace.states):
         len(what)
@@ -78,7 +78,7 @@ def _take_away(file: TraceFile) -> None:
 
 
 def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
-    """Write what has a row each: forms, rules, places, passes, names, errors."""
+    """Write the tables with one row for each thing: forms, rules, places, passes, names, errors."""
     _insert(cursor, "forms", _forms(trace))
     _insert(cursor, "rules", _rules(trace))
     _insert(cursor, "sites", _sites(trace))
@@ -144,7 +144,7 @@ def _passes(trace: Trace) -> list[tuple[Any, ...]]:
 
 
 def _is_digest(text: str | None) -> bool:
-    """Whether a digest is one: of a structure, empty without nodes."""
+    """Whether a digest has the form of one: 16 hexadecimal digits, or empty without nodes."""
     return text is not None and re.fullmatch(r"([0-9a-f]{16})?", text) is not None
 
 
@@ -166,7 +166,7 @@ def _write_chunks(cursor: sqlite3.Cursor, trace: Trace) -> None:
 
 
 def _redacted(trace: Trace, place: int, texts: Texts) -> Batch:
-    """What stays of a chunk."""
+    """The part of a chunk that stays."""
     _, first, count, _ = trace.chunks.list[place]
     rows, links = trace.events[first : first + count].copy(), trace._links_of(place).copy()
     texts.put(rows, links)
@@ -181,8 +181,8 @@ def _redacted(trace: Trace, place: int, texts: Texts) -> Batch:
 
 
 class Texts:
-    """The texts that stay of a trace, with new numbers: what the filter of one field leaves of a text is not what that
-    of another does."""
+    """The texts of a trace that stay, with new numbers. The filters of two fields may leave different parts of one
+    text."""
 
     def __init__(self, trace: Trace) -> None:
         self._text = trace.text
@@ -191,7 +191,7 @@ class Texts:
         self._known: dict[tuple[Callable[[str], str], int], int] = {}
 
     def put(self, rows: np.ndarray, links: np.ndarray) -> None:
-        """Put the new numbers into the events of a chunk, and take out what was computed from elements."""
+        """Put the new numbers into the events of a chunk, and remove numbers that were computed from elements."""
         kinds = rows["head"] & 0xFF
         ends = np.cumsum(rows["links"], dtype=np.int64)
         for kind in map(Kind, distinct(kinds).tolist()):
@@ -204,7 +204,7 @@ class Texts:
             self._put_links(layout, links, ends[own] - counts, counts)
 
     def _put_links(self, layout: Layout, links: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> None:
-        """The same for the links of events of one kind."""
+        """Put the new numbers into the links of events of one kind."""
         kind, at = layout.kind, 0
         for field in layout.more:
             if field.stored.how == "text":
@@ -214,7 +214,7 @@ class Texts:
             at += field.width
         if not any(TEXT_PARTS.intersection(field.stored.parts) for field in layout.lists):
             return
-        places = element_places(starts, counts, 1)  # of all links of these events
+        places = element_places(starts, counts, 1)  # the places of all links of these events
         stretches = layout.stretches(links[places], counts)
         for field in layout.lists:
             begins = places[element_places(*stretches[field.name], field.width)]
@@ -240,8 +240,8 @@ class Texts:
 
 
 def reduce_values(states: np.ndarray, values: bytes, forms: dict[int, Form]) -> list[bytes]:
-    """Reduce the values of states to statistics, and to nothing where a tensor has few elements, of which one is
-    finite. Changes the grades and lengths of the states, and returns the values that are left."""
+    """Reduce the values of states to statistics; to nothing for a tensor with few elements of which one is finite.
+    Changes the grades and lengths of the states, and returns the values that are left."""
     grades = states["what"] >> 8
     ends = np.cumsum(states["length"], dtype=np.int64)
     kept: dict[int, bytes] = {}
@@ -264,7 +264,7 @@ def reduce_values(states: np.ndarray, values: bytes, forms: dict[int, Form]) -> 
 def _in_full(
     states: np.ndarray, grades: np.ndarray, ends: np.ndarray, values: bytes, forms: dict[int, Form]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """The states whose elements were kept, each with them as a flat array; not those of a dtype that NumPy has not."""
+    """The states whose elements were kept, each with its elements as a flat array; without dtypes that NumPy lacks."""
     data = np.frombuffer(values, np.uint8)
     for row in np.flatnonzero(grades == ELEMENTS).tolist():
         own = data[int(ends[row]) - int(states["length"][row]) : int(ends[row])]

@@ -1,9 +1,9 @@
-"""The ring: which events a trace keeps that holds the last passes of a long run only.
+"""The ring: the events that stay in a trace which holds only the last passes of a long run.
 
-The run is cut after each pass into *segments*: a pass with the forward before it. Kept are the last segments, and those
-around trouble: where a NaN appears first, or an exception leaves a pass. Of all others stays what later ones stand on
-(`standing`): the tensors that are read there, their names, last values and gradients, the graph that passes go through
-again. `thinning.py` takes the rest out of the file.
+The run is cut after each pass into *segments*: a pass with the forward before it. The last segments stay, and the
+segments around trouble: where a NaN appears first, or an exception leaves a pass. Of all other segments, only events
+stay that later ones depend on (`standing`): the tensors that are read there, their names, last values and gradients,
+and the graph that passes go through again. `thinning.py` removes the rest from the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gradviz.tracefile.nans import with_nan
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
 
-BEFORE, AFTER = 2, 1  # segments that are kept around trouble
+BEFORE, AFTER = 2, 1  # the segments that stay before and after trouble
 MOST_TROUBLES = 8
-_LEAST = BEFORE + 1  # while it runs: trouble is seen only afterwards
+_LEAST = BEFORE + 1  # passes, while it runs: trouble is seen only afterwards
 
-# Events that say something of a thing (column `a`: a tensor, an optimizer) until the next of their kind does.
+# Events that hold for a thing (column `a`: a tensor, an optimizer) until the next event of their kind.
 _STANDING = (
     Kind.TENSOR, Kind.NAMED, Kind.REQUIRES_GRAD_CHANGED, Kind.GRAD_ASSIGNED, Kind.ACCUMULATED, Kind.STEPPED,
     Kind.SCHEDULED,
@@ -38,20 +38,20 @@ class Ring:
 
     def __init__(self, passes: int) -> None:
         self.passes = passes
-        self.ended = 0  # passes that have ended and are in the file, but for those around trouble
-        self.bad = np.zeros(0, np.int64)  # events at which a NaN was seen, or an error
+        self.ended = 0  # passes that have ended and are in the file, without those around trouble
+        self.bad = np.zeros(0, np.int64)  # events with a NaN, or an error
         self.troubles: list[int] = []  # the last passes of the segments in which trouble began
-        self.seen_until = 0  # the last pass of the segments that have been looked at
-        self.was_bad = False  # whether there was trouble in the last of them
+        self.seen_until = 0  # the last pass of the segments that have been examined
+        self.was_bad = False  # whether there was trouble in the last examined segment
 
     @property
     def is_due(self) -> bool:
-        """Whether there is enough to take out."""
+        """Whether there are enough events to remove."""
         kept = max(self.passes, _LEAST)
         return self.ended >= kept + max(1, kept // 2)
 
     def note(self, batch: Batch, dtypes: Mapping[int, str]) -> None:
-        """Take note of a batch that has been written; `dtypes` are those of the forms by their numbers."""
+        """Note a batch that has been written; `dtypes` are the dtypes of forms by their numbers."""
         kinds = np.frombuffer(batch.rows, ROW)["head"] & 0xFF
         self.ended += int(np.count_nonzero(kinds == Kind.PASS_ENDED))
         errors = batch.first + np.flatnonzero(kinds == Kind.ERROR)
@@ -60,7 +60,7 @@ class Ring:
         )
 
     def kept(self, trace: Trace, at_end: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Which events of a trace stay; and which of them as they are, in their segments."""
+        """Two masks of the events of a trace: the events that stay, and those that stay with their whole segments."""
         segments = _segments(trace)
         self._look_for_trouble(segments)
         last = self.passes if at_end else max(self.passes, _LEAST)
@@ -86,19 +86,19 @@ class Ring:
             self.was_bad, self.seen_until = is_bad, number
 
     def thinned(self, trace: Trace, whole: np.ndarray, moved: np.ndarray) -> None:
-        """Take note that events have been taken out: `moved` is where each is now, −1 for none."""
+        """Note that events have been removed: `moved` is the place where each event is now, −1 for none."""
         bad = moved[self.bad]
         self.bad = bad[bad >= 0]
         ended = int(np.count_nonzero(trace.kinds[whole] == Kind.PASS_ENDED))
         self.ended = min(ended, max(self.passes, _LEAST))
 
 
-# From which event to which (not included), passes in it, and the number of the last one.
+# The first event, the event after the last, the number of passes in it, and the number of the last pass.
 _Segment = tuple[int, int, int, int]
 
 
 def _segments(trace: Trace) -> list[_Segment]:
-    """The segments of a trace. What comes after the last pass is one without a pass."""
+    """The segments of a trace. The events after the last pass are a segment without a pass."""
     events = trace.indices(Kind.PASS_BEGAN, Kind.PASS_ENDED)
     begun = trace.kinds[events] == Kind.PASS_BEGAN
     under_way = np.cumsum(np.where(begun, 1, -1))
@@ -118,23 +118,23 @@ def _segments(trace: Trace) -> list[_Segment]:
 
 
 def segment_of(trace: Trace, number: int) -> tuple[int, int]:
-    """From which event to which (not included) the segment reaches that pass `number` ends in."""
+    """The first event of the segment in which pass `number` ends, and the event after its last."""
     ends = trace.table(Kind.PASS_ENDED)
     end = int(ends.events[ends["number"] == number][-1])
     return next((start, stop) for start, stop, *_ in _segments(trace) if start <= end < stop)
 
 
 def _around(segments: Sequence[_Segment], number: int) -> Sequence[_Segment]:
-    """The segments around the one with that last pass."""
+    """The segments around the segment with that last pass, and that segment."""
     at = next((i for i, (_, _, passes, last) in enumerate(segments) if passes and last == number), None)
     return () if at is None else segments[max(at - BEFORE, 0) : at + AFTER + 1]
 
 
-# --- what others stand on
+# --- the events that kept ones depend on
 
 
 def standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
-    """Which events that are not kept in their segments are to stay, because what is kept stands on them."""
+    """A mask of the events outside of the kept segments that stay, because kept events depend on them."""
     found = np.zeros(trace.count, bool)
     gaps = np.cumsum(whole)  # the same for all events between two that are kept
     tensors = _tensors_of(trace, whole)
@@ -158,7 +158,7 @@ def standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
 
 
 def _beginnings(trace: Trace, whole: np.ndarray) -> np.ndarray:
-    """The beginnings of passes that are under way, or whose end is kept: passes ran inside of them, in a hook."""
+    """The beginnings of passes that are under way, or whose end is kept: other passes ran inside of them, in a hook."""
     began, ended = trace.table(Kind.PASS_BEGAN), trace.table(Kind.PASS_ENDED)
     gone = ended["number"][~whole[ended.events]]
     return began.events[~contained(began["number"], gone)]
@@ -179,7 +179,7 @@ def _last_of(events: np.ndarray, gaps: np.ndarray, keys: np.ndarray) -> np.ndarr
 
 
 def _tensors_of(trace: Trace, whole: np.ndarray) -> np.ndarray:
-    """The tensors that the kept events name, and all that have a name of their own."""
+    """The tensors that the kept events name, and all tensors that have a name of their own."""
     parts = [trace.states.tensors[whole[trace.states.events]], trace.table(Kind.NAMED)["tensor"]]
     for kind, fields in _NAMING.items():
         table = trace.table(kind)
@@ -192,7 +192,7 @@ def _tensors_of(trace: Trace, whole: np.ndarray) -> np.ndarray:
     return distinct(np.concatenate([part.astype(np.int64) for part in parts]))
 
 
-# The fields of events that name tensors: lists, with the part of an element that does, and single ones.
+# The fields of events that name tensors: lists, with the part of an element that names one, and single fields.
 _NAMING: dict[Kind, Sequence[tuple[str, int]]] = {
     Kind.OP: [("inputs", 0), ("outputs", 0)],
     Kind.NODE: [("outputs", 0), ("edges", 2), ("saved", 0)],

@@ -1,4 +1,4 @@
-"""What a trace file holds: an SQLite database, hot events in packed chunks. See docs/trace-format.md."""
+"""The schema of a trace file: an SQLite database, with the hot events in packed chunks. See docs/trace-format.md."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ CREATE TABLE states (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE payloads (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 """
 
-# What a column of that name holds in any table; SQLite itself takes anything anywhere.
+# The type of a column of that name in any table; SQLite itself takes any type anywhere.
 _KINDS = {"INTEGER": int, "TEXT": str, "BLOB": bytes, "REAL": float}
 COLUMNS: dict[str, type] = {
     name: _KINDS[kind] for name, kind in re.findall(r"(\w+) (INTEGER|TEXT|BLOB|REAL)", TABLES)
 }
-MAY_BE_NULL = {"last", "nodes", "digest"}  # of a pass that did not end
+MAY_BE_NULL = {"last", "nodes", "digest"}  # columns of a pass that did not end
 
-# What a tensor was at an event: `what` is flags | grade << 8, `length` its bytes in the payload. A form of 0 says that
-# only flags and version are told.
+# A state of a tensor at an event: `what` is flags | grade << 8, `length` the number of its bytes in the payload. With a
+# form of 0 it has only flags and version.
 STATE = np.dtype([(name, "<u4") for name in ("tensor", "version", "base", "form", "what", "length", "event")])
 
 NO_VALUE, ELEMENTS, STATS = 0, 1, 2  # a state's grade

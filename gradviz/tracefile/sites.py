@@ -1,11 +1,11 @@
-"""Where an event happened: the frames that led to it, as one number.
+"""The place where an event happened: the frames that led to it, as one number.
 
-A site is a place together with the site that called it, so that a function called from two lines has two. Hot
+A site is a place together with the site that called it, so that a function called from two lines has two sites. Hot
 code only collects `(code, offset)` pairs; lines, columns and names are worked out when a trace is written.
 
-Frames of four sorts lie on the stack. Those of the user's program are the places that people are shown. Those of
-libraries are kept, so that an op inside a library's model has its line there too. Those of the source's own package and
-of the standard library are left out. The runner's mark where the user's program begins.
+Four sorts of frames are on the stack. Frames of the user's program are the places that people see. Frames of libraries
+are kept, so that an op inside a library's model has its line there too. Frames of the source's own package and of the
+standard library are left out. Frames of the runner mark where the user's program begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from gradviz.events.site import Place, place_of
 
 USER, INTERNAL, BOUNDARY, LIBRARY, CALL = 1, 2, 3, 4, 5
-DEEPEST = 100  # frames of one site, and one more; deeper callers are left out
+DEEPEST = 100  # frames of a site, and one more; callers further out are left out
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _PATHS = sysconfig.get_paths()
@@ -41,8 +41,8 @@ def is_users(filename: str) -> bool:
 class Site:
     """A place and the number of the site that called it (0: none).
 
-    `names` are what the value made there is assigned to. `library` is the library's own line where the place is a
-    call of one, else None."""
+    `names` are the variables that the value made there is assigned to. `library` is the library's own line, if the
+    place is a call of a library; else None."""
 
     number: int
     parent: int
@@ -65,9 +65,9 @@ class Frame:
 class Sites:
     """Numbers the places that events come from.
 
-    `boundary` holds the code objects whose callers are no part of the script: the runner's. `own` are the directories
-    of the source's own packages. `names` are what files are called, by their paths: the script, as the user named
-    it. Without `keeps_source` the texts of the files are left out of the trace."""
+    `boundary` are the code objects whose callers are no part of the script: the runner's. `own` are the directories of
+    the source's own packages. `names` are the names of files by their paths: the script, as the user named it. Without
+    `keeps_source` the texts of the files are left out of the trace."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Sites:
         self.called: dict[tuple[int, int, int], int] = {}  # sites in functions that `root` calls
 
     def number(self, where: FrameType | TracebackType | Place | int | None) -> int:
-        """The site of a place: the frames from the innermost one that counts, at or above `where`; the frames that an
-        exception passed; a place told outright; or the number itself. 0 where there is none."""
+        """The site of a place. `where` is a frame (the innermost frame at or above it that counts is the place), the
+        frames that an exception passed, a place, or already the number. 0 if there is none."""
         if type(where) is FrameType:
             return self.number_of_frame(where)
         if type(where) is int:
@@ -127,7 +127,7 @@ class Sites:
 
     def enter(self, frame: FrameType) -> int:
         """The site of a call that runs in `frame`. If that is a frame of the source's own, the frames above it are not
-        looked at until `leave` is called."""
+        examined again until `leave` is called."""
         code = frame.f_code
         kind = self.kinds.get(id(code)) or self._classify(code)
         if kind == INTERNAL:
@@ -139,18 +139,18 @@ class Sites:
         return number
 
     def leave(self, frame: int) -> None:
-        """The call in the frame of this identity is over."""
+        """End the call in the frame of this identity."""
         self.open.pop(frame, None)
 
     def _walk(self, frame: FrameType | None) -> int:
-        """As `number_of_frame`, from however deep."""
+        """The site of the innermost frame that counts, at any depth at or above `frame`; 0 if there is none."""
         kind_of, root, internal = self.kinds.get, self.root, INTERNAL
         key: list[int] = []
         outermost = None
         while frame is not None:
             code = frame.f_code
             kind = kind_of(id(code))
-            if kind == internal:  # most frames are: those of modules, of the engine
+            if kind == internal:  # most frames are internal: those of modules, of the engine
                 frame = frame.f_back
                 continue
             if kind is None:
@@ -174,7 +174,7 @@ class Sites:
         return self.numbers.get(found) or self._add(found)
 
     def _number_inside(self, call: int, key: list[int]) -> int:
-        """The site of frames below the one of a call, whose site is known."""
+        """The site of frames below the frame of a call, whose site is known."""
         found = (*key, call)
         known = self._inside.get(found)
         if known is None:
@@ -204,7 +204,7 @@ class Sites:
         return frame
 
     def sort_of(self, filename: str) -> int:
-        """Whose code a file holds: USER, LIBRARY or INTERNAL."""
+        """The owner of the code in a file: USER, LIBRARY or INTERNAL."""
         if filename.startswith((*self.own, "<frozen ", "<gradviz>")):
             return INTERNAL
         if filename.startswith(_LIBRARIES):
@@ -229,8 +229,8 @@ class Sites:
         return number
 
     def _number_of_traceback(self, trace: TracebackType | None) -> int:
-        """The site that an exception was raised at, or passed through last; 0 if there is none. A traceback begins
-        where the exception was caught: those who called that led to it, too."""
+        """The site that raised an exception, or that it passed through last; 0 if there is none. A traceback begins
+        where the exception was caught; the callers of that frame led to it too."""
         key = self._callers(trace)
         while trace is not None:
             code = trace.tb_frame.f_code
@@ -240,7 +240,7 @@ class Sites:
         return self.numbers.get(key) or self._add(key)
 
     def _callers(self, trace: TracebackType | None) -> tuple[int, ...]:
-        """The frames that called those of a traceback; none where the exception has left the script."""
+        """The frames that called those of a traceback; none if the exception has left the script."""
         later = trace
         while later is not None:
             if self.kinds.get(id(later.tb_frame.f_code)) == BOUNDARY:
@@ -251,11 +251,11 @@ class Sites:
     # --- decoding
 
     def path_of(self, file: str) -> str:
-        """Where a file of a place is."""
+        """The path of a file of a place."""
         return self._paths.get(file, file)
 
     def source_of(self, file: str) -> str | None:
-        """The text of a file of a place, empty where it cannot be read; None if it is left out."""
+        """The text of a file of a place, empty if it cannot be read; None if it is left out."""
         return "".join(linecache.getlines(self.path_of(file))) if self.keeps_source else None
 
     def frame(self, number: int) -> Frame:
@@ -274,9 +274,9 @@ class Sites:
         return known
 
     def _name_of_part(self, place: Place, caller: int) -> tuple[str, ...]:
-        """The name that an item of a returned tuple gets where the caller unpacks it: `a` for `a, b = f(x)`. None
-        unless the source shows that this function is called there: one that is given it, as `max(xs, key=f)`, may
-        return something else."""
+        """The name that an item of a returned tuple gets if the caller unpacks it: `a` for `a, b = f(x)`. None unless
+        the source shows that this function is called there: a function that only gets it as an argument, as
+        `max(xs, key=f)`, may return something else."""
         function = place.function
         while caller:
             frame = self.frame(caller)
@@ -291,7 +291,7 @@ class Sites:
         return ()
 
     def site(self, number: int) -> Site:
-        """One site: its place is the innermost of the user's own code."""
+        """One site. Its place is the innermost of the user's own code."""
         return joined(number, self.frame)
 
     def take_new(self) -> list[Frame]:
@@ -319,8 +319,8 @@ def _calls(place: Place, path: str, function: str) -> bool:
 
 
 def joined(number: int, frame_of: Callable[[int], Frame | None]) -> Site:
-    """A site of frames: the library's frames joined with the user's frame that called them. Where no user's frame is
-    among the callers, the library's own is the place."""
+    """A site from frames: the library's frames are joined with the user's frame that called them. If no caller is a
+    user's frame, the library's own place is the place."""
     innermost = frame_of(number)
     assert innermost is not None
     frame: Frame | None = innermost

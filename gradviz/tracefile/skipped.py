@@ -1,5 +1,5 @@
-"""Passes of which no node was recorded, as runs: a loop of which every 50th pass is recorded in detail has 49 alike
-between two of those, and in the file they are one row."""
+"""Passes without recorded nodes, as runs of passes. If a loop records every 50th pass in detail, the 49 equal passes
+between two of these are one row in the file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from gradviz.tracefile.pass_info import PassInfo
 
-_BEYOND = 1 << 32  # what the numbers of passes lie below
+_BEYOND = 1 << 32  # the bound of the numbers of passes
 
 
 class Run(NamedTuple):
-    """So many `passes` in a row, from `number` on: the first has the events `first` to `last`, the next one the same
-    `stride` events later, and so on."""
+    """`passes` passes in a row, beginning with `number`. The first has the events `first` to `last`, the next the
+    events that are `stride` later, and so on."""
 
     number: int
     passes: int
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 def runs_of(passes: Iterable[PassInfo]) -> Iterator[Run]:
-    """Passes that ended, in the order of their numbers, as runs."""
+    """Passes that ended, in the order of their numbers, as runs of passes."""
     run: Run | None = None
     for one in passes:
         longer = None if run is None else _with(run, one)
@@ -40,7 +40,7 @@ def runs_of(passes: Iterable[PassInfo]) -> Iterator[Run]:
 
 
 def _with(run: Run, one: PassInfo) -> Run | None:
-    """A run with one pass more, None where it does not go on with that pass."""
+    """A run of passes with one more pass; None if the pass does not continue it."""
     stride = one.first - run.first if run.passes == 1 else run.stride
     grown = run.passes * stride
     if stride < 1 or (one.number, one.thread, one.site) != (run.number + run.passes, run.thread, run.site):
@@ -51,8 +51,8 @@ def _with(run: Run, one: PassInfo) -> Run | None:
 
 
 class Skipped:
-    """The passes of runs, in the order of their numbers, in a trace of so many events. Raises ValueError where they
-    cannot be so."""
+    """The passes of runs, in the order of their numbers, in a trace of `events` events. Raises ValueError for runs that
+    are impossible."""
 
     def __init__(self, runs: Sequence[Run], events: int) -> None:
         table = np.array(runs, np.int64).reshape(-1, len(Run._fields))
@@ -60,7 +60,7 @@ class Skipped:
         numbers, counts, firsts, lasts, strides = table.T[:5]
         if np.any(table[:, :2] < 1) or np.any(strides < 1) or np.any((firsts < 0) | (lasts < firsts)):
             raise ValueError("a run of passes that cannot be")
-        ends = lasts + (counts - 1.0) * strides  # of whole numbers that may be beyond 64 bits
+        ends = lasts + (counts - 1.0) * strides  # as floats: the whole numbers may be beyond 64 bits
         beyond = np.any(ends >= events) or counts.sum() > events or np.any(numbers + counts > _BEYOND)
         if beyond or np.any(numbers[:-1] + counts[:-1] > numbers[1:]):
             raise ValueError("runs of passes beyond all bounds")
@@ -79,26 +79,26 @@ class Skipped:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The number of each."""
+        """The number of each pass."""
         return self._whole[0]
 
     @property
     def firsts(self) -> np.ndarray:
-        """The first event of each."""
+        """The first event of each pass."""
         return self._whole[1]
 
     @property
     def lasts(self) -> np.ndarray:
-        """The last event of each."""
+        """The last event of each pass."""
         return self._whole[2]
 
     @property
     def sites(self) -> list[int]:
-        """The sites of all."""
+        """The site of each run of passes."""
         return self._runs[:, 6].tolist()
 
     def passes(self, chosen: np.ndarray | None = None) -> list[PassInfo]:
-        """Those that a mask or an array of places chooses, or all."""
+        """The passes that a mask or an array of places chooses, or all."""
         places = np.arange(len(self))[slice(None) if chosen is None else chosen]
         threads, sites = self._runs[np.searchsorted(self._ends, places, side="right"), 5:].T.tolist()
         columns = *self._whole[:, places].tolist(), threads, sites

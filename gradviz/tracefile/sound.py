@@ -1,8 +1,8 @@
-"""Whether what a chunk holds fits together: checked once, where a chunk is opened, and relied on by all that reads it.
+"""Checks that the content of a chunk fits together, once, when it is opened; all readers rely on it.
 
-What is checked: every kind of event exists and has as many links as it needs; what an event names (a place, a text, a
-rule, an earlier event, a pass) is there; passes and errors begin and end at events that say so; every state belongs to
-an event of its chunk, has a form that there is, and as many bytes of a value as its form needs.
+These things are checked: every kind of event exists and has as many links as it needs; everything that an event names
+(a place, a text, a rule, an earlier event, a pass) is there; passes and errors begin and end at events of that kind;
+every state belongs to an event of its chunk, has a known form, and as many bytes of a value as its form needs.
 
 All functions raise ValueError, with a cause in a few words."""
 
@@ -23,8 +23,8 @@ from gradviz.events.kinds import Kind
 from gradviz.sets import contained, summed
 from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
 
-_DEEPEST, _MOST_SIZES = 8, 64  # nested lists of JSON; sizes of a shape, as in NumPy
-_SPARE = 1 << 20  # numbers of places and forms that a table may leave out
+_DEEPEST, _MOST_SIZES = 8, 64  # the most nested lists of JSON; the most sizes of a shape, as in NumPy
+_SPARE = 1 << 20  # the most numbers of places and forms that a table may leave out
 _LARGEST = 1 << 62  # bytes of a value
 _WORD = re.compile(r"[A-Za-z0-9_.:<>|=()\[\] -]{0,60}")  # as dtypes and devices are written
 
@@ -41,7 +41,7 @@ def listed(text: str) -> tuple[Any, ...]:
 
 
 def nested(text: str, is_strict: bool = True) -> Any:
-    """What a text in JSON says, if it is not nested too deep. `is_strict`: as JSON has it, without NaN and Infinity."""
+    """The value of a text in JSON, unless it is nested too deep. With `is_strict`, NaN and Infinity are no JSON."""
     if text.count("[") + text.count("{") > _DEEPEST and _depth(text) > _DEEPEST:
         raise ValueError("lists are nested too deep")
     return json.loads(text, parse_constant=_refuse if is_strict else None)
@@ -52,7 +52,7 @@ def _refuse(name: str) -> None:
 
 
 def _depth(text: str) -> int:
-    """How deep lists and objects are nested at most, as if brackets in texts were some, too."""
+    """The greatest depth of nested lists and objects, counting brackets in texts too."""
     codes = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
     steps = np.isin(codes, list(b"[{")).astype(np.int64) - np.isin(codes, list(b"]}"))
     return int(np.cumsum(steps).max(initial=0))
@@ -91,13 +91,13 @@ def _are_texts(values: Sequence[object]) -> bool:
 
 
 def check_numbers(numbers: Collection[int], what: str) -> None:
-    """Places and forms are numbered from 1 without large gaps, so that an array can have a place for each."""
+    """Check that places and forms are numbered from 1 without large gaps: an array can have a place for each."""
     if numbers and not (min(numbers) > 0 and max(numbers) <= len(numbers) + _SPARE):
         raise ValueError(f"numbers of {what} beyond all bounds")
 
 
 def check_callers(parents: Mapping[int, int], most: int) -> None:
-    """No place and its callers are more than `most` frames; in `parents` they come before those whom they called."""
+    """Check that no place has more than `most` frames, with its callers; in `parents` callers come first."""
     depths = {0: 0}
     for number, parent in parents.items():
         depths[number] = depths.get(parent, 0) + 1
@@ -115,17 +115,17 @@ class Numbers:
         self._there = np.array([0, *numbers], np.int64)
         self._there.sort()
         self.highest = int(self._there[-1])
-        self.are_all = bool(np.all(np.diff(self._there) <= 1))  # up to the highest: so it is, mostly
+        self.are_all = bool(np.all(np.diff(self._there) <= 1))  # mostly there are no gaps
 
     def include(self, asked: np.ndarray) -> bool:
-        """Whether all numbers of an array are among them."""
+        """Whether all elements of an array are among these numbers."""
         if self.are_all:
             return not len(asked) or int(asked.max()) <= self.highest
         return bool(contained(asked, self._there).all())
 
 
 class Known(NamedTuple):
-    """What events may name."""
+    """The numbers that events may name."""
 
     sites: Numbers
     texts: Numbers
@@ -133,7 +133,7 @@ class Known(NamedTuple):
     passes: Numbers
 
     def of(self, how: str) -> Numbers | None:
-        """The numbers that a field may hold which is stored in this way; None for any."""
+        """The numbers that a field may have which is stored in this way; None for any."""
         return {"text": self.texts, "rule": self.rules, "pass": self.passes}.get(how)
 
 
@@ -143,8 +143,8 @@ def kinds_of(rows: np.ndarray) -> np.ndarray:
 
 
 def check_heads(numbers: np.ndarray) -> None:
-    """The first of many events, told by their rows as numbers, is of a kind that there is: so a file of zeros, or of
-    chance, is not read on."""
+    """Check that the first of many events, given by their rows as numbers, is of a known kind: so a file of zeros, or
+    of chance, is not read further."""
     if len(numbers) and not _FIRST <= int(numbers[0]) & 0xFF <= _LAST:
         raise ValueError("an event of a kind that there is not")
 
@@ -155,14 +155,14 @@ _SITE, _LINKS = _PLACES["site"], _PLACES["links"]
 _MADE = [field.name for field in LAYOUTS[Kind.TENSOR].columns]
 _TENSOR, _SOURCE = (_PLACES[COLUMNS[_MADE.index(name)]] for name in ("tensor", "source"))
 _ANY = 2**32 - 1
-_DEEPEST_NESTING = 1000  # scopes and passes in one another: Python itself allows no more than 1,000 frames
+_DEEPEST_NESTING = 1000  # scopes and passes in one another: Python allows no more than 1,000 frames
 _STEPS = np.zeros(256, np.int8)
 _STEPS[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]], _STEPS[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = 1, -1
 _BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's cache
 
 
 def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0) -> None:
-    """The rows of a run's events, from event `first` on, fit together, and what they name is there."""
+    """Check that the rows of a run's events, beginning with event `first`, fit together and name only what is there."""
     numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
     if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
         raise ValueError("an event of a kind that there is not")
@@ -176,12 +176,12 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
     for kind in LAYOUTS:
         _check_kind(kind, numbers, kinds, known, first)
     made = numbers[kinds == Kind.TENSOR]
-    if np.any(made[:, _SOURCE] >= made[:, _TENSOR]):  # so who follows sources comes to an end
+    if np.any(made[:, _SOURCE] >= made[:, _TENSOR]):  # so that following sources comes to an end
         raise ValueError("a tensor was made from one that is not earlier")
 
 
 def _bounds(known: Known) -> np.ndarray:
-    """For each kind the highest number of each column of its row."""
+    """The highest number of each column of a row, by kind."""
     most = np.full((256, len(_PLACES)), _ANY, np.uint32)
     most[:, _SITE] = known.sites.highest
     for kind, layout in LAYOUTS.items():
@@ -194,8 +194,8 @@ def _bounds(known: Known) -> np.ndarray:
 
 
 def _least_links() -> np.ndarray:
-    """For each kind how many links an event has at least. Lists that are shorter than they say are found where they are
-    read (`Layout.stretches`)."""
+    """The fewest links that an event has, by kind. Lists that are shorter than they claim are found when they are read
+    (`Layout.stretches`)."""
     least = np.zeros(256, np.uint32)
     for kind, layout in LAYOUTS.items():
         least[kind] = layout.head + sum(field.width * field.stored.least for field in layout.lists)
@@ -203,7 +203,7 @@ def _least_links() -> np.ndarray:
 
 
 def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known, first: int) -> None:
-    """What bounds do not say of the events of a kind."""
+    """Check what bounds cannot: the lengths of lists, earlier events, and numbers with gaps, for events of a kind."""
     layout = LAYOUTS[kind]
     width = layout.lists[0].width if len(layout.lists) == 1 else 1
     unsure = [
@@ -225,7 +225,7 @@ def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known
 
 
 def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray, first: int) -> None:
-    """Events so far back from these places are ops, if they are not before event `first`."""
+    """Check that the events at these distances before these places are ops, unless they are before event `first`."""
     targets = places - distances.astype(np.int64)
     if targets.min(initial=0) < -first:
         raise ValueError("an event names one before the first")
@@ -234,8 +234,8 @@ def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray,
 
 
 def check_nesting(heads: np.ndarray) -> None:
-    """No thread is in more scopes and passes at once than a run can be. `heads` are those of events before which none
-    is open."""
+    """Check that no thread is in more scopes and passes at once than a run can be. `heads` are the heads of events;
+    nothing is open before the first."""
     steps = _STEPS[heads.astype(np.uint8)]
     at = np.flatnonzero(steps)
     if len(at) <= _DEEPEST_NESTING:
@@ -248,8 +248,8 @@ def check_nesting(heads: np.ndarray) -> None:
 def check_marks(
     kinds: np.ndarray, firsts: np.ndarray, kind: Kind, events: list[int], told: list[int]
 ) -> None:
-    """What a table says of events is so: they are of a kind, and their first columns (`firsts` are those of all events)
-    are the numbers that are told (none: any)."""
+    """Check the rows of a table about events: the events are of a kind, and their first columns (`firsts` are those of
+    all events) are the numbers in the table (empty: any)."""
     places = np.array(events, np.int64)
     if len(places) and not (places.min() >= 0 and places.max() < len(kinds)):
         raise ValueError(f"a {kind.name} at an event that there is not")
@@ -260,13 +260,13 @@ def check_marks(
 # --- states
 
 _IMPOSSIBLE, _ANY_LENGTH = -2, -1
-STATISTICS = 7  # of a value that is not kept in full
+STATISTICS = 7  # the number of statistics of a value that is not kept in full
 _BRAIN_FLOAT = "bfloat16"
 
 
 @lru_cache(maxsize=256)
 def dtype_of(name: str) -> np.dtype | None:
-    """NumPy's dtype for a name; that of the bytes for bfloat16. None where NumPy has none for plain numbers."""
+    """NumPy's dtype for a name; uint16 for bfloat16. None if NumPy has no dtype of plain numbers for it."""
     try:
         found = np.dtype("uint16" if name == _BRAIN_FLOAT else name)
     except (TypeError, ValueError):
@@ -275,7 +275,7 @@ def dtype_of(name: str) -> np.dtype | None:
 
 
 def elements_of(data: np.ndarray, name: str) -> np.ndarray | None:
-    """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy has not."""
+    """Bytes as elements; those of bfloat16 as float32. None for a dtype that NumPy lacks."""
     dtype = dtype_of(name)
     if dtype is None:
         return None
@@ -287,8 +287,8 @@ def elements_of(data: np.ndarray, name: str) -> np.ndarray | None:
 def check_states(
     tensors: np.ndarray, bases: np.ndarray, events: np.ndarray, chunks: np.ndarray, firsts: Sequence[int]
 ) -> None:
-    """The states of each chunk belong to its events, in their order. `chunks` says at which state each chunk
-    begins, and `firsts` at which event; both end with how many there are."""
+    """Check that the states of each chunk belong to its events, in their order. `chunks` has the first state of each
+    chunk, and `firsts` the first event; both end with the number of all."""
     if np.any((bases == tensors) & (bases > 0)):
         raise ValueError("a tensor is a view of itself")
     if np.any(events[1:] < events[:-1]):
@@ -304,7 +304,7 @@ def check_states(
 def check_values(
     grades: np.ndarray, lengths: np.ndarray, forms: np.ndarray, known: Mapping[int, Form]
 ) -> None:
-    """Every state has a form that there is, and as many bytes of a value as that form and its grade need."""
+    """Check that every state has a known form, and as many bytes of a value as that form and its grade need."""
     highest = max(known, default=0)
     if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > max(ELEMENTS, STATS):
         raise ValueError("a state has a form, or a value of a kind, that there is not")

@@ -1,7 +1,7 @@
-"""Finding what repeats in a recording while it is written: the period of its events, chunk by chunk.
+"""Finds what repeats in a recording while it is written: the period of its events, chunk by chunk.
 
-Chunks form *groups*. What is expected of a chunk follows from the chunks before it in its group (expected.py), so an
-event is found by expanding one group."""
+Chunks form *groups*. The expected content of a chunk follows from the chunks before it in its group (expected.py), so
+an event is found by expanding one group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gradviz.tracefile.expected import NUMBER, rearranged, unexpected
 from gradviz.tracefile.schema import STATE
 
 GROUP = 64  # chunks
-_HISTORY = 1 << 15  # events that are looked at for a period, which has at most half as many
-_ALIKE = 0.9  # the share of the events that come again after a period
-_SAME = 0.99  # ...so many that no better period is looked for: every 50th step may be another
-_VALUES = 64  # bytes of values an event: more are large arrays, which zlib packs slowly and badly
-_PATIENCE = 16  # the most chunks until a period is looked for again
-_FEW = 512  # events whose period is found without a Fourier transform
+_HISTORY = 1 << 15  # the events that are searched for a period, which has at most half as many
+_ALIKE = 0.9  # the least share of the events that come again after a period
+_SAME = 0.99  # ...so many that no better period is searched: every 50th step may be different
+_VALUES = 64  # bytes of values for an event: more are large arrays, which zlib packs slowly and badly
+_PATIENCE = 16  # the most chunks until a period is searched again
+_FEW = 512  # the most events whose period is found without a Fourier transform
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]
 _LENGTH, _EVENT = (STATE.names.index(name) for name in ("length", "event"))  # type: ignore[union-attr]
 _WIDTH = 7  # numbers of an event's row, and of a state
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
 
 
 class Squeezer:
-    """Squeezes the chunks of a recording, in order. `group` is the chunk that the last one's group begins with."""
+    """Squeezes the chunks of a recording, in order. `group` is the first chunk of the last chunk's group."""
 
     def __init__(self) -> None:
         self.group = self.period = self.tired = 0
@@ -46,7 +46,7 @@ class Squeezer:
         self._begin(0)
 
     def _begin(self, group: int) -> None:
-        """Begin a group: what was before it is forgotten."""
+        """Begin a group: everything before it is forgotten."""
         self.group = group
         self.events, self.links = np.zeros((0, _WIDTH), NUMBER), np.zeros(0, NUMBER)
         self.states = np.zeros((0, _WIDTH), NUMBER)
@@ -89,14 +89,14 @@ class Squeezer:
             self.patience = 1 if self.period != before else min(2 * self.patience, _PATIENCE)
 
     def _of_last(self, events: int, end: int) -> tuple[int, np.ndarray]:
-        """How many links the last events have, and their states."""
+        """The number of links of the last events, and the states of these events."""
         if not events:
             return 0, self.states[:0]
         links = int(self.events[-events:, _LINKS].sum(dtype=np.int64))
         return links, self.states[np.searchsorted(self.states[:, _EVENT], end - events) :]
 
     def _forget(self, end: int) -> None:
-        """Forget what nothing will be expected from."""
+        """Forget everything that no later chunk follows from."""
         recent = 2 * self.period if self.is_same else max(2 * self.period, _HISTORY)
         if recent < len(self.events):
             links, states = self._of_last(recent, end)
@@ -105,8 +105,8 @@ class Squeezer:
 
 
 def alike(events: np.ndarray, period: int) -> float:
-    """The share of the events that come again after so many: the same kind at the same place. NaN where they are too
-    few to tell."""
+    """The share of the events that come again after `period` events: the same kind at the same place. NaN if there are
+    too few events."""
     if len(events) < 2 * period:
         return math.nan
     same = events[period:, _HEAD] == events[:-period, _HEAD]
@@ -115,7 +115,7 @@ def alike(events: np.ndarray, period: int) -> float:
 
 
 def period_of(events: np.ndarray) -> int:
-    """After how many events they come again, 0 if they do not."""
+    """The number of events after which they come again, 0 if they do not."""
     if len(events) < 4:
         return 0
     # The autocorrelation of a random number for each kind at each place: it is largest at the period.
@@ -135,7 +135,7 @@ def period_of(events: np.ndarray) -> int:
 
 
 def _products(noise: np.ndarray) -> np.ndarray:
-    """The sum of the products of numbers with those so many places before them, for each distance from 0 on."""
+    """The sum of the products of numbers with those at a distance before them, for each distance from 0 on."""
     if len(noise) <= _FEW:  # the run of a short script need not load `numpy.fft`
         return np.correlate(noise, noise, "full")[len(noise) - 1 :]
     size = 1 << (2 * len(noise) - 1).bit_length()

@@ -1,4 +1,4 @@
-"""What tensors were: their states at all events of a trace, as one table."""
+"""The states of tensors at all events of a trace, as one table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
-_BITS = 31  # of an event's number in a key with a tensor's, which has 32: a key has 63 and a sign
+_BITS = 31  # bits of an event's number in a key; the tensor's number has 32: a key has 63 and a sign
 _LAST_EVENT = (1 << _BITS) - 1
-_ELEMENTS_AT_ONCE = 1 << 18  # that differences are made of
+_ELEMENTS_AT_ONCE = 1 << 18  # the most elements whose differences are computed at once
 _COLUMNS = (
     "tensors", "events", "versions", "bases", "forms", "flags", "_grades", "_lengths", "_offsets",
 )  # fmt: skip
@@ -27,9 +27,9 @@ _COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a tensor was at an event. `array` is None where its elements were not kept; `told` are the statistics that
-    were kept in their place, None where no values were. `dtype` is a name such as `float32`; the elements of bfloat16
-    come as float32. `base` is the tensor whose memory it shares, 0 for none."""
+    """A tensor at an event. `array` is None if its elements were not kept; `told` are the statistics that were kept in
+    their place, None if no values were. `dtype` is a name such as `float32`; the elements of bfloat16 are given as
+    float32. `base` is the tensor whose memory it shares, 0 for none."""
 
     tensor: int
     version: int
@@ -43,17 +43,17 @@ class Snapshot:
 
     @cached_property
     def stats(self) -> Stats | None:
-        """The statistics of its elements, or those that were kept; None where no values were."""
+        """The statistics of its elements, or those that were kept; None if no values were."""
         return self.told if self.array is None else stats_of(self.array)
 
     @property
     def part(self) -> tuple[int, int] | None:
-        """How many of its elements its values are of, if the others lie on other ranks: `(6, 12)`."""
+        """The numbers of elements here and in the whole, if the other elements lie on other ranks: `(6, 12)`."""
         return part_of(self.device)
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it was a leaf, as is all that does not require grad."""
+        """Whether it was a leaf, as is every tensor that does not require grad."""
         return bool(self.flags & LEAF) or not self.requires_grad
 
     @property
@@ -68,11 +68,11 @@ class Snapshot:
 
 
 class States:
-    """The states of a trace in the order in which they were told. `tensors`, `events`, `versions`, `bases`, `flags`
-    and `forms` (0: as before) are columns; a *row* is a place in them. `firsts_of_chunks` are the rows at which
-    the chunks of the file begin, and how many there are.
+    """The states of a trace in the order in which they were recorded. `tensors`, `events`, `versions`, `bases`, `flags`
+    and `forms` (0: as before) are columns; a *row* is a place in them. `firsts_of_chunks` are the rows at which the
+    chunks of the file begin, and the number of rows.
 
-    Raises ValueError where the file is damaged."""
+    Raises ValueError if the file is damaged."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class States:
         self._lengths = table["length"].astype(np.int64)
         self._known_forms, self._payload, self._read = forms, payload, read
         self.firsts_of_chunks = np.cumsum([0, *map(len, chunks)])
-        self._filled: dict[int, np.ndarray] = {}  # elements that were not kept, and are known by other means
+        self._filled: dict[int, np.ndarray] = {}  # elements that were not kept, but are known by other means
         self._offsets = self._checked_offsets(sizes)
         check_values(table["what"] >> 8, self._lengths, self.forms, forms)
         self.snapshot = lru_cache(maxsize=1 << 15)(self._snapshot)
 
     def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
-        """Where the value of each state begins in the payload of its chunk."""
+        """The place where the value of each state begins in the payload of its chunk."""
         offsets = np.cumsum(self._lengths) - self._lengths
         for first, after, size in zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], sizes, strict=False):
             if after > first:
@@ -113,7 +113,7 @@ class States:
         return self.of(slice(int(np.searchsorted(self.events, count))))
 
     def of(self, rows: np.ndarray | slice) -> States:
-        """Some of the states: those that a mask has, or a stretch of them."""
+        """Some of the states, chosen by a mask or as a stretch."""
         part = copy(self)
         for name in _COLUMNS:
             setattr(part, name, getattr(self, name)[rows])
@@ -126,7 +126,7 @@ class States:
         part.snapshot = lru_cache(maxsize=1 << 15)(part._snapshot)
         return part
 
-    # --- which state
+    # --- finding states
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -164,7 +164,7 @@ class States:
         return int(self._order[place])
 
     def base(self, tensor: int) -> int:
-        """The tensor on whose memory a tensor was made; 0 if it has its own, or is not known."""
+        """The tensor on whose memory a tensor was made; 0 if it has its own, or if it is not known."""
         row = self.first(tensor)
         return int(self.bases[row]) if row >= 0 else 0
 
@@ -175,7 +175,7 @@ class States:
         return self._order[np.concatenate([[True], tensors[1:] != tensors[:-1]])[: len(tensors)]]
 
     def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-        """The last state with a form of each tensor up to the event beside it; −1 where there is none."""
+        """The last state with a form of each tensor up to the event beside it; −1 if there is none."""
         formed = self._formed
         if not len(formed):
             return np.full(len(tensors), -1)
@@ -195,23 +195,23 @@ class States:
         return self._keys[self._formed]
 
     def valued(self, tensor: int, at: int) -> int:
-        """The last state up to `at` that tells a tensor's shape and value; −1 for none."""
+        """The last state up to `at` with a tensor's shape and value; −1 for none."""
         return self.formed(self.last(tensor, at))
 
     def formed(self, row: int) -> int:
-        """A state, or the last one of its tensor before it, that tells a shape and value; −1 for none."""
+        """A state, or the last state of its tensor before it, that has a shape and value; −1 for none."""
         while row >= 0 and not self.forms[row]:
             row = self.last(int(self.tensors[row]), int(self.events[row]) - 1)
         return row
 
-    # --- what it says
+    # --- one state
 
     def form(self, row: int) -> Form | None:
-        """The shape, dtype and device that a state tells; None where it tells none."""
+        """The shape, dtype and device in a state; None if it has none."""
         return self._known_forms.get(int(self.forms[row]))
 
     def _snapshot(self, row: int, valued: int) -> Snapshot:
-        """What a tensor was: its flags and version by one state, its shape and value by another (the same, mostly)."""
+        """A tensor by its states: flags and version from one state, shape and value from another (mostly the same)."""
         form = self.form(valued)
         assert form is not None
         array, stats = self._value(valued, form)
@@ -228,7 +228,7 @@ class States:
         )
 
     def fill(self, tensor: int, at: int, array: np.ndarray) -> None:
-        """Give the state of a tensor at an event elements, if it was told there and they were not kept: a replay knows
+        """Give elements to the state of a tensor at an event, if it was recorded there without elements: a replay knows
         them."""
         row = self.valued(tensor, at)
         if (
@@ -256,7 +256,7 @@ class States:
             return None, None
         return array.reshape(form.shape), None
 
-    # --- all of them
+    # --- many states
 
     @property
     def in_full(self) -> np.ndarray:
@@ -264,8 +264,8 @@ class States:
         return self.tensors[self._grades == ELEMENTS]
 
     def elements(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The elements of some states, as far as they were kept: those of one chunk and form together, as the places of
-        their rows among `rows` and an array of a row for each."""
+        """The elements of some states, as far as they were kept. The states of one chunk and form are given together:
+        the places of their rows among `rows`, and an array with a row for each."""
         kept = np.flatnonzero((rows >= 0) & (self._grades[rows] == ELEMENTS) & (self._lengths[rows] > 0))
         chunks = np.searchsorted(self.firsts_of_chunks, rows[kept], side="right") - 1
         keys = chunks << 32 | self.forms[rows[kept]].astype(np.int64)
@@ -276,8 +276,8 @@ class States:
                 yield places, array
 
     def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """The Euclidean norm of the difference of two states each; −1 where elements of one of them were not kept, or
-        their forms differ."""
+        """The Euclidean norm of the difference of each pair of states; −1 if elements of one of them were not kept, or
+        if their forms differ."""
         found = np.full(len(before), -1.0)
         alike = (before >= 0) & (after >= 0) & (self.forms[before] == self.forms[after])
         alike &= (self._grades[before] == ELEMENTS) & (self._grades[after] == ELEMENTS)
@@ -302,14 +302,14 @@ class States:
         return np.where(is_known.all(axis=0), norms, -1.0)
 
     def _elements_of_chunk(self, chunk: int, rows: np.ndarray) -> np.ndarray | None:
-        """The elements of states of one chunk and form, a row for each; None for those that NumPy has no type for."""
+        """The elements of states of one chunk and form, a row for each; None for a dtype that NumPy lacks."""
         payload = np.frombuffer(self._payload(chunk), np.uint8)
         packed = payload[self._offsets[rows][:, None] + np.arange(int(self._lengths[rows[0]]))]
         return elements_of(packed, self._known_forms[int(self.forms[rows[0]])].dtype)
 
     @cached_property
     def stats(self) -> np.ndarray:
-        """min, max, mean, rms, nan, inf and zeros of each state, NaN where no value was kept."""
+        """min, max, mean, rms, nan, inf and zeros of each state, NaN if no value was kept."""
         found = np.full((len(self), STATISTICS), np.nan)
         for chunk, (first, after) in enumerate(
             zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
@@ -322,8 +322,8 @@ class States:
 
     @cached_property
     def checksums(self) -> np.ndarray:
-        """A checksum of what was kept of each state's value, and of its shape and dtype: equal states have equal
-        ones, in one file and between files. 0 where no value was kept."""
+        """A checksum of each state: of what was kept of its value, and of its shape and dtype. Equal states have equal
+        checksums, in one file and between files. 0 if no value was kept."""
         found = np.zeros(len(self), np.uint32)
         seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
         for chunk, (first, after) in enumerate(
@@ -337,8 +337,8 @@ class States:
         return found
 
     def _fill(self, found: np.ndarray, here: slice, payload: np.ndarray) -> None:
-        """The statistics of one chunk: those that were kept, and those of what was kept in full, all of a kind at
-        once."""
+        """Fill in the statistics of one chunk: those that were kept, and those of values that were kept in full, all
+        values of a kind at once."""
         lengths, offsets, grades = self._lengths[here], self._offsets[here], self._grades[here]
         kinds = (lengths << 40) | (self.forms[here].astype(np.int64) << 8) | grades
         for kind in distinct(kinds[(lengths > 0) & (grades > 0)]).tolist():

@@ -1,4 +1,4 @@
-"""The tables of a trace: what a person would query, a row each."""
+"""The tables of a trace that a person would query, with a row for each thing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gradviz.tracefile.unreadable import told_of
 
 
 class Tables(Doors):
-    """The tables of one trace. Reading raises TraceError where the file is damaged."""
+    """The tables of one trace. Reading raises TraceError if the file is damaged."""
 
-    count: int  # the events
+    count: int  # the number of events
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Tables(Doors):
 
     @property
     def is_being_recorded(self) -> bool:
-        """Whether its run goes on just now, on this machine."""
+        """Whether its run still goes on, on this machine."""
         return self.meta.get("ended") == "" and is_being_recorded(self.path)
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Tables(Doors):
         self.close()
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """What a query gives, every value of its column's type."""
+        """The rows of a query, every value of its column's type."""
         with told_of(self.path):
             return rows_of(self._connection, query, *values)
 
@@ -96,7 +96,7 @@ class Tables(Doors):
 
     @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
     def source(self, file: str) -> list[str]:
-        """The lines of a source file as they were when the run was recorded; none where it was not kept."""
+        """The lines of a source file as they were when the run was recorded; empty if they were not kept."""
         rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
         return rows[0][0].splitlines() if rows else []
 
@@ -107,7 +107,7 @@ class Tables(Doors):
 
     @cached_property
     def source_files(self) -> int:
-        """How many source files there are whose text was kept."""
+        """The number of source files whose text was kept."""
         ((count,),) = self._rows("SELECT count(*) AS count FROM sources WHERE text <> ''")
         return int(count)
 
@@ -143,7 +143,7 @@ def _frame_of(
     number: int, parent: int, file: str, line: int, col: int, end_line: int, end_col: int, function: str, names: str,
     library: int,
 ) -> Frame:  # fmt: skip
-    """A frame as its row tells it. Raises ValueError where that cannot be."""
+    """A frame from its row. Raises ValueError if its names are no list of texts."""
     named = names_of(names)
     place = Place(file, line, col, end_line, end_col, function, named, False)
     return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))

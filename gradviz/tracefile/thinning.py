@@ -1,5 +1,5 @@
-"""Taking events out of a trace while it is being written. What is left is a trace like any other: events count from 0,
-and what they say of one another still holds."""
+"""Removes events from a trace while it is being written. The result is a trace like any other: events count from 0, and
+their references to one another are still right."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gradviz.tracefile.printed_lines import moved_count
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import STATE
 
-FEW = 1000  # unused texts are left where they are up to here
+FEW = 1000  # up to so many unused texts stay in the file
 _PACKED = ("events", "links", "states", "payloads")
 
 
 def thin(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Take all events out of the file but those `kept`. Those that are not in their segments any more (`whole`) name no
-    pass. Returns where each event is now, −1 for none."""
+    """Remove all events from the file except those `kept`. Events whose segments do not stay (`whole`) name no pass any
+    more. Returns the place where each event is now, −1 for none."""
     moved = np.where(kept, np.cumsum(kept) - 1, -1)
     for place, (number, first, count, _) in enumerate(trace.chunks.list):
         here = slice(first, first + count)
@@ -52,7 +52,7 @@ def thin(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, whole: np.ndarr
 
 
 def _payload_of(trace: Trace, place: int, states: np.ndarray, kept: np.ndarray) -> bytes:
-    """The values of the states that stay, of one chunk."""
+    """The values of the states of one chunk that stay."""
     data = memoryview(trace.chunks.values(place))
     ends = np.cumsum(states["length"], dtype=np.int64)
     stay = kept[states["event"]] & (states["length"] > 0)
@@ -61,7 +61,7 @@ def _payload_of(trace: Trace, place: int, states: np.ndarray, kept: np.ndarray) 
 
 
 def _mend(rows: np.ndarray, links: np.ndarray, first: int, moved: np.ndarray, whole: np.ndarray) -> bool:
-    """Correct what the events of a chunk say of earlier events and of passes; says whether anything changed."""
+    """Correct the references of a chunk's events to earlier events and to passes; returns whether anything changed."""
     changed = False
     kinds = rows["head"] & 0xFF
     starts = np.cumsum(rows["links"], dtype=np.int64) - rows["links"]
@@ -100,7 +100,7 @@ def _back_fields() -> Iterator[tuple[int, int, bool]]:
 
 
 def _pass_columns() -> Iterator[tuple[int, int]]:
-    """The columns that name the pass in which something happened."""
+    """The columns that name the pass in which an event happened."""
     for kind, layout in LAYOUTS.items():
         for position, field in enumerate(layout.columns):
             if field.name == "in_pass":
@@ -108,7 +108,7 @@ def _pass_columns() -> Iterator[tuple[int, int]]:
 
 
 def _move_tables(cursor: sqlite3.Cursor, moved: np.ndarray) -> None:
-    """Correct the events that the tables name; what names one that is gone goes too."""
+    """Correct the events that the tables name; rows that name a removed event are removed too."""
     where = moved.tolist()
     passes = cursor.execute("SELECT number, first, last FROM passes").fetchall()
     gone = [(number,) for number, first, _ in passes if where[first] < 0]
@@ -132,8 +132,8 @@ def _move_tables(cursor: sqlite3.Cursor, moved: np.ndarray) -> None:
 
 
 def drop_unused(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, table: str, how: str) -> set[int]:
-    """Take out of `table` the texts or rules (`how`: `text`, `rule`) that no kept event names, where they are many;
-    returns their numbers. Others of the same kind get new numbers, so that those are not given again."""
+    """Remove from `table` the texts or rules (`how`: `text`, `rule`) that no kept event names, if they are many;
+    returns their numbers. If they occur again they get new numbers, so that a number is never given twice."""
     known = {number for (number,) in cursor.execute(f"SELECT id FROM {table}")}
     unused = known - {0}
     if len(unused) > FEW:

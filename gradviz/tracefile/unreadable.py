@@ -1,4 +1,4 @@
-"""What is said of a file that cannot be read as a trace."""
+"""The errors about a file that cannot be read as a trace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gradviz.errors import GradvizError
 
-UNREADABLE = (sqlite3.Error, ValueError, MemoryError)  # what reading a damaged trace raises
-_LONGEST = 120  # characters of a cause
+UNREADABLE = (sqlite3.Error, ValueError, MemoryError)  # the exceptions from reading a damaged trace
+_LONGEST = 120  # the most characters of a cause
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NOT_READ = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
 _CAUSES = {
@@ -24,13 +24,13 @@ class TraceError(GradvizError):
 
 
 def code_of(error: Exception) -> int:
-    """SQLite's code of an error; 0 where it has none, as that of a text that is no UTF-8."""
+    """SQLite's code of an error; 0 if it has none, as the error about a text that is no UTF-8."""
     return getattr(error, "sqlite_errorcode", 0)
 
 
 def damaged(path: Path, error: Exception) -> TraceError:
-    """The error for a trace that is one, but cannot be read through."""
-    primary = code_of(error) & 0xFF  # the rest says more exactly what it is
+    """The error for a file that is a trace, but cannot be read through."""
+    primary = code_of(error) & 0xFF  # the other bits are details
     if primary in _LOCKED:
         return TraceError(f"{path} is locked by another program, which is writing to it: try again")
     cause = " ".join(str(error).split())[:_LONGEST]  # SQLite quotes statements of several lines
@@ -41,7 +41,7 @@ def damaged(path: Path, error: Exception) -> TraceError:
 
 @contextmanager
 def told_of(path: Path) -> Iterator[None]:
-    """Turn what a damaged trace raises into TraceError."""
+    """Turn the exceptions from reading a damaged trace into TraceError."""
     try:
         yield
     except UNREADABLE as error:
@@ -49,7 +49,7 @@ def told_of(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception) -> TraceError:
-    """The error for what reading a damaged trace raised."""
+    """The error for an exception from reading a damaged trace."""
     if isinstance(error, MemoryError):
         return TraceError(f"{path} takes more memory to read than there is")
     return damaged(path, error)

@@ -1,7 +1,8 @@
-"""What of the texts of a trace may be shared: what is known to give nothing away stays, all else becomes `…`.
+"""The parts of the texts of a trace that may be shared: what is known to be harmless stays, everything else becomes
+`…`.
 
-Each text field of the table of events has its filter in `TEXTS`; a field without one loses its text. Every filter
-leaves unchanged what it has filtered before."""
+Each text field of the table of events has its filter in `TEXTS`; a field without a filter loses its text. Every filter
+leaves its own results unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from gradviz.events.kinds import Kind
 from gradviz.tracefile.sound import nested
 
 GONE = "…"
-_DIGITS = 3  # of a whole number that stays in a text
+_DIGITS = 3  # the most digits of a whole number that stays in a text
 
 
 # A text may have been cut off: then it ends without a quote.
@@ -24,14 +25,14 @@ _NEVER = "(?!)"
 
 
 def _tokens_of(quoted: str, number: str) -> re.Pattern[str]:
-    """The tokens of a text, where quoted texts and numbers look so."""
+    """The pattern of the tokens of a text, with these patterns for quoted texts and numbers."""
     return re.compile(
         rf"(?P<quoted>{quoted})|(?P<number>{number})|(?P<word>\w+)|(?P<blank>\s)|(?P<sign>.)", re.DOTALL
     )
 
 
 _TOKEN = _tokens_of(_QUOTED, r"[0-9](?:[\w.]|(?<=[eE])[+−-](?=[0-9]))*")
-# 0.5 is a number as an index, and else as in net.0.weight.
+# 0.5 is a number in an index, and two parts of a path elsewhere, as in net.0.weight.
 _TOKEN_OF_NAME = _tokens_of(_QUOTED, r"(?<=[\[ ])[0-9]+\.[0-9][\w.]*|[0-9]\w*")
 _TOKEN_OF_FORMULA = _tokens_of(
     _NEVER, r"[0-9]+(?:\.[0-9]+)?(?:e[+−-]?[0-9]+)?"
@@ -47,7 +48,7 @@ _CONSTANTS_OF_FORMULAS = frozenset(("0.134145", "0.044715"))  # of gelu
 
 
 def nothing(text: str) -> str:
-    """No text in place of one."""
+    """`…` in place of any text."""
     return GONE if text else ""
 
 
@@ -67,12 +68,12 @@ def name(text: str) -> str:
 
 
 def arguments(text: str) -> str:
-    """The arguments of an op: words, small whole numbers and punctuation; not what is quoted, nor other numbers."""
+    """The arguments of an op: words, small whole numbers and punctuation, without quoted texts and other numbers."""
     return "".join(_kept(kind, token, _SIGNS) for kind, token in _tokens(text))
 
 
 def formula(text: str) -> str:
-    """A formula, in which the numbers of a program may stand."""
+    """A formula, in which numbers of the program may occur."""
     return "".join(
         token if _is_of_formulas(kind, token) else _kept(kind, token, _SIGNS_OF_FORMULAS)
         for kind, token in _tokens(text, _TOKEN_OF_FORMULA)
@@ -80,7 +81,7 @@ def formula(text: str) -> str:
 
 
 def role(text: str) -> str:
-    """What a named tensor is to its module."""
+    """The role of a named tensor in its module."""
     return text if text in ("parameter", "buffer") else ""
 
 
@@ -124,7 +125,7 @@ _SETTINGS = frozenset(
 
 
 def settings(text: str) -> str:
-    """The settings of a parameter group: numbers, yes and no, of settings that optimizers have."""
+    """The settings of a parameter group: numbers and truth values of settings that optimizers have."""
     found = _json(text)
     known = found.items() if isinstance(found, dict) else ()
     return json.dumps({key: value for key, value in known if key in _SETTINGS and _is_plain(value)})
@@ -157,7 +158,7 @@ def _is_plain(value: object) -> bool:
 
 
 def path(text: str) -> str:
-    """A path inside the working folder as it is; of any other the last component: `…/helper.py`."""
+    """A path inside the working folder as it is; for any other path its last component: `…/helper.py`."""
     parts = re.split(r"[\\/]", text)
     if len(parts) == 1 and ":" not in text:
         return text
@@ -168,7 +169,7 @@ def path(text: str) -> str:
     return f"{GONE}/{last}" if last not in ("", "..", "~") else GONE
 
 
-# --- what is noted of a run
+# --- notes about a run
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc|\.post|\.dev)[0-9]+)*(\+(cpu|cu[0-9]+|rocm[0-9.]+)\Z)?")
 
@@ -220,7 +221,7 @@ _META: dict[str, Callable[[str], str]] = {
 
 
 def meta_of(meta: Mapping[str, str]) -> dict[str, str]:
-    """What may be shared of what is noted of a run, with a note that the rest is gone."""
+    """The notes about a run that may be shared, with a note that the rest is gone."""
     found = {key: keep(meta[key]) for key, keep in _META.items() if key in meta}
     if "error" in meta:
         found["error"] = f"{found.get('error_type', GONE)}: {GONE}"
@@ -236,7 +237,7 @@ def dtype(text: str) -> str:
 
 
 def device(text: str) -> str:
-    """The name of a device, of which a rank may have a part."""
+    """The name of a device, with the part of a tensor that a rank has."""
     if part := part_of(text):
         return device_of_part(device(whole_device(text)), *part)
     return text if re.fullmatch(r"[a-z]{1,16}(:[0-9]{1,3})?", text) else "unknown"
@@ -286,7 +287,7 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
     (Kind.ERROR, "type"): name,
     (Kind.ERROR, "message"): nothing,
 }
-# The fields that hold a real number and keep it. One that is computed from elements does not.
+# The fields with a real number that keep it. A number that is computed from elements is not kept.
 REALS = {
     (Kind.PASS_BEGAN, "time"),
     (Kind.STEPPED, "time"),
@@ -297,5 +298,5 @@ REALS = {
 
 
 def filter_of(kind: Kind, field: str) -> Callable[[str], str]:
-    """The filter of a text field; one that leaves nothing where the field is in no list."""
+    """The filter of a text field; for a field without one, the filter that leaves nothing."""
     return TEXTS.get((kind, field), nothing)

@@ -37,17 +37,17 @@ from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.skipped import runs_of
 from gradviz.tracefile.thinning import drop_unused, thin
 
-INTERVAL = 0.08  # seconds between commits: with the time that one takes, at most a tenth is lost
+INTERVAL = 0.08  # seconds between commits: with the time for a commit, at most a tenth of a second is lost
 _SHORTLY = 0.01  # seconds
-_PATIENCE = 60  # seconds that another program may hold the file
-# Bytes of values in memory before they are written at once. As much may be on its way.
+_PATIENCE = 60  # the most seconds that another program may hold the file
+# Bytes of values in memory, from which on they are written at once. As many more may be on their way.
 PAYLOAD_LIMIT = 2 << 20
 _ROOM_WHILE_HELD = 256 << 20  # the same, while another program holds the file
-_LARGE = 1 << 20  # bytes of values, from which on they are written beside the program
+_LARGE = 1 << 20  # bytes of values, from which on the program does not wait for the write
 
 
 class Source(Protocol):
-    """What the writer needs of a recorder."""
+    """The parts of a recorder that the writer needs."""
 
     sites: Sites
     strings: Interned
@@ -61,15 +61,15 @@ class Source(Protocol):
         """Whether something has been recorded since the last `take`."""
 
     def take(self) -> Batch:
-        """Take away what has been recorded since the last call; the lock is held."""
+        """Take everything recorded since the last call; the lock is held."""
 
     def move(self, moved: np.ndarray, texts: set[int], rules: set[int]) -> None:
-        """Events were taken out of the file, with texts and rules that no other names: `moved` is where each event is
-        now, −1 for none. The lock is held."""
+        """Adapt to the removal of events from the file, with the texts and rules that no other event names. `moved` is
+        the place where each event is now, −1 for none. The lock is held."""
 
 
 class Writer:
-    """Owns the file. Raises OSError where it cannot be made."""
+    """Owns the file. Raises OSError if it cannot be made."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class Writer:
         self.due: SimpleQueue[None] = SimpleQueue()
         self.writing = threading.Lock()  # held while something is written; taken before the source's lock
         self.closing = False
-        self.failure: BaseException | None = None  # why nothing is written any more
-        self.is_stopped = False  # and that has been said
-        self.written = 0  # events that are in the file
-        self.held_since: float | None = None  # since when another program has kept us from writing
-        self.notes: dict[str, str] = {}  # about the run, not yet written
+        self.failure: BaseException | None = None  # the reason why nothing is written any more
+        self.is_stopped = False  # whether the user has been told about the failure
+        self.written = 0  # the number of events in the file
+        self.held_since: float | None = None  # the time since which another program has kept us from writing
+        self.notes: dict[str, str] = {}  # notes about the run that are not written yet
         self.sources: set[str] = set()
         self.texts: list[str] = []
         self.digests = Digests(self.texts)
         self.ring = None if last is None else Ring(last)
-        self.news: News | None = None  # what each pass shows anew, if somebody asks for it
-        self.dtypes: dict[int, str] = {}  # of forms, by their numbers
+        self.news: News | None = None  # the test for what is new in each pass, if somebody needs it
+        self.dtypes: dict[int, str] = {}  # the dtypes of forms by their numbers
         self.chunks = ChunkTables(source.strings.known, self.dtypes, is_ring=last is not None)
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
@@ -110,7 +110,7 @@ class Writer:
         return PAYLOAD_LIMIT if self.held_since is None else _ROOM_WHILE_HELD
 
     def wake(self) -> None:
-        """Write now: here, if the thread cannot run."""
+        """Write now: in this thread, if the writer's cannot run."""
         background.go_on_all()
         if self.thread.is_running:
             self.due.put(None)
@@ -118,30 +118,30 @@ class Writer:
             self._try()
 
     def flush(self) -> None:
-        """Write everything up to here. Raises OSError where that cannot be."""
+        """Write everything up to here. Raises OSError if that fails."""
         self._write_all()
         if self.failure is not None:
             raise OSError(f"{self.path} cannot be written: {cause_of(self.failure)}") from self.failure
 
     def note(self, meta: dict[str, str]) -> None:
-        """Write more about the run, soon."""
+        """Write more notes about the run, soon."""
         self.notes.update(meta)
         self.wake()
 
     def give_up(self, error: Exception) -> None:
-        """Write nothing any more: the program goes on, and its user is told."""
+        """Write nothing any more. The program goes on, and its user is told."""
         if self.failure is None:
             self.failure = error
             self.wake()
 
     def _fail(self, error: BaseException | None) -> None:
-        """The thread has ended by a fault of ours. It is told now, or if the program has replaced what that takes, at
-        the end."""
+        """Report that the thread has ended by a fault of ours: now, or at the end if the program has replaced something
+        that the report needs."""
         self.failure = self.failure or error
         self._stop({})
 
     def close(self, meta: dict[str, str]) -> None:
-        """Write what is left and close the file."""
+        """Write the rest and close the file."""
         if self.closing:
             return
         self.closing = True
@@ -187,12 +187,12 @@ class Writer:
                     self.source.take()  # and forget it
 
     def _write_all(self) -> None:
-        """Write what there is, even if another program has to be waited for."""
+        """Write everything, even if that means waiting for another program."""
         while self.failure is None and not self._try():
             sleep(_SHORTLY)
 
     def _try(self) -> bool:
-        """Write what there is; whether that could be done now."""
+        """Write everything; returns whether that was possible now."""
         try:
             done = self._commit()
         except Exception as error:  # whatever it is, the program must go on, and its user must know
@@ -207,7 +207,7 @@ class Writer:
         return done
 
     def _stop(self, meta: dict[str, str]) -> None:
-        """Say once, to the user and in the file, that the recording has ended before the program."""
+        """Report once, to the user and in the file, that the recording has ended before the program."""
         if self.failure is None or (self.is_stopped and not meta):
             return
         cause = cause_of(self.failure)
@@ -221,11 +221,11 @@ class Writer:
                 )
 
     def _commit(self) -> bool:
-        """Write what has been recorded; whether it could be done now, or another program holds the file.
+        """Write everything recorded so far; returns False if another program holds the file.
 
-        The program's next event waits while it is written: the two share one interpreter, and a program that did not
-        wait would keep it from this thread (SQLite gives it up at every row) until much was unwritten. It does not wait
-        for large values: they are one row, which takes long. It never waits for another program."""
+        The program's next event waits while it is written. The two share one interpreter, and a program that did not
+        wait would keep it from this thread (SQLite gives it up at every row) until much was unwritten. The program does
+        not wait for large values: they are one row, which takes long. It never waits for another program."""
         with self.writing:
             if not (self.source.has_news or self.notes):
                 return True
@@ -233,7 +233,7 @@ class Writer:
                 return False
             with self.source.lock:
                 batch = self.source.take()
-                if self.failure is not None:  # meanwhile: what came after the gap is worth nothing
+                if self.failure is not None:  # since then: events after the gap are worth nothing
                     self.connection.execute("ROLLBACK")
                     return True
                 is_long = batch.bytes >= _LARGE or any(later.is_distant for *_, later in batch.waiting)
@@ -268,7 +268,7 @@ class Writer:
                 self._thin(self.ring, begun=True)
 
     def _thin(self, ring: Ring, at_end: bool = False, begun: bool = False) -> None:
-        """Take out of the file what is older than the passes that are to be kept; the lock is held, or all is over."""
+        """Remove everything older than the passes that stay; the lock is held, or the run is over."""
         cursor = self.connection.cursor()
         if not begun:
             cursor.execute("BEGIN EXCLUSIVE")
@@ -284,7 +284,7 @@ class Writer:
             self.texts[number] = ""
 
     def _write_interned(self, cursor: sqlite3.Cursor) -> None:
-        """Write what got a number: places, texts, forms and rules."""
+        """Write everything that got a number: places, texts, forms and rules."""
         source = self.source
         for frame in source.sites.take_new():
             place = frame.place
@@ -320,7 +320,7 @@ class Writer:
         self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:
-        """Write what a person would query: passes, parameters, errors."""
+        """Write the tables that a person would query: passes, parameters, errors."""
         text = self.texts.__getitem__
         self._write_passes(cursor, list(_of_kind(Kind.PASS_BEGAN, events)))
         for _, row in _of_kind(Kind.NAMED, events):
@@ -334,8 +334,8 @@ class Writer:
             cursor.execute("INSERT INTO errors VALUES (?, ?, ?, ?, ?)", error)
 
     def _write_passes(self, cursor: sqlite3.Cursor, begun: list[tuple[int, dict[str, int]]]) -> None:
-        """Write the passes that began, and how those that ended did. Those of which no node was told are many, so runs
-        of them are written; a ring, whose events are counted anew, has each by itself."""
+        """Write the passes that began, and the ends of the passes that ended. Passes without recorded nodes are many,
+        so runs of them are written; a ring, which renumbers its events, has each of them by itself."""
         ended = {backward_pass.number: backward_pass for backward_pass in self.digests.take_finished()}
         passes = [_pass_of(index, row, ended.pop(row["number"], None)) for index, row in begun]
         is_skipped = [
@@ -354,7 +354,7 @@ class Writer:
 
 
 def _pass_of(first: int, row: dict[str, int], ended: FinishedPass | None) -> PassInfo:
-    """A pass by the event that began it, and how it ended if it did."""
+    """A pass from the event that began it, and from its end, if it ended."""
     thread, is_recorded = row["head"] >> 16, not row["head"] >> 8 & SKIPPED
     if ended is None:
         return PassInfo(row["number"], first, None, thread, row["site"], None, None, is_recorded)
@@ -381,7 +381,7 @@ def _to_stderr(line: str) -> None:
 
 
 def settle(batch: Batch) -> None:
-    """Put what was kept for later into the payload, and its lengths into the states."""
+    """Put the values that were kept for later into the payload, and their lengths into the states."""
     if not batch.waiting:
         return
     readers: dict[int, tuple[Reader, list[int], list[Later]]] = {}

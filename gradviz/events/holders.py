@@ -1,4 +1,4 @@
-"""What a module is called in the program that holds it: the name that its parameters begin with."""
+"""The name of a module in the program that holds it: the name that its parameters begin with."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from types import FrameType
 from typing import Any
 
 _Variable = tuple[str, Any]
-_DEEPEST = 100  # frames looked through
-_LARGEST = 1000  # elements of a collection that is looked into
+_DEEPEST = 100  # the most frames that are searched
+_LARGEST = 1000  # the most elements of a collection that is searched
 _MODULES = ("ModuleList", "ModuleDict")  # modules that are collections: nobody calls them
 
 
 def holder_of(thing: Any, frame: FrameType | None) -> str:
-    """The variable that holds a module, in a frame or in those that called it: `net`, also of `self.net`. Where a
-    collection or another module holds it, its path there: `layers.0`, `net.encoder`. Empty where none does. Names that
+    """The variable that holds a module, in a frame or in the frames that called it: `net`, also for `self.net`. If a
+    collection or another module holds it, its path there: `layers.0`, `net.encoder`. Empty if none does. Names that
     begin with `_`, and `self`, do not count."""
     return next((name for variables in _spaces(frame) if (name := _name_in(variables, thing))), "")
 
 
 def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
-    """The modules that are found in the variables of a frame and of those that called it, but for those inside others,
-    by what `holder_of` calls them."""
+    """The modules in the variables of a frame and of the frames that called it, by the names that `holder_of` gives
+    them; without modules inside other modules."""
     spaces = list(_spaces(frame))
     found = {id(thing): thing for space in spaces for thing in _modules_in(space)}
     inner = {id(part) for thing in found.values() for _, part in members(thing) if part is not thing}
     outer = [thing for key, thing in found.items() if key not in inner]
     names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
-    return dict(zip(reversed(names), reversed(outer), strict=True))  # of one name the nearest counts
+    return dict(zip(reversed(names), reversed(outer), strict=True))  # of equal names the nearest counts
 
 
 def parameters_below(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -38,8 +38,8 @@ def parameters_below(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def members(module: Any, of: str = "modules") -> list[tuple[str, Any]]:
-    """What `named_modules`, `named_parameters` or `named_buffers` of a module give. They ask for the hash of every
-    module inside: where one has none, nothing."""
+    """The result of `named_modules`, `named_parameters` or `named_buffers` of a module. They ask for the hash of every
+    module inside; if one has none, the result is empty."""
     try:
         return list(getattr(module, f"named_{of}")())
     except TypeError:
@@ -47,7 +47,7 @@ def members(module: Any, of: str = "modules") -> list[tuple[str, Any]]:
 
 
 def _spaces(frame: FrameType | None) -> Iterator[list[_Variable]]:
-    """The variables of a frame, and of those that called it. Those of gradviz's own are left out: of
+    """The variables of a frame, and of the frames that called it. Variables of gradviz's own frames are left out: in
     `gradviz.draw(net, x)` they are not the program's."""
     for _ in range(_DEEPEST):
         if frame is None:
@@ -60,7 +60,7 @@ def _spaces(frame: FrameType | None) -> Iterator[list[_Variable]]:
 def _variables_of(frame: FrameType) -> list[_Variable]:
     """The variables that a frame sees: its own, those of its `self`, and those of its file."""
     spaces = [frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {}), frame.f_globals]
-    seen = {id(space): space for space in spaces}  # those of a module's top level are its file's
+    seen = {id(space): space for space in spaces}  # at a module's top level, locals and globals are the same
     return [
         (name, value)
         for space in seen.values()
@@ -70,7 +70,7 @@ def _variables_of(frame: FrameType) -> list[_Variable]:
 
 
 def _modules_in(variables: Sequence[_Variable]) -> Iterator[Any]:
-    """The modules among some variables, and those in their collections."""
+    """The modules among some variables, and the modules in their collections."""
     for _, value in variables:
         if _is_module(value):
             yield value
@@ -79,7 +79,7 @@ def _modules_in(variables: Sequence[_Variable]) -> Iterator[Any]:
 
 
 def _name_in(variables: Sequence[_Variable], thing: Any) -> str:
-    """The name of a module among some variables. In `for layer in layers` each one would be `layer`: an element of a
+    """The name of a module among some variables. In `for layer in layers` each module would be `layer`: an element of a
     collection has its path there, unless all elements have variables of their own."""
     alone = {id(value) for _, value in variables}
     for name, value in variables:
@@ -108,7 +108,7 @@ def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _path_below(name: str, value: Any, thing: Any) -> str:
-    """The path of a module below another, or below one in a collection; empty where it is not there."""
+    """The path of a module below another module, or below a module in a collection; empty if it is not there."""
     owners = (
         [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
     )
@@ -120,6 +120,6 @@ def _path_below(name: str, value: Any, thing: Any) -> str:
 
 
 def _is_module(value: Any) -> bool:
-    """Whether it is a module of PyTorch or of gradviz's engine, of which nothing is loaded here."""
+    """Whether a value is a module of PyTorch or of gradviz's engine, which are not imported here."""
     is_one = any(base.__name__ == "Module" for base in type(value).__mro__)
     return is_one and hasattr(type(value), "named_modules")

@@ -1,15 +1,15 @@
-"""What a source tells of a run: one call an event, with raw values.
+"""The events that a source emits: one call for each event, with raw values.
 
-A source (the NumPy engine, PyTorch) calls these methods while the script runs. Whoever wants to hear derives from
-`Listener` and overrides `tell`; `op`, `node`, `differentiated`, `received`, `produced`, `ran` and `leaf_ran` are called
-so often that a listener may want to override them as well. No object is built for an event.
+A source (the NumPy engine, PyTorch) calls these methods while the script runs. A class that receives events derives
+from `Listener` and overrides `tell`; `op`, `node`, `differentiated`, `received`, `produced`, `ran` and `leaf_ran` are
+called so often that it may override them as well. No object is built for an event.
 
 - The fields of each event are those of the table in `kinds.py`, in its order.
-- `where` says where in the program it happened: a frame (the innermost user frame at or above it is meant), the
-  traceback of an exception, what `place` made of one of them, or None. The source gives the frame; nobody below it
-  counts frames.
-- A `State` says what a tensor is at an event. Its `value` is a handle: whatever the source computes with. How a
-  handle is read, the source says once (`handles.py`).
+- `where` is the place in the program where it happened: a frame (the place is the innermost user frame at or above it),
+  the traceback of an exception, a result of `place` for one of them, or None. The source gives the frame; no code below
+  it counts frames.
+- A `State` is the state of a tensor at an event. Its `value` is a handle: whatever the source computes with. The source
+  registers once how a handle is read (`handles.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAF_NODE = "AccumulateGrad"
 
 
 class State(NamedTuple):
-    """What a tensor is: the handle of its value (None: the value was told before, or is not known), its flags
+    """The state of a tensor: the handle of its value (None: the value was emitted before, or is not known), its flags
     (`kinds.LEAF` and so on), its version, and the tensor whose memory it shares (0: none)."""
 
     tensor: int
@@ -39,38 +39,38 @@ class State(NamedTuple):
 
 
 class Listener:
-    """Hears every event and does nothing with it.
+    """Receives every event and does nothing with it.
 
-    While it is not `detailed`, it leaves out the events of this thread that can be left out (`kinds.DETAILS`); a source
-    may spare itself the work, but for scopes: they are always told."""
+    While it is not `detailed`, it leaves out those events of this thread that can be left out (`kinds.DETAILS`). A
+    source may save itself the work, except for scopes: they are always emitted."""
 
     __slots__ = ()
     detailed: bool = True
 
     @property
     def detailed_passes(self) -> bool:
-        """Whether the events of nodes in a pass that begins now are wanted at all."""
+        """Whether the events of nodes are wanted at all in a pass that begins now."""
         return self.detailed
 
     def wants(self, node: int) -> bool:
-        """Whether, in such a pass, the events of this node are wanted."""
+        """Whether the events of this node are wanted in such a pass."""
         return True
 
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
-        """An event of any kind: its fields in the order of the table, and what tensors are at it."""
+        """Receive an event of any kind: its fields in the order of the table, and the states of tensors at it."""
 
     def tell_each(
         self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
     ) -> None:
-        """`tell` of several events of one kind at one place: the values and the states of each."""
+        """Receive several events of one kind at one place: the values and the states of each."""
         for values, states in told:
             self.tell(kind, where, values, states)
 
     def place(self, where: Where) -> Where:
-        """The place of `where`, for an event that is told later: a frame moves on."""
+        """The place of `where`, for an event that is emitted later: a frame moves on."""
         return None
 
-    # --- the events of which there are many
+    # --- the frequent events
 
     def op(
         self,
@@ -87,7 +87,7 @@ class Listener:
         versions: Sequence[int],
         bases: Sequence[int],
     ) -> None:
-        """An op ran; the last four are the states of its outputs. An op in place names its tensor as output."""
+        """An op ran; the last four are the states of its outputs. An op in place has its tensor as output."""
         states = [*map(State, outputs, values, flags, versions, bases)]
         self.tell(
             Kind.OP, where, (op, args, rule, in_pass, grad_enabled, tuple(inputs), tuple(outputs)), states
@@ -113,8 +113,8 @@ class Listener:
         where: Where,
         made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]],
     ) -> None:
-        """`node` of several nodes that the thread's last op has made, the oldest first: of each its number, its name,
-        its rule, its outputs, and, flat as below, its edges and what it saved."""
+        """Several nodes were made by the thread's last op, given oldest first: the number, the name, the rule and the
+        outputs of each, and its edges and saved tensors, flat as in `differentiated`."""
         for node, grad_fn, rule, outputs, edges, saved in made:
             self.node(where, node, grad_fn, -1, rule, outputs, edges_of(edges), saved_of(saved))
 
@@ -136,7 +136,7 @@ class Listener:
         edges: Sequence[int],
         saved: Sequence[int],
     ) -> None:
-        """`op` and `node` in one call: an op of one new output ran in grad mode and made one node, under the same
+        """`op` and `node` in one call: an op with one new output ran in grad mode and made one node, under the same
         rule. `edges` and `saved` are flat: (node, nr, tensor, ...) and (tensor, version, ...)."""
         self.op(
             where, op, args, rule, in_pass, True, inputs, (output,), (value,), (flags,), (version,), (base,)
@@ -146,7 +146,7 @@ class Listener:
     def received(
         self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
     ) -> None:
-        """A node was given its gradients and is about to run; `values[i]` is None where gradient i was told before."""
+        """A node was given its gradients and is about to run. `values[i]` is None if gradient i was emitted before."""
         states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
         self.tell(Kind.RECEIVED, None, (node, grad_fn, in_pass, tuple(gradients)), states)
 
@@ -166,20 +166,20 @@ class Listener:
         flows: Sequence[int],
         values: Sequence[Any],
     ) -> None:
-        """`received` and `produced` of a node of one output in one call, once it has run. A source may do so where
+        """`received` and `produced` of a node with one output in one call, once it has run. A source may do so if
         nothing can have happened between the two."""
         self.received(node, grad_fn, in_pass, (gradient,), (value,))
         self.produced(node, in_pass, flows, values)
 
     def leaf_ran(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
-        """`received` and `accumulated` in one call: a leaf took in a gradient that was told before."""
+        """`received` and `accumulated` in one call: a leaf accumulated a gradient that was emitted before."""
         self.received(node, LEAF_NODE, in_pass, (gradient,), (None,))
         self.accumulated(tensor, node, in_pass, gradient, state)
 
     # --- forward
 
     def tensor(self, where: Where, how: str, state: State, source: int = 0) -> None:
-        """A tensor came to be other than by an op."""
+        """A tensor was made other than by an op."""
         self.tell(Kind.TENSOR, where, (state.tensor, how, source), (state,))
 
     def mutated(
@@ -191,12 +191,12 @@ class Listener:
         in_pass: int = 0,
         op: int | None = None,
     ) -> None:
-        """A tensor's value was written over, or its place in the graph is another; `state` is what it is now. `op` is
+        """A tensor's value was written over, or its place in the graph is another; `state` is its new state. `op` is
         the event of the op that did it through tensor `source`; −1 is the thread's last op."""
         self.tell(Kind.MUTATED, where, (state.tensor, how, source, in_pass, op), (state,))
 
     def all_mutated(self, where: Where, how: str, states: Sequence[State], in_pass: int = 0) -> None:
-        """`mutated` of several tensors, one after the other: an optimizer has stepped."""
+        """Several tensors were written over, one after the other: an optimizer has stepped."""
         told = [((state.tensor, how, 0, in_pass, None), (state,)) for state in states]
         self.tell_each(Kind.MUTATED, where, told)
 
@@ -213,7 +213,7 @@ class Listener:
         self.tell_each(Kind.GRAD_ASSIGNED, where, [((tensor, 0), ()) for tensor in tensors])
 
     def grad_read(self, where: Where, tensor: int) -> None:
-        """`.grad` of a non-leaf was read that has none."""
+        """The `.grad` of a non-leaf was read that has none."""
         self.tell(Kind.GRAD_READ, where, (tensor,))
 
     def kernel(
@@ -226,7 +226,7 @@ class Listener:
         node: int = 0,
         inputs: Sequence[int] = (),
     ) -> None:
-        """One of the ops ran that an op of the program, a node or an optimizer is made of."""
+        """An aten op ran: a part of an op of the program, of a node or of an optimizer."""
         self.tell(Kind.KERNEL, where, (op, args, result, in_pass, node, tuple(inputs)))
 
     def measured(
@@ -240,7 +240,7 @@ class Listener:
         node: int = 0,
         in_step: bool = False,
     ) -> None:
-        """One of the ops ran that `kernel` tells of: how long, how many bytes and how many operations it took."""
+        """An aten op as in `kernel` ran and was measured: its time, bytes and floating-point operations."""
         values = (op, seconds, float(made), float(flops), in_pass, node, in_step)
         self.tell(Kind.MEASURED, where, values)
 
@@ -272,11 +272,11 @@ class Listener:
         self.tell(Kind.SCOPE_ENTERED, where, (scope, kind, name, type, training))
 
     def scope_left(self, scope: int) -> None:
-        """...and left."""
+        """A module's forward or a custom Function's was left."""
         self.tell(Kind.SCOPE_LEFT, None, (scope,))
 
     def tangent(self, where: Where, how: str, tensor: int, state: State) -> None:
-        """A tensor got a tangent, whose state this is."""
+        """A tensor got a tangent; `state` is the state of the tangent."""
         self.tell(Kind.TANGENT, where, (tensor, state.tensor, how), (state,))
 
     # --- backward
@@ -297,7 +297,7 @@ class Listener:
         self.tell(Kind.PASS_BEGAN, where, values)
 
     def accumulated(self, tensor: int, node: int, in_pass: int, gradient: int, state: State) -> None:
-        """A leaf's `.grad` took in a gradient; `state` is what `.grad` is now."""
+        """A leaf's `.grad` accumulated a gradient; `state` is the state of the new `.grad`."""
         self.tell(Kind.ACCUMULATED, None, (tensor, node, in_pass, gradient, state.tensor), (state,))
 
     def retained(self, tensor: int, node: int, in_pass: int, grad: int) -> None:
@@ -305,7 +305,7 @@ class Listener:
         self.tell(Kind.RETAINED, None, (tensor, node, in_pass, grad))
 
     def hooked(self, tensor: int, node: int, in_pass: int, hook: str, before: int, state: State) -> None:
-        """A hook changed gradient `before` to the one whose state this is."""
+        """A hook changed gradient `before` to the gradient of `state`."""
         self.tell(Kind.HOOKED, None, (tensor, node, in_pass, hook, before, state.tensor), (state,))
 
     def compared(
@@ -319,7 +319,7 @@ class Listener:
         found: float = 0.0,
         is_wrong: bool = False,
     ) -> None:
-        """The backward of a custom Function was compared with finite differences, or `why_not`."""
+        """The backward of a custom Function was compared with finite differences; `why_not` is the reason if not."""
         values = (node, in_pass, function, why_not, argument, given, found, is_wrong)
         self.tell(Kind.COMPARED, None, values)
 
@@ -336,7 +336,7 @@ class Listener:
     def holds(
         self, where: Where, optimizer: int, type: str, groups: Sequence[Group], parameters: Sequence[int]
     ) -> None:
-        """What an optimizer holds."""
+        """An optimizer holds these parameter groups and parameters."""
         self.tell(Kind.HOLDS, where, (optimizer, type, tuple(groups), tuple(parameters)))
 
     def clipped(self, where: Where, how: str, tensors: Sequence[int]) -> None:
@@ -385,16 +385,15 @@ class Listener:
         self.tell(Kind.CALLED, where, values)
 
     def error(self, where: Where, type: str, message: str, node: int = 0, in_pass: int = 0) -> None:
-        """An exception left pass `in_pass` at `node`; or (0) it refused a pass before it began, or ended the
-        program."""
+        """An exception left pass `in_pass` at `node`; with 0 it refused a pass before it began, or ended the run."""
         self.tell(Kind.ERROR, where, (type, message, node, in_pass))
 
 
 def edges_of(flat: Sequence[int]) -> list[Edge]:
-    """Edges of (node, nr, tensor, ...)."""
+    """The edges from (node, nr, tensor, ...)."""
     return [Edge(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
 
 
 def saved_of(flat: Sequence[int]) -> list[Saved]:
-    """Saved tensors of (tensor, version, ...)."""
+    """The saved tensors from (tensor, version, ...)."""
     return [Saved(*flat[i : i + 2]) for i in range(0, len(flat), 2)]

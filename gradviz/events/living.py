@@ -1,4 +1,4 @@
-"""Which graphs of earlier passes are still alive: a source notes the nodes of each pass, and asks at its end."""
+"""The graphs of earlier passes that are still alive: a source registers the nodes of each pass, and asks at its end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from weakref import ref
 
 from gradviz.events.field_types import Living
 
-_PASSES, _NODES = 64, 8  # the last passes that are watched, and how many nodes of each
-_LEAST = 3  # graphs that are worth an event: a loop keeps those of its last round until the next
+_PASSES, _NODES = 64, 8  # the number of last passes that are watched, and of nodes of each
+_LEAST = 3  # the fewest graphs for an event: a loop keeps the graph of its last round until the next
 
 
 class LivingGraphs:
@@ -21,7 +21,7 @@ class LivingGraphs:
         self._watched: deque[tuple[int, list[ref[Any]]]] = deque(maxlen=_PASSES)
 
     def ended(self, number: int, nodes: Iterable[Any], count: int) -> list[Living]:
-        """A pass through `count` nodes has ended. Returns the earlier graphs that are alive; none if they are few."""
+        """The earlier graphs that are alive as a pass through `count` nodes ends; empty if they are few."""
         alive = [(n, [node for node in watched if node() is not None]) for n, watched in self._watched]
         alive = [(n, watched) for n, watched in alive if watched]
         step = max(count // _NODES, 1)

@@ -1,4 +1,4 @@
-"""The settings of optimizers as JSON, which is told at every step and mostly is the same text again."""
+"""The settings of optimizers as JSON, which is emitted at every step and mostly is the same text again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import marshal
 from collections.abc import Callable
 from typing import Any
 
-_MOST = 100  # texts that are kept
+_MOST = 100  # the most texts that are kept
 
 
 class SettingsText:
-    """Writes settings as JSON. `text_of` says what stands for a value that JSON has no form of."""
+    """Writes settings as JSON. `text_of` gives a text for a value that has no form in JSON."""
 
     def __init__(self, text_of: Callable[[Any], Any]) -> None:
         self._encode = json.JSONEncoder(
@@ -22,7 +22,7 @@ class SettingsText:
     def __call__(self, settings: dict[str, Any]) -> str:
         try:
             key = marshal.dumps(settings)
-        except ValueError:  # a value of another type, which may change while it stays the same object
+        except ValueError:  # a value of another type, which may change and stay the same object
             return self._encode(settings)
         found = self._known.get(key)
         if found is None:

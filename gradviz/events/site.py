@@ -1,8 +1,8 @@
 """The place of an event in the program, read off a code object and the instruction that was running.
 
-While a program runs, a recorder keeps `(frame.f_code, frame.f_lasti)`: two reads. Everything else is worked
-out here, when somebody looks: the columns of the expression, and the name its result is given, by following
-the value along the interpreter's stack from the instruction that made it to the one that stores it.
+While a program runs, a recorder keeps `(frame.f_code, frame.f_lasti)`: two reads. Everything else is worked out here,
+when it is needed: the columns of the expression, and the name of its result, by following the value along the
+interpreter's stack from the instruction that made it to the instruction that stores it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ UNKNOWN_COLUMN = -1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An expression in a source file, and where its value goes.
+    """An expression in a source file, and the destination of its value.
 
     Lines count from 1, columns from 0 in characters; a column that is not known is -1.
-    `names` are the targets of the assignment the value goes to, one for `y = f()`, several for `a, b = f()`;
-    `returns` says that the function hands the value straight to its caller, which may have a name for it; `part` that
-    it does so as one item of a tuple: which, and of how many. `unpacks` says that the value is what a call gave, and
-    that `names` are those of its items.
+    `names` are the targets of the assignment that the value goes to: one for `y = f()`, several for `a, b = f()`.
+    `returns` says that the function returns the value as it is to its caller, which may have a name for it; `part` says
+    that it returns it as one item of a tuple: its place, and the number of items. `unpacks` says that the value is the
+    result of a call, and that `names` are those of its items.
     """
 
     file: str
@@ -46,7 +46,7 @@ class Place:
 def place_of(code: types.CodeType, lasti: int) -> Place:
     """Return the place of the instruction at byte offset `lasti` (`frame.f_lasti`) of `code`.
 
-    An offset that is not in the code, as that of a frame not yet started, gives the line the code begins on.
+    An offset that is not in the code, such as that of a frame not yet started, gives the first line of the code.
     """
     decoded = _decode(_Identity(code))
     known = 0 <= lasti // 2 < len(decoded.positions)
@@ -69,7 +69,7 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
 
 
 def _character_column(file: str, line: int, utf8_column: int | None) -> int:
-    """Turn a column in UTF-8 bytes into one in characters. Without the source it stays as it is."""
+    """Turn a column in UTF-8 bytes into a column in characters. Without the source it stays as it is."""
     if utf8_column is None:
         return UNKNOWN_COLUMN
     text = linecache.getline(file, line)
@@ -104,7 +104,7 @@ class _Decoded(NamedTuple):
 
 
 class _Identity:
-    """Code as a key, by identity: equal code may come from different files, and to hash it is to read it."""
+    """Code as a key, by identity: equal code may come from different files, and hashing it takes as long as reading."""
 
     __slots__ = ("code",)
 
@@ -128,7 +128,7 @@ _PREFIXES = frozenset({"CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", 
 
 
 def _plain_ops(code: types.CodeType) -> Iterator[_Op]:
-    """Yield the instructions: prefixes as part of what they prepare, super-instructions as their halves."""
+    """Yield the instructions: prefixes as part of the instruction that they prepare, super-instructions as halves."""
     start: int | None = None
     for found in dis.get_instructions(code):
         start = found.offset if start is None else start
@@ -160,18 +160,18 @@ def _halves(opname: str) -> tuple[str, ...]:
 _NAME_LOADS = ("LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_")
 _NAME_STORES = frozenset({"STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF"})
 _SINKS = frozenset({"POP_ITER", "POP_EXCEPT", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE"})
-# Take what they need off the stack and leave one value there, or two where a NULL goes with a callable.
+# These take their operands off the stack and leave one value there, or two if a NULL goes with a callable.
 _MAKERS = (
     *("BINARY_", "BUILD_", "CALL", "COMPARE_", "CONTAINS_", "CONVERT_", "FORMAT_", "GET_ITER", "IS_OP"),
     *("LIST_TO_TUPLE", "LOAD_", "MAKE_FUNCTION", "PUSH_NULL", "SET_FUNCTION_", "UNARY_"),
 )
-# Leave something of their own beneath the value they make: an iterator, the exit of a context manager.
+# These leave something of their own beneath the value they make: an iterator, the exit of a context manager.
 _MAKERS_ON_TOP = frozenset({"FOR_ITER", "BEFORE_WITH"})
 _CALL_OVERHEAD = {"CALL": 2, "CALL_KW": 3}
 
 
 class _Value:
-    """A value on the stack of which nothing is known but that it is this one."""
+    """A value on the stack of which only its identity is known."""
 
     __slots__ = ()
 
@@ -182,11 +182,11 @@ class _Constant:
 
 
 class _Unfollowable(Exception):
-    """The value goes where reading the instructions in order cannot tell what becomes of it."""
+    """Reading the instructions in order does not show where the value goes."""
 
 
 def _destination(decoded: _Decoded, lasti: int) -> _Stack:
-    """Return the stack from the moment the instruction at `lasti` made a value to the one where that is gone."""
+    """Return the stack from the moment the instruction at `lasti` made a value to the moment when the value is gone."""
     ops = decoded.ops
     index = decoded.index_at(lasti)
     op = ops[index]
@@ -195,7 +195,7 @@ def _destination(decoded: _Decoded, lasti: int) -> _Stack:
         index += 1
         if op.name == "BINARY_OP" and str(op.value).endswith("=") and ops[index].name == "SWAP":
             stack.items[:0] = _target_of_augmented(ops, index - 1)
-    elif op.name != "UNPACK_SEQUENCE":  # this one makes its values itself, by iterating
+    elif op.name != "UNPACK_SEQUENCE":  # UNPACK_SEQUENCE makes its values itself, by iterating
         return stack
     with contextlib.suppress(_Unfollowable):
         stack.follow(decoded, index)
@@ -203,9 +203,9 @@ def _destination(decoded: _Decoded, lasti: int) -> _Stack:
 
 
 def _target_of_augmented(ops: list[_Op], index: int) -> list[object]:
-    """Return what the `+=` at `index` stores with: the `self` of `self.h += x`, the `d` and 0 of `d[0] += x`.
+    """Return the target that the `+=` at `index` stores to: `self` of `self.h += x`, `d` and 0 of `d[0] += x`.
 
-    The compiler copies it just before it reads the old value, and nothing inside an expression looks alike.
+    The compiler copies the target just before it reads the old value, and nothing inside an expression looks alike.
     """
     for start in range(index - 1, 0, -1):
         first, second = ops[start], ops[start + 1]
@@ -217,7 +217,7 @@ def _target_of_augmented(ops: list[_Op], index: int) -> list[object]:
 
 
 def _loaded_before(ops: list[_Op], stop: int) -> list[object]:
-    """Return what the unbroken run of loads and subscripts before index `stop` leaves on the stack."""
+    """Return the values that the unbroken run of loads and subscripts before index `stop` leaves on the stack."""
     start = stop
     while start and ops[start - 1].name.startswith(("LOAD_", "BINARY_SUBSCR")):
         start -= 1
@@ -243,7 +243,7 @@ class _Stack:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of everything wanted, or nothing if one of them was given none."""
+        """The names of all wanted values; empty if one of them was given none."""
         complete = all(item in self.found for item in self.wanted)
         return tuple(self.found[item] for item in self.wanted) if complete else ()
 
@@ -266,7 +266,7 @@ class _Stack:
             self.part = item.index(self.value), len(item)
 
     def step(self, op: _Op) -> None:
-        """Do to the stack what `op` does. Raises _Unfollowable if that cannot be told."""
+        """Do to the stack what `op` does. Raises _Unfollowable if that is not known."""
         if op.name in _NAME_STORES:
             self._store(self._pop(), str(op.value))
         elif op.name == "STORE_ATTR":
@@ -277,7 +277,7 @@ class _Stack:
             self._store(self._pop(), _subscripted(container, key))
         elif op.name == "POP_TOP":
             dropped = self._pop()
-            if dropped is not self.value:  # in `_, _, y = f()`: Python 3.12 drops what is overwritten at once
+            if dropped is not self.value:  # in `_, _, y = f()`: Python 3.12 drops overwritten values at once
                 self._store(dropped, "_")
         elif op.name == "COPY":
             self.items.append(self._reach(op.arg))
@@ -325,7 +325,7 @@ class _Stack:
 
 
 def _stack_use(op: _Op) -> tuple[int, int]:
-    """Return how many values `op` takes off the stack and how many it leaves. Raises _Unfollowable."""
+    """Return the number of values that `op` takes off the stack and the number it leaves. Raises _Unfollowable."""
     if op.name in _CALL_OVERHEAD:
         return op.arg + _CALL_OVERHEAD[op.name], 1
     if not op.name.startswith(_MAKERS):
@@ -336,7 +336,7 @@ def _stack_use(op: _Op) -> tuple[int, int]:
 
 
 def _made_of(op: _Op, popped: list[object]) -> object:
-    """Return what is known of the one value that `op` makes of those it popped."""
+    """Return the known facts about the one value that `op` makes of the values it popped."""
     if op.name.startswith(_NAME_LOADS):
         return str(op.value)
     if op.name in {"LOAD_CONST", "LOAD_SMALL_INT"}:

@@ -1,4 +1,4 @@
-"""The table of events for people, as it stands in docs/trace-format.md. `python -m gradviz.events.table` prints it."""
+"""The table of events for people, as in docs/trace-format.md. `python -m gradviz.events.table` prints it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOLDS = {"text": "text", "rule": "rule", "flag": "flag", "time": "time", "back"
 
 
 def markdown() -> str:
-    """Each kind with its fields: where a field is packed, what it holds, what it says."""
+    """Each kind with its fields: the place of each field, the type of its value, and its description."""
     return "\n".join(line for layout in LAYOUTS.values() for line in _kind(layout))
 
 
@@ -31,7 +31,7 @@ def _kind(layout: Layout) -> Iterator[str]:
 
 
 def _places(layout: Layout) -> dict[str, str]:
-    """Where each field of a kind lies."""
+    """The place of each field of a kind in a packed event."""
     places = {field.name: f"flag {1 << bit}" for bit, field in enumerate(layout.flags)}
     places |= {field.name: f"`{name}`" for name, field in zip(COLUMNS, layout.columns, strict=False)}
     return places | {field.name: "links" for field in (*layout.more, *layout.lists)}

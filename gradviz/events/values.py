@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-SMALL = 64  # tensors of up to so many elements are kept in full, unless no values are
-LARGEST = 1 << 25  # ...and larger ones not even at `full`: SQLite takes no more than a gigabyte at once
+SMALL = 64  # the most elements of a tensor that is kept in full at every grade with values
+LARGEST = 1 << 25  # ...and the most at `full`: SQLite takes no more than a gigabyte at once
 INPUTS = "inputs"  # the grade of a run whose passes can run again
 GRADIENT = "gradient"  # how the gradient of a leaf is kept at that grade
 GRADES = ("none", "stats", INPUTS, "full")
 WITH_ELEMENTS = (INPUTS, "full")  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram
-_MOST = 2**53  # elements that a double counts
+_MOST = 2**53  # the most elements that a double counts exactly
 _SEVEN = struct.Struct("=7d").pack
 
 
@@ -36,8 +36,8 @@ class Stat(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What statistics say of a tensor. min, max, mean and rms are over the finite elements (NaN where there
-    are none); nan, inf and zeros count elements."""
+    """The statistics of a tensor. min, max, mean and rms are over the finite elements (NaN if there are none); nan, inf
+    and zeros count elements."""
 
     min: float
     max: float
@@ -50,8 +50,8 @@ class Stats:
 
 @np.errstate(all="ignore")  # numbers may be as large as they get, and a program may have its warnings raised
 def counts_between(elements: np.ndarray, low: float, high: float) -> np.ndarray | None:
-    """How many of these finite elements lie in each of BINS equal bins from `low` to `high`, of shape (BINS,); None
-    where there are no such bins, as between neighbours among the numbers, or ends that are too far apart."""
+    """The numbers of these finite elements in each of BINS equal bins from `low` to `high`, of shape (BINS,). None if
+    there are no such bins, as between neighbouring numbers, or between ends that are too far apart."""
     if not (np.diff(np.linspace(low, high, BINS + 1)) > 0).all():
         return None
     counts: np.ndarray = np.histogram(elements, BINS, (low, high))[0]
@@ -64,7 +64,7 @@ def stats_of(array: np.ndarray) -> Stats:
 
 
 def packed_stats_of(array: np.ndarray) -> bytes:
-    """The same as the bytes of seven doubles, in the order of the fields of Stats."""
+    """The statistics of one array as the bytes of seven doubles, in the order of the fields of Stats."""
     return _SEVEN(*_of_one(array))
 
 
@@ -87,8 +87,8 @@ def _of_one(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def _of_repeated(array: np.ndarray) -> tuple[Any, ...]:
-    """The statistics of an array that shows elements several times, as a tensor that was expanded does. It may have
-    more of them than there is memory for."""
+    """The statistics of an array that shows elements several times, such as an expanded tensor. It may have more
+    elements than there is memory for."""
     once = np.asarray(array[tuple([slice(None) if step else 0 for step in array.strides])])
     *of_elements, nan, inf, zeros = _of_one(once)
     times = array.size // once.size
@@ -100,13 +100,13 @@ def _of_row(flat: np.ndarray) -> tuple[Any, ...]:
 
 
 _SMALLEST, _LARGEST = 1e-150, 1e150  # the squares of these neither vanish nor overflow
-_FEW = 4096  # up to so many elements are summed in double precision
+_FEW = 4096  # the most elements that are summed in double precision
 _ONE_EACH = np.ones(_FEW)
 
 
 def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
-    """The statistics of a small flat array; None where an element is not finite, or where squares would not tell their
-    size. By what NumPy begins quickest."""
+    """The statistics of a small flat array, by the calls of NumPy that begin quickest. None if an element is not
+    finite, or if the squares would vanish or overflow."""
     low, high = float(flat.item(flat.argmin())), float(flat.item(flat.argmax()))
     if not (low > -_LARGEST and high < _LARGEST and (max(-low, high) > _SMALLEST or low == high == 0)):
         return None
@@ -120,19 +120,19 @@ def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
 
 # Bytes that are reduced together: from the second reduction on they come from a processor's cache.
 _BLOCK = 1 << 20
-_ROW = 1024  # elements that are summed in the array's own precision; the sums are added as doubles
+_ROW = 1024  # the number of elements summed in the array's own precision; the sums are added as doubles
 _ONES = {char: np.ones(_ROW, char) for char in "fd"}
 _ZERO = {char: np.zeros((), char) for char in "fd"}  # a Python number would have to be made an array first
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes between these neither vanish nor overflow in float32
-# Of a mean below the first share of the rms, digits are lost in float32. Below the second it is what rounding left of
-# zero, as normalized layers leave it, and nobody can do with its digits.
+# If a mean is below the first share of the rms, digits are lost in float32. Below the second share it is what rounding
+# left of zero, as in normalized layers, and its digits are of no use.
 _CANCELLED = 1e-4
 _ROUNDED = 2**-24
 
 
 def _of_large(flat: np.ndarray) -> tuple[Any, ...] | None:
-    """The statistics of a large flat array, by a few quick reductions in its own precision. None where these are not
-    exact enough, or where an element is not finite."""
+    """The statistics of a large flat array, by a few quick reductions in its own precision. None if these are not
+    exact enough, or if an element is not finite."""
     step = _BLOCK // flat.itemsize
     least, most = _SQUARABLE
     low, high, squares, total, zeros = math.inf, -math.inf, 0.0, 0.0, 0
@@ -163,7 +163,7 @@ def _sum_of(block: np.ndarray) -> float:
 
 
 def _zeros_in(flat: np.ndarray) -> int:
-    """How many elements are zero. To find the first takes half as long as to count them, and often there is none."""
+    """The number of zeros. Finding the first takes half as long as counting all, and often there is none."""
     are_zero = np.equal(flat, _ZERO[flat.dtype.char])
     return int(np.count_nonzero(are_zero)) if are_zero.item(are_zero.argmax()) else 0
 
@@ -174,7 +174,7 @@ def stats_of_rows(rows: np.ndarray) -> list[Stats]:
 
 
 def packed_stats_of_each(values: Sequence[tuple[bytes, np.dtype]]) -> list[bytes]:
-    """`packed_stats_of` of arrays that come as their bytes and their dtypes: all of a kind in a few reductions."""
+    """`packed_stats_of` for arrays given as bytes and dtypes: all arrays of a kind in a few reductions."""
     kinds: dict[tuple[int, np.dtype], list[int]] = {}
     for position, (data, dtype) in enumerate(values):
         kinds.setdefault((len(data), dtype), []).append(position)
@@ -187,11 +187,11 @@ def packed_stats_of_each(values: Sequence[tuple[bytes, np.dtype]]) -> list[bytes
 
 
 def stats_table(rows: np.ndarray) -> np.ndarray:
-    """The same as rows of seven doubles, in the order of the fields of Stats."""
+    """The statistics of each row of a 2-d array as a row of seven doubles, in the order of the fields of Stats."""
     return np.stack(_reduced(rows), axis=1).astype(np.float64, copy=False)
 
 
-_SHORT = 64  # rows of up to so many elements are reduced side by side
+_SHORT = 64  # the most elements of rows that are reduced side by side
 
 
 def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -225,7 +225,7 @@ def _reduced(rows: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _scaled_rms(rows: np.ndarray, counts: np.ndarray | int) -> np.ndarray:
-    """The rms of each row over `counts` elements, by way of its largest, so that no square overflows or vanishes."""
+    """The rms of each row over `counts` elements, relative to its largest, so that no square overflows or vanishes."""
     largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float64)
     scale = np.where(largest > 0, largest, 1.0)
     return scale[:, 0] * np.sqrt(((rows / scale) ** 2).sum(axis=1) / counts)
@@ -252,7 +252,7 @@ def pack_stats(stats: Sequence[Stats]) -> np.ndarray:
 
 
 def unpack_stats(packed: bytes) -> Stats:
-    """Statistics from seven doubles. Raises ValueError where they cannot be some."""
+    """Statistics from seven doubles. Raises ValueError if no value can have them."""
     low, high, mean, rms, nan, inf, zeros = np.frombuffer(packed, np.float64).tolist()
     if rms < 0 or not all(0 <= count < _MOST for count in (nan, inf, zeros)):
         raise ValueError("statistics that no value has")

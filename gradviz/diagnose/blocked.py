@@ -17,15 +17,16 @@ from gradviz.sets import contained, distinct, without
 
 HOOKED_CALL = "BackwardHookFunction"  # the op around a module that has backward hooks
 _LEAST = 2  # passes
-_VIEWS = 4  # nodes between a node and the leaf that it gives a gradient to
-_SATISFIED = 1e-4  # a loss
+_VIEWS = 4  # the most nodes between a node and the leaf that it gives a gradient to
+_SATISFIED = 1e-4  # a loss below this counts as 0
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A line whose nodes give only zeros. `leaves` are those behind it that got nothing but zeros in the whole run.
-    `event` is the first run of such a node, `node` that node. `is_last` says that it gives its zeros to the leaves
-    themselves, `zero` is a tensor of nothing but zeros that its op read (0: none)."""
+    """A line whose nodes give only zeros. `event` is the first event at which one of these nodes gave zeros, `node` is
+    that node, `number` its pass. `leaves` are the leaves behind the line that got only zeros in the whole run.
+    `is_last` is True if the node gives the zeros directly to these leaves. `zero` is a tensor of zeros that the op of
+    the node read; 0 if there is none."""
 
     site: int
     event: int
@@ -72,8 +73,8 @@ def blocks(case: Case) -> list[Block]:
 
 
 def _zero_input(case: Case, node: int, owner: int, gradients: np.ndarray) -> int:
-    """A tensor of nothing but zeros that the op of a node read, other than those whose gradient is 0: what it is itself
-    does not make its own gradient 0. 0 if there is none."""
+    """A tensor of zeros that the op of a node read; 0 if there is none. An input whose own gradient is 0 does not
+    count: its value does not make its own gradient 0."""
     op = case.query.nodes.op(node)
     own = {step.tensor for step in _zero_steps(case, owner, gradients)}
     read = case.query.tensors.op(op).inputs if op is not None else ()
@@ -83,7 +84,7 @@ def _zero_input(case: Case, node: int, owner: int, gradients: np.ndarray) -> int
 
 
 def _nearest(found: list[Block]) -> list[Block]:
-    """The blocks, without the leaves that an earlier one gives its zeros to itself: what comes to that one is not 0."""
+    """The blocks, each without the leaves to which another block directly gives zeros."""
     reached: set[int] = set()
     own = []
     for block in sorted(found, key=lambda block: not block.is_last):
@@ -95,14 +96,14 @@ def _nearest(found: list[Block]) -> list[Block]:
 
 
 class _Ends:
-    """Which leaf a node leads to, itself or by views such as `weight.t()`."""
+    """The leaves that nodes lead to, directly or by views such as `weight.t()`."""
 
     def __init__(self, case: Case) -> None:
         self.nodes = case.query.nodes
         self.leaves = self.nodes.leaves
 
     def leaf(self, node: int) -> int:
-        """The only leaf behind a node with one edge, and so on; 0 if it leads to others too."""
+        """The only leaf behind a node, through nodes with one edge; 0 if a node on the way has several edges."""
         for _ in range(_VIEWS):
             if node in self.leaves:
                 return self.leaves[node]
@@ -114,8 +115,8 @@ class _Ends:
 
 
 def _dry_leaves(case: Case) -> np.ndarray:
-    """The trained leaves whose every gradient was zero, in two passes or more with a root other than 0, or in the only
-    pass of a program."""
+    """The trained leaves all of whose gradients were zero, in two or more passes with a root other than 0, or in the
+    only pass of a program."""
     came = case.trace.table(Kind.ACCUMULATED)
     known = case.trace.states.rows_of(came["gradient"], came.events) >= 0
     known &= case.of(_in_passes_of_their_own)
@@ -149,7 +150,7 @@ def _in_passes_of_their_own(case: Case) -> np.ndarray:
 
 
 def _zero_steps(case: Case, owner: int, gradients: np.ndarray) -> list[ChainStep]:
-    """The edges along which a node gave 0. `owner` is its row among those that produced."""
+    """The edges along which a node gave 0. `owner` is the row of the node's PRODUCED event."""
     produced = case.trace.table(Kind.PRODUCED)
     rows = np.flatnonzero(produced.lists("flows").owners == owner)
     event = produced.object(int(produced.events[owner]))
@@ -162,7 +163,7 @@ def _zero_steps(case: Case, owner: int, gradients: np.ndarray) -> list[ChainStep
 
 
 def _sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
-    """Whether what a node gave 0 along is a sum over what was broadcast, of terms that are not 0."""
+    """Whether the zeros that a node gave are sums over broadcast dimensions, of terms that are not 0."""
     steps = [step for step in _zero_steps(case, owner, gradients) if step.downstream is not None]
     products = [step.product.array for step in steps if step.summed and step.product is not None]
     return (
@@ -173,8 +174,9 @@ def _sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
 
 
 def _only_sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
-    """Whether a node gives other gradients than 0, and the ones of 0 are sums over what it received, as that of a bias
-    is, where those of several samples cancel. `gradients` are the root mean squares of all flows."""
+    """Whether a node also gives gradients other than 0, and its gradients of 0 are sums over the gradient that it
+    received: the gradient of a bias is 0 if the gradients of several samples cancel. `gradients` are the root mean
+    squares of all flows."""
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
     rows = np.flatnonzero(flows.owners == owner)
@@ -195,7 +197,7 @@ def _size(case: Case, tensor: int) -> int:
 
 
 def _cancels(case: Case, leaf: int) -> bool:
-    """Whether the gradients from several paths cancel at a leaf, as at the last bias of twins that are subtracted."""
+    """Whether the gradients from several paths cancel at a leaf, as at the last bias of subtracted twin networks."""
     came = case.trace.table(Kind.ACCUMULATED)
     own = (came["tensor"] == leaf) & case.of(_in_passes_of_their_own)
     last = came.object(int(came.events[own][-1]))
@@ -203,7 +205,7 @@ def _cancels(case: Case, leaf: int) -> bool:
 
 
 def _passes_from_zero(case: Case) -> np.ndarray:
-    """The passes whose roots are all (almost) 0: a loss that is satisfied sends no gradient, as is right."""
+    """The passes whose roots are all (almost) 0. A loss of 0 rightly sends no gradient."""
     began = case.trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
     zero = _rms(case, roots.elements[:, 2], began.events[roots.owners]) < _SATISFIED
@@ -212,7 +214,7 @@ def _passes_from_zero(case: Case) -> np.ndarray:
 
 
 def _received(case: Case) -> dict[tuple[int, int], float]:
-    """For each node and pass the highest root mean square of what came."""
+    """For each node and pass, the highest root mean square of the gradients that the node received."""
     received = case.trace.table(Kind.RECEIVED)
     given = received.lists("gradients")
     values = _rms(case, given.values, received.events[given.owners])

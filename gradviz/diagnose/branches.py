@@ -1,4 +1,4 @@
-"""Leaves of a short branch beside a stream that gets a far larger gradient: a residual block behind a small learned
+"""Leaves of a short branch beside a main path that gets a far larger gradient: a residual block behind a small learned
 scale (Touvron et al. 2021, "Going deeper with Image Transformers", section 2). Their small gradients have not vanished
 on the way from layer to layer."""
 
@@ -12,15 +12,15 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 
-_LARGER = 1e2  # a gradient of the stream over that of the branch
+_LARGER = 1e2  # the gradient of the main path over the gradient of the branch
 _LAYERS = 4  # the most layers of a branch whose parameters are among the leaves
 _NODES = 64  # the most nodes of a branch that are looked at
-_VIEWS = 4  # ops on a leaf alone that are looked at
+_VIEWS = 4  # the most ops on a leaf alone that are looked at
 
 
 def on_short_branch(case: Case, leaves: set[int], number: int) -> set[int]:
-    """Those leaves whose branch begins at a node that received a far larger gradient in a pass than the first op that
-    reads the leaf."""
+    """The leaves whose branch begins at a node with a far larger gradient. In the pass, this node received a gradient
+    100 times as large as the first op that reads the leaf."""
     came = _received(case, number)
     return {leaf for leaf in leaves if _begins_at_a_stream(case, leaf, leaves, came)}
 
@@ -60,8 +60,8 @@ def _begins_at_a_stream(case: Case, leaf: int, leaves: set[int], came: dict[int,
 
 
 def _joins(case: Case, leaf: int) -> list[int]:
-    """The nodes of the op in which a leaf, or a view of it such as `weight.t()`, meets what was computed from others;
-    empty if there is none."""
+    """The nodes of the op in which a leaf, or a view of it such as `weight.t()`, meets a computed tensor; empty if
+    there is no such op."""
     nodes, tensor = case.query.nodes, leaf
     for _ in range(_VIEWS):
         readers = case.downstream.readers(tensor)

@@ -1,4 +1,4 @@
-"""Case: one trace with all that rules ask about it."""
+"""Case: one trace, with the answers that rules share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gradviz.words.numbers import listed
 from gradviz.words.words import Words
 
 _T = TypeVar("_T")
-_NAMED = 4  # of many are listed by name
+_NAMED = 4  # the most tensors that are listed by name
 
 
 class Case:
-    """One trace: its look-ups, its words, and what several rules need. Each is computed once."""
+    """One trace: its look-ups, its words, and the results that several rules need, each computed once."""
 
     def __init__(self, trace: Trace, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -36,7 +36,7 @@ class Case:
         self._known: dict[object, Any] = {}
 
     def of(self, compute: Callable[[Case], _T]) -> _T:
-        """What a function computes about this case, computed once for all rules."""
+        """The result of `compute` for this case, computed once for all rules."""
         if compute not in self._known:
             self._known[compute] = compute(self)
         return self._known[compute]
@@ -57,13 +57,13 @@ class Case:
         return failures(self.query)
 
     def severity_of(self, failure: Failure) -> str:
-        """An exception that the program caught is no more than a note: it may be meant."""
+        """The severity of an exception: a note if the program caught it, since it may be meant; else an error."""
         return NOTE if failure.handled else ERROR
 
     @cached_property
     def is_lesson(self) -> bool:
-        """Whether a program has a single pass and trains nothing: what it computes is looked at, and a gradient of 0
-        may be what it shows."""
+        """Whether a program has a single pass and trains nothing. Such a program may show a gradient of 0 on
+        purpose."""
         trains = self.training.trained or self.training.holders
         return len(self.trace.passes) == 1 and not trains
 
@@ -78,7 +78,7 @@ class Case:
         return self.trace.table(Kind.SCHEDULED)
 
     def site(self, event: int) -> int:
-        """The site of an event; for a node, where it was made."""
+        """The site of an event; for the event of a node, the site where the node was made."""
         return int(self.query.places.of_events[event])
 
     def called(self, tensors: Iterable[int]) -> str:
@@ -97,7 +97,7 @@ class Case:
         return [self.words.called(leaf) for leaf in leaves]
 
     def at(self, event: int) -> str:
-        """Where an event is in the source: `train.py:12`; empty if that is unknown."""
+        """The line of an event: `line 12`; empty if it is unknown."""
         site = self.query.places.site(self.site(event))
         return "" if site is None else f"line {site.place.line}"
 
@@ -121,6 +121,6 @@ class Case:
 
 
 def few_of(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are: `a, b, c, d and 3 more`."""
+    """The first four names, and the number of the others: `a, b, c, d and 3 more`."""
     more = len(names) - _NAMED
     return listed([*names[:_NAMED], f"{more:,} more"] if more > 0 else names)

@@ -1,5 +1,5 @@
-"""Graph where a constant is meant: carried from pass to pass, from a network into the loss of another one, or in the
-target of a loss."""
+"""Edges of a graph where a constant is meant: a tensor is carried from pass to pass, leads from one network into the
+loss of another network, or is the target of a loss."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from gradviz.query.ops import (
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, ranked, without
 
-_PASSES = 3  # in which a graph has to grow
-_SITES = 8  # lines with passes that are looked at
-_DIRECT = 64  # nodes that lead to leaves
-_NEAR = 16  # tensors above a factor that are looked at
+_PASSES = 3  # the fewest passes in which a graph has to grow
+_SITES = 8  # the most lines with passes that are looked at
+_DIRECT = 64  # the most nodes next to leaves that are looked at
+_NEAR = 16  # the most tensors behind a factor that are looked at
 _ADDING_UP = SUMS | REDUCTIONS | MULTIPLYING | DIVIDING | NEGATING
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An edge of a graph that should not be there: from `node`, made by op `op`, to what made `tensor`. `leaves` are
-    those that the gradient reaches through it. `site` is where the tensor is handed to a module, 0 if the op is in
-    none."""
+    """An edge of a graph that should not be there: from `node`, made by op `op`, to the node that made `tensor`.
+    `leaves` are the leaves that the gradient reaches through the edge. `number` is the pass; 0 if it is not known.
+    `site` is where the tensor is given to a module; 0 if the op is in no module."""
 
     node: int
     op: int
@@ -49,8 +49,8 @@ class Link:
 
 
 def carried(case: Case) -> Link | None:
-    """What leads from the graph of one round to those of all earlier ones, if passes go through more and more nodes
-    that earlier passes went through."""
+    """The edge from the graph of one round to the graphs of earlier rounds, if passes go through more and more nodes
+    that earlier passes went through. None if there is no such edge."""
     received = case.trace.table(Kind.RECEIVED)
     known = contained(received["node"], case.trace.table(Kind.NODE)["node"])
     nodes, numbers = received["node"][known], received["in_pass"][known]
@@ -80,7 +80,7 @@ def carried(case: Case) -> Link | None:
 
 
 def carried_into(case: Case, node: int, number: int) -> int:
-    """The tensor through which a pass gets to a node that an earlier pass went through; 0 if none did."""
+    """The tensor through which a pass reaches a node that an earlier pass went through; 0 if there is none."""
     received = case.trace.table(Kind.RECEIVED)
     ran = received["node"] == node
     earlier = received["in_pass"][ran & (received["in_pass"] < number)]
@@ -100,8 +100,8 @@ def carried_into(case: Case, node: int, number: int) -> int:
 
 
 def wasted(case: Case) -> Iterator[Link]:
-    """Links into networks that a pass is not for: of all passes from its line, the gradients that it leaves there are
-    cleared before a step uses them; and no gradient that is used flows through these networks."""
+    """Links into networks that a pass is not meant for. For all passes from its line, the gradients that reach these
+    networks are cleared before a step uses them, and no gradient that is used flows through these networks."""
     lives = case.training.lives
     came = lives.whats == ACCUMULATED
     stepped = came & (lives.after(lives.whats == STEPPED) > 0)
@@ -121,8 +121,8 @@ def wasted(case: Case) -> Iterator[Link]:
 
 
 def _at_the_door(case: Case, link: Link) -> Link | None:
-    """The link through which a gradient leaves the module around a link, if only one way leads there: a cut inside of
-    the module would cut all its calls. None if there is no such module."""
+    """The link through which a gradient leaves the module around a link, if there is only one path to it: a cut inside
+    the module would cut all calls of the module. None if there is no such module or path."""
     query = case.query
     for _ in range(_NEAR):
         op, maker = query.tensors.op(link.op), query.tensors.made(link.tensor)
@@ -141,8 +141,8 @@ def _at_the_door(case: Case, link: Link) -> Link | None:
 
 
 def _is_same_work(case: Case, number: int, others: np.ndarray) -> bool:
-    """Whether one of these passes goes through the same lines as a pass: the same loss is minimised with respect to
-    some leaves and to others, in turns."""
+    """Whether one of these passes goes through the same lines as pass `number`: the program minimises the same loss
+    with respect to two groups of leaves, in turns."""
     lines = _lines_of(case, number)
     return any(_lines_of(case, other) == lines for other in distinct(others)[:_PASSES].tolist())
 
@@ -157,8 +157,8 @@ def _lines_of(case: Case, number: int) -> set[tuple[str, int]]:
 
 
 def into_followers(case: Case) -> Iterator[Link]:
-    """Links into networks that follow the trained one: no optimizer has their parameters, the program writes them
-    between the passes, and their gradients pile up without being read."""
+    """Links into networks that follow the trained network: no optimizer holds their parameters, the program writes to
+    them between the passes, and nothing reads their gradients, which grow from pass to pass."""
     lives = case.training.lives
     came = case.trace.table(Kind.ACCUMULATED)
     leaves, counts = np.unique(came["tensor"], return_counts=True)
@@ -175,7 +175,7 @@ def into_followers(case: Case) -> Iterator[Link]:
 
 
 def _is_written_and_not_read(case: Case, leaf: int) -> bool:
-    """Whether the program writes a leaf between passes that give it gradients, and nothing takes these gradients."""
+    """Whether the program writes to a leaf between passes that give it gradients, and nothing uses these gradients."""
     came = case.trace.table(Kind.ACCUMULATED)
     events = came.events[came["tensor"] == leaf]
     between = [event for event in case.query.tensors.writes(leaf) if events[0] < event < events[-1]]
@@ -185,7 +185,7 @@ def _is_written_and_not_read(case: Case, leaf: int) -> bool:
 
 
 def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | None:
-    """The first edge of a pass that leads from nodes behind which are used leaves to one behind which are none."""
+    """The first edge of a pass from a node with used leaves behind it to a node with only lost leaves behind it."""
     nodes = case.query.nodes
     received = case.trace.table(Kind.RECEIVED)
     inside = set(received["node"][received["in_pass"] == number].tolist())
@@ -216,7 +216,7 @@ class Behind:
         self._known: dict[int, frozenset[int]] = {}
 
     def leaves(self, node: int) -> frozenset[int]:
-        """The leaves that a node's gradient reaches."""
+        """The leaves that the gradient of a node reaches."""
         found = self._known.get(node)
         if found is None:
             leaves = self.nodes.leaves
@@ -226,8 +226,8 @@ class Behind:
 
 
 def in_targets(case: Case) -> Iterator[Link]:
-    """Links from losses to targets that carry a graph: that of a network which no optimizer trains, or one that is a
-    sum of data and of what the same network says of another input, as in temporal-difference learning."""
+    """Links from losses to targets that carry a graph. The target is the output of a network that no optimizer trains,
+    or a sum of data and the output of the same network for another input, as in temporal-difference learning."""
     ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
     behind = Behind(case)
@@ -254,8 +254,8 @@ def in_targets(case: Case) -> Iterator[Link]:
 
 
 def in_weights(case: Case) -> Iterator[Link]:
-    """Links from the product of a log-probability and an advantage to the baseline in it, as in actor-critic methods:
-    the advantage is a difference of data and of what another network says."""
+    """Links from the product of a log-probability and an advantage to the baseline, as in actor-critic methods. The
+    advantage is the difference of data and the baseline, which is the output of another network."""
     ops = case.trace.table(Kind.OP)
     chosen = case.trace.named(ops["op"], MULTIPLYING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
@@ -285,7 +285,7 @@ def _candidates(case: Case) -> Iterator[OpRan]:
 
 
 def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
-    """Whether a difference only adds up to a root: `fit - 0.01 * entropy` compares nothing."""
+    """Whether a difference is only a sum of terms on the way to a root: `fit - 0.01 * entropy` compares nothing."""
     roots = case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2]
     for _ in range(_NEAR):
         if op.op not in _ADDING_UP or not op.outputs or is_square(op):
@@ -301,7 +301,7 @@ def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
 
 
 def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:
-    """(prediction, target) of an op: a difference may have them either way round."""
+    """The pairs (prediction, target) of an op. A difference may have them in either order, so it has two pairs."""
     a, b = op.inputs[:2]
     return [(a, b), (b, a)] if op.op in SUBTRACTING else [(a, b)]
 
@@ -316,13 +316,13 @@ def _are_parameters(case: Case, leaves: frozenset[int]) -> bool:
 
 
 def _is_bootstrapped(case: Case, target: int) -> bool:
-    """Whether a target is data plus something computed by a network."""
+    """Whether a target is the sum of data and the output of a network."""
     op = op_behind(case.query, target, RESHAPING | CONVERTING)
     return op is not None and op.op in ADDING and _is_half_data(case, op)
 
 
 def _is_half_data(case: Case, op: OpRan) -> bool:
-    """Whether one of the two operands requires grad, and the other is a tensor that does not."""
+    """Whether an op has two tensors as operands, of which exactly one requires grad."""
     if len(op.inputs) != 2 or not all(op.inputs):
         return False
     wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in op.inputs]

@@ -1,4 +1,4 @@
-"""Why no gradient passes an event, and the cure: in the program's own statements, where they can be typed."""
+"""Why no gradient passes an event, and the cure: a changed statement of the program, if it can be typed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CURES = {
 
 
 def how_cut(case: Case, event: int) -> tuple[str, str]:
-    """Why no gradient passes an event, and the cure."""
+    """(reason, cure): why no gradient passes an event, and how to let it pass."""
     maker = case.trace.event(event)
     if isinstance(maker, OpRan):
         if not maker.grad_enabled and switched_off(case.query, event) is not None:
@@ -62,7 +62,7 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
 
 
 def _update_in_place(case: Case, op: OpRan) -> str:
-    """`x -= 0.1 * x.grad` for `x = x - 0.1 * x.grad`, which makes a new tensor of a leaf; empty for another line."""
+    """`x -= 0.1 * x.grad` for `x = x - 0.1 * x.grad`, which makes a new tensor from a leaf; else empty."""
     leaf = op.inputs[0] if op.inputs else 0
     if not leaf or not case.query.tensors.is_leaf_that_requires_grad(leaf, op.index):
         return ""
@@ -83,7 +83,7 @@ class _OfTensors(ast.NodeTransformer):
 
 
 def _of_tensors(case: Case, event: int) -> str:
-    """The statement of an event with the tensors in place of their numbers; empty if that is no other statement."""
+    """The statement of an event with tensors in place of their numbers; empty if this changes nothing."""
     statement = statement_at(case.query, case.query.places.site(case.site(event)))
     return "" if statement is None else of_tensors(statement)
 
@@ -101,7 +101,7 @@ def _are_tensors(case: Case, parts: list[ast.expr], at: int) -> bool:
 
 
 def _without_copy(case: Case, made: TensorMade) -> str:
-    """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if that is the whole statement; else empty."""
+    """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if the statement has this form; else empty."""
     statement = statement_at(case.query, case.query.places.site(made.site))
     call = statement.value if isinstance(statement, ast.Assign) else None
     if made.how not in _COPYING or not isinstance(call, ast.Call) or not call.args:
@@ -128,7 +128,7 @@ def _is_sample(case: Case, event: int) -> bool:
 
 
 def _with_a_graph(case: Case, event: int) -> tuple[str, str]:
-    """Why no gradient passes the `sample()` of a distribution, and the cure."""
+    """(reason, cure) for the `sample()` of a distribution."""
     drawn = _text_of_cut(case, event).replace(_SAMPLE, ".rsample(")
     return "sample() draws without a graph", f"{clean(drawn)}  # which keeps the graph"
 
@@ -140,7 +140,7 @@ def _text_of_cut(case: Case, event: int) -> str:
 
 
 def _without_detach(case: Case, event: int) -> str:
-    """The expression of a `detach()` without it."""
+    """The expression at a cut without its `detach()`; general advice if the expression does not end with it."""
     place = place_of_cut(case.query, event)
     text = _text_of_cut(case, event)
     if text.endswith(_DETACH):

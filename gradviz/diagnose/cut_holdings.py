@@ -1,5 +1,5 @@
-"""Leaves that two optimizers hold, and that only the passes of one bring gradients to: on the way to the roots of the
-other they are cut off."""
+"""Leaves that two optimizers hold, and that get gradients from the passes of one optimizer only: they are cut off from
+the roots of the other optimizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradviz.query.pass_owners import PassOwners
 from gradviz.query.uses import uses
 from gradviz.sets import contained, distinct
 
-_SEVERAL = 2  # optimizers
+_SEVERAL = 2  # the fewest optimizers of a shared leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def _found(case: Case) -> Iterator[CutHolding]:
 
 
 def _without_gradients(case: Case, optimizer: int) -> set[int]:
-    """The leaves that an optimizer shares with others, and that none of its passes brings a gradient; none where its
-    passes bring none at all."""
+    """The leaves that an optimizer shares with another optimizer, and that get a gradient from no pass of this
+    optimizer but from other passes. Empty if its passes give no gradient to any of its leaves."""
     owners, came = case.query.of(PassOwners), case.trace.table(Kind.ACCUMULATED)
     own = [
         backward_pass.number
@@ -63,7 +63,7 @@ def _without_gradients(case: Case, optimizer: int) -> set[int]:
 
 
 def _cut(case: Case, first: FirstPass, missing: set[int]) -> tuple[int, set[int]] | None:
-    """The cut behind what a pass used without a graph, and the leaves behind it."""
+    """The cut behind a tensor that the pass used without a graph, and the missing leaves behind the cut."""
     for use in uses(case.query, case.query.of(Lacks).ways(first.root, first.at)):
         for tensor in use.data:
             is_open = case.query.tensors.flags(tensor, first.at) & REQUIRES_GRAD

@@ -1,7 +1,8 @@
-"""Parts that only ever get what was cut off from the graph, though it was computed from several results that the loss
-uses: the decoder behind `z = (mu + noise * std).detach()` or `z = q.sample()`, beside a divergence of mu and std.
+"""Parts whose only computed input is cut off from the graph, though it was computed from several results that the loss
+uses with their graph: the decoder behind `z = (mu + noise * std).detach()` or `z = q.sample()`, beside a divergence of
+mu and std.
 
-A probe on `h.detach()` looks alike and is healthy: it reads a result that others use openly, as it is."""
+A probe on `h.detach()` looks alike and is healthy: other parts use the same result with its graph."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from gradviz.query.ops import DRAWN
 from gradviz.query.separation import Ways
 from gradviz.query.uses import Use, groups_behind, uses
 
-_SEVERAL = 2  # results that are cut together
-_NEAR = 256  # tensors behind an input that are looked at
+_SEVERAL = 2  # the fewest results that are cut together
+_NEAR = 256  # the most tensors behind an input that are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class CutInput:
-    """An event that cuts the only computed input of a part off, the leaves behind it, those of the part, and the
-    root."""
+    """An event that cuts off the only computed input of a part. `leaves` are the leaves behind the cut, `part` the
+    leaves of the part, `root` the root of the pass."""
 
     event: int
     leaves: tuple[int, ...]
@@ -61,15 +62,15 @@ def _in_pass(case: Case, first: FirstPass) -> Iterator[CutInput]:
 
 
 def _is_drawn(case: Case, event: int) -> bool:
-    """Whether what cuts draws from a distribution, as `q.sample()` does."""
+    """Whether the event that cuts draws from a distribution, as `q.sample()` does."""
     made = case.trace.event(event)
     return isinstance(made, TensorMade) and made.how in DRAWN
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The tensors from a cut one back to those results that the loss uses openly, and these results: none if leaves are
-    between."""
+    """The tensors from a cut-off input back to the results that the loss uses with their graph (`tensors`), and these
+    results (`joined`), which are empty if a leaf that requires grad is on the way."""
 
     tensors: set[int]
     joined: set[int]
@@ -92,8 +93,8 @@ def _way(case: Case, ways: Ways, tensor: int, first: FirstPass) -> _Way:
 
 
 def _learns_elsewhere(case: Case, ways: Ways, own_uses: list[Use], way: _Way, leaves: set[int]) -> bool:
-    """Whether other parts learn from what these leaves compute, openly, or what was cut is compared with it, as a
-    sample is by its log-probability."""
+    """Whether another part learns from results of these leaves with their graph, or an op combines a cut-off tensor
+    with such a result, as the log-probability of a sample does."""
     behind = groups_behind(case.query, ways, dict.fromkeys(leaves, 1))
     if any(any(behind.get(t) for t in use.data) and not use.leaves <= leaves for use in own_uses):
         return True

@@ -1,5 +1,5 @@
-"""Parts of a result that are cut off and joined again with the rest of it, which has its graph:
-`torch.cat([h[:1], h[1:].detach()])`. All leaves behind get a gradient from the rest, so that nothing else shows it."""
+"""Parts of a result that are cut off, and then joined with the rest, which still has its graph:
+`torch.cat([h[:1], h[1:].detach()])`. The leaves get a gradient from the rest, so that nothing else shows the cut."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
-_FAR = 16  # views between a part and the whole
-_ALIKE = 256  # pairs of tensors that are compared
+_FAR = 16  # the most views between a part and the whole
+_ALIKE = 256  # the most pairs of tensors that are compared
 
 
 @dataclass(frozen=True, slots=True)
 class CutPart:
-    """The event that cuts a part off, the tensor it is a part of, the op that joins it with the rest, and the trained
-    leaves behind the tensor."""
+    """`event` cuts a part off the tensor `whole`, and the op `joined` joins the part with the rest. `leaves` are the
+    trained leaves behind the whole."""
 
     event: int
     whole: int
@@ -42,7 +42,7 @@ def cut_parts(case: Case) -> list[CutPart]:
 
 
 def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
-    """The inputs of a join that are cut parts of the same tensor as another input of it."""
+    """The inputs of a join that are cut-off parts of a tensor, if another input is an open part of the same tensor."""
     inputs = [tensor for tensor in join.inputs if tensor]
     wholes = [_whole(case, tensor) for tensor in inputs if _requires_grad(case, tensor, join.index)]
     for tensor in inputs:
@@ -59,20 +59,20 @@ def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
 
 
 def _cut(case: Case, tensor: int) -> tuple[int, int] | None:
-    """The event that cuts a tensor off from what it is a view of, and that; None if it is no such view."""
+    """(event, source): the view op that cuts a tensor off, and the tensor that it is a view of; else None."""
     views = ((view.index, view.inputs[0]) for view in _views_behind(case, tensor))
     return next(((event, source) for event, source in views if _requires_grad(case, source, event)), None)
 
 
 def _whole(case: Case, tensor: int) -> int:
-    """The tensor that another is a view of, by however many views."""
+    """The tensor at the beginning of a chain of views; the tensor itself if it is no view."""
     for view in _views_behind(case, tensor):
         tensor = view.inputs[0]
     return tensor
 
 
 def _views_behind(case: Case, tensor: int) -> Iterator[OpRan]:
-    """The ops that made a tensor a view of another, the last first."""
+    """The view ops behind a tensor, the last op first."""
     for _ in range(_FAR):
         made = op_of(case.query, tensor)
         if made is None or made.op not in _VIEWING or not made.inputs or not made.inputs[0]:
@@ -82,8 +82,8 @@ def _views_behind(case: Case, tensor: int) -> Iterator[OpRan]:
 
 
 def _alike(case: Case, one: int, other: int) -> bool:
-    """Whether two tensors are the same, or were computed by the same ops from the same tensors, as where an expression
-    is written twice."""
+    """Whether two tensors are the same, or were computed by the same ops from the same tensors, as when a program has
+    an expression twice."""
     waiting, seen = [(one, other)], {(one, other)}
     while waiting and len(seen) < _ALIKE:
         first, second = waiting.pop()

@@ -1,5 +1,5 @@
 """Rows of a weight that never get a gradient, because the part of a result that they compute is cut off: the keys of a
-fused `q, k, v = self.qkv(x).chunk(3, -1)` behind `k.detach()`. The other rows learn, so that the leaf seems to."""
+fused `q, k, v = self.qkv(x).chunk(3, -1)` behind `k.detach()`. The other rows learn, which hides it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gradviz.query.cuts import op_of
 from gradviz.query.ops import PRODUCTS, SHARING
 from gradviz.sets import distinct
 
-_LEAST = 2  # passes
-_NEAR = 64  # results of a leaf that are looked at
+_LEAST = 2  # the fewest passes, and the fewest dimensions of a matrix
+_NEAR = 64  # the most results of a leaf that are looked at
 _ALMOST = 0.999
-_VIEWS = 6  # between a result and a part of it
+_VIEWS = 6  # the most views between a result and a part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def cut_rows(case: Case) -> list[CutRows]:
 
 
 def _partly_zero(case: Case) -> Iterator[tuple[int, float]]:
-    """The trained matrices of whose gradients a part is 0 in every pass, and the least share of zeros."""
+    """The trained matrices with some zeros in every gradient, each with the smallest share of zeros."""
     came = case.trace.table(Kind.ACCUMULATED)
     states = case.trace.states
     rows = states.rows_of(came["gradient"], came.events)
@@ -58,7 +58,7 @@ def _partly_zero(case: Case) -> Iterator[tuple[int, float]]:
 
 
 def _cut_parts(case: Case, leaf: int, zeros: float) -> Iterator[CutRows]:
-    """The ops that cut a part off which no more than these zeros have computed."""
+    """The ops that cut off a part of a result, if the part's rows are no more than the share `zeros` of the leaf."""
     results = case.downstream.results(leaf, _NEAR)
     for source, readers in results.items():
         whole = _whole(case, source)
@@ -70,7 +70,7 @@ def _cut_parts(case: Case, leaf: int, zeros: float) -> Iterator[CutRows]:
 
 
 def _whole(case: Case, tensor: int) -> int:
-    """How many elements the result of a layer has that a tensor is a part of, by views alone; 0 if it is none."""
+    """The number of elements of the layer's result that a tensor is a part of, by views alone; 0 if there is none."""
     for _ in range(_VIEWS):
         made = op_of(case.query, tensor)
         if made is None:
@@ -84,7 +84,7 @@ def _whole(case: Case, tensor: int) -> int:
 
 
 def _is_a_cut(case: Case, op: OpRan, source: int) -> bool:
-    """Whether an op drops the graph of its source, somebody reads the result, and nothing else the source."""
+    """Whether an op drops the graph of its source, other ops read its result, and no other op reads the source."""
     wanting = case.query.tensors.flags(source, op.index) & REQUIRES_GRAD
     is_read = any(case.downstream.readers(out) for out in op.outputs)
     others = [reader for reader in case.downstream.readers(source) if reader != op.index]

@@ -1,5 +1,5 @@
-"""Terms of a loss that bring no gradient, though they were computed from what is trained: `fit + kl.item()`,
-`fit + kl.detach()`. The leaves behind them may get gradients from other terms, so that nothing else shows it."""
+"""Terms of a loss that give no gradient, though they were computed from trained leaves: `fit + kl.item()`,
+`fit + kl.detach()`. These leaves may get gradients from other terms, so that nothing else shows the cut."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gradviz.sets import contained
 
 @dataclass(frozen=True, slots=True)
 class CutTerm:
-    """A term that is added to a loss without its graph: the event that took it, the tensor that the term was, how
-    the program reads it, and the trained leaves behind it."""
+    """A term that is added to a loss without its graph. `event` reads or cuts `tensor`, which the source has as
+    `reading`; `leaves` are the trained leaves behind it."""
 
     event: int
     tensor: int
@@ -48,7 +48,7 @@ def cut_terms(case: Case) -> list[CutTerm]:
 
 
 def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
-    """The terms of an addition that were computed in this pass from what was cut off: `loss_of(net(x).detach())`."""
+    """The terms of an addition that were computed since the last pass without a graph: `loss_of(net(x).detach())`."""
     since = max(
         (
             case.query.passes.last(backward_pass)
@@ -81,8 +81,8 @@ def _learning_behind(case: Case, tensor: int) -> tuple[int, ...]:
 
 
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:
-    """The tensors that require grad and that an addition has as a number, or detached: the event that reads or detaches
-    one, the tensor, and how the program reads it."""
+    """The tensors that require grad and that an addition uses as a number or detached: (the event that reads or
+    detaches the tensor, the tensor, its text in the source)."""
     for tensor, reading in numbers_read(case.query, op.index):
         yield op.index, tensor, reading
     for source in filter(None, op.inputs):

@@ -1,5 +1,5 @@
-"""Uses of a leaf that are cut where their twins are not: a part with parameters of its own is called twice in a pass,
-once with what gradients flow back from, once with what was cut off from leaves that are trained."""
+"""Calls of a part of a model with an input that is cut off from trained leaves, while another call of the same part in
+the pass has an input with its graph."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gradviz.query.separation import taken_by
 from gradviz.query.upstream import leaves_of
 from gradviz.query.uses import uses
 
-_NEAR = 256  # tensors behind a cut that are looked at
+_NEAR = 256  # the most tensors behind an input that are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class CutUse:
-    """An event that cuts a use of trained leaves off, the root of the pass, and what reads the cut tensor."""
+    """An event that cuts trained `leaves` off from a `root`, and the op `reader` that reads the cut tensor."""
 
     event: int
     root: int
@@ -31,8 +31,8 @@ class CutUse:
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """The first pass from a line: its number and root, the event where it begins, the last event of the passes before,
-    and the leaves that it is to train."""
+    """The first pass from a line: its number, its root, the event where it begins (`at`), the last event of the passes
+    before it (`since`), and the leaves that it is meant to train (`own`)."""
 
     number: int
     root: int
@@ -68,7 +68,7 @@ def cut_uses(case: Case) -> list[CutUse]:
 
 
 def _in_pass(case: Case, root: int, at: int, since: int, own: set[int]) -> list[CutUse]:
-    """The cut uses on the way to one root; `own` are the leaves that the pass is to train."""
+    """The cut uses on the way to one root; `own` are the leaves that the pass is meant to train."""
     readers: dict[frozenset[int], list[tuple[int, int]]] = {}
     for use in uses(case.query, case.query.of(Lacks).ways(root, at)):
         if len(use.data) == 1:
@@ -86,7 +86,7 @@ def _in_pass(case: Case, root: int, at: int, since: int, own: set[int]) -> list[
 
 
 def sources_of(case: Case, made: OpRan | TensorMade) -> list[int]:
-    """The tensors that a tensor was made from; of one from outside, that whose values it has."""
+    """The tensors that a tensor was made from; if it was made from numbers, the tensor whose values it has."""
     taken = [source for source in taken_by(case.query, made) if source]
     if not taken and isinstance(made, TensorMade) and made.how in FROM_OUTSIDE:
         taken = [source for source in (copied_from(case.query, made),) if source]
@@ -94,9 +94,9 @@ def sources_of(case: Case, made: OpRan | TensorMade) -> list[int]:
 
 
 def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int, set[int]] | None:
-    """The event behind a tensor that cuts off what requires grad and was computed after `since`, and the leaves behind
-    it that are to be trained; None if there is none. What lies behind a cut is reached by its graph alone: another cut
-    there takes nothing from this tensor."""
+    """(event, leaves): the first event after `since` that cuts a tensor off from a graph, and the leaves of `own`
+    behind the cuts; None if there is none. Behind a cut only the graph is followed: another cut there takes nothing
+    from this tensor."""
     waiting, seen = [tensor], {tensor}
     cut, leaves = -1, set[int]()
     while waiting and len(seen) < _NEAR:

@@ -1,4 +1,4 @@
-"""Finding: what a rule found in a trace; Report: all findings, and what was checked."""
+"""Finding: one fault that a rule found in a trace. Report: all findings, and the rules that were checked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault. `events` prove it, the first of them best. `site` is its line in the source, None if that is
-    unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the
-    findings that follow from it. `ranks` are those of a run that have it, the first of which the events are of; none
-    where one trace is checked. `replayed` says what the cure gives, where the pass could run again with it."""
+    """A fault. `events` prove it; the first event is the best proof. `site` is its line in the source, None if it is
+    unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the findings that
+    follow from it. `ranks` are the ranks that have the fault, and the events are those of the first rank; empty if a
+    single trace is checked. `replayed` is the result of a pass that ran again with the cure; empty if none did."""
 
     rule: str
     severity: str
@@ -37,29 +37,29 @@ class Finding:
 
     @property
     def tensor(self) -> int:
-        """The tensor that it is about first; 0 if there is none."""
+        """The first tensor that the finding is about; 0 if there is none."""
         return self.tensors[0] if self.tensors else 0
 
     @property
     def place(self) -> str:
-        """`train.py:12`; empty if its line is unknown."""
+        """The place of the finding, `train.py:12`; empty if its line is unknown."""
         return f"{clean(file_name(self.file))}:{self.line}" if self.line else ""
 
     @property
     def file(self) -> str:
-        """The file of its line; empty if it is unknown."""
+        """The file of the finding; empty if it is unknown."""
         return self.site.place.file if self.site is not None else ""
 
     @property
     def line(self) -> int:
-        """Its line, from 1; 0 if it is unknown."""
+        """The line of the finding, from 1; 0 if it is unknown."""
         return self.site.place.line if self.site is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check, the cause first. `checked` are the rules that were checked, `not_checked` the
-    others, each with the reason."""
+    """The findings of a check, the cause first. `checked` are the rules that were checked, `not_checked` the other
+    rules, each with the reason."""
 
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
@@ -85,7 +85,7 @@ class Report:
 
 
 def _rows(finding: Finding, number: str) -> Iterator[tuple[str, ...]]:
-    """The row of a finding, and those of what follows from it."""
+    """The row of a finding, then the rows of its consequences."""
     yield number, finding.severity, finding.rule, finding.place, finding.message, finding.fix
     for other in finding.consequences:
         yield from _rows(other, "↳")

@@ -1,4 +1,4 @@
-"""The first product of each trained matrix with data, and the values with which that matrix begins."""
+"""The first product of each trained matrix with data, and the event that gave the matrix its first values."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradviz.query.writes import Writes
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 
-_MOST = 1000  # products that are looked at
-_MATRIX = 2  # dimensions
+_MOST = 1000  # the most products that are looked at
+_MATRIX = 2  # the fewest dimensions of a matrix
 
 
 @dataclass(frozen=True, slots=True)
 class FirstProduct:
-    """An op that multiplies the tensor `data` with the trained matrix `weight`, for the first time."""
+    """The first op that multiplies the trained matrix `weight` with a tensor, `data`."""
 
     op: OpRan
     weight: int
@@ -51,7 +51,7 @@ def _found(case: Case) -> Iterator[FirstProduct]:
 
 
 def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
-    """The trained matrix of a product, and the input that it is multiplied with; 0 for none."""
+    """The trained matrix of a product, and the input that it is multiplied with; (0, 0) if they are not clear."""
     leaves = {tensor: transposed_of(case.query, tensor) for tensor in op.inputs if tensor}
     trained = case.training.trained
     weight = next(
@@ -73,14 +73,14 @@ def _is_trained_before(case: Case, leaf: int, event: int) -> bool:
 
 
 def started_at(case: Case, leaf: int, until: int) -> int:
-    """The event that gave a leaf the values that an op reads: the last write, else its making."""
+    """The last event before `until` that wrote to a leaf; if there is none, the event that made the leaf."""
     changes = writes_by_any_name(case.query, leaf)
     made = case.query.tensors.maker(leaf) or 0
     return max((event for event in changes if event < until), default=made)
 
 
 def other_start(case: Case, written: int) -> str:
-    """Other first values in place of the call that wrote these; empty if it was no call of an initialiser."""
+    """A call that gives other first values, in place of the initialiser called at `written`; empty if none was."""
     call = expression_at(case.query, case.site(written))
     if (
         not isinstance(call, ast.Call)

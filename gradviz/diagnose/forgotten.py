@@ -1,6 +1,6 @@
-"""Parts of models that were left out when the optimizer was made. It may be meant that only the last part of a model
-is trained, that parameters are chosen by name, or that a network with loaded values stays as it is. But a part was
-forgotten that gets gradients, does not change, and comes after what is trained, or stands beside it."""
+"""Parts of models that were left out when the optimizer was made. This may be meant: only the last part of a model is
+trained, parameters are chosen by name, or a network with loaded values stays as it is. But a part was forgotten if it
+gets gradients, does not change, and comes after the trained leaves or beside them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TRAINED, _LEFT_OUT = 1, 2  # bits
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Leaves of a model that are in no optimizer, the first pass that gave them gradients, the number of the optimizer
-    of the others, and the event at which that was made. `comes_after` says that they were computed with what the
-    optimizer trains."""
+    """Leaves of a model that are in no optimizer. `number` is the first pass that gave them gradients, `optimizer` the
+    optimizer of the other leaves, `made` the event at which it was made. `comes_after` is True if the leaves are used
+    on results of the leaves that the optimizer trains."""
 
     leaves: tuple[int, ...]
     number: int
@@ -37,9 +37,10 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where some leaves stand in a pass: whether some of them come after others, whether all of them do, whether others
-    come after them, whether these others multiply data with weights, and whether the leaves come after others together
-    with data, as a critic does that takes a state and an action."""
+    """The place of some leaves in a pass, relative to the trained leaves: whether some of them, or all of them, come
+    after trained leaves; whether trained leaves come after them (`before`); whether these trained leaves are in a
+    product with data (`is_layer`); whether the leaves read results of trained leaves joined with data, as a critic that
+    reads a state and an action (`takes_data`)."""
 
     some_after: bool
     all_after: bool
@@ -49,7 +50,7 @@ class _Place:
 
 
 def forgotten(case: Case) -> list[Forgotten]:
-    """The parts of models that were forgotten, those of one optimizer together. Use `case.of(forgotten)`."""
+    """The parts of models that were forgotten, one entry for each optimizer. Use `case.of(forgotten)`."""
     found: dict[int, Forgotten] = {}
     for leaves in _by_model(case, case.of(homeless)).values():
         number, optimizers = _first_pass(case, leaves)
@@ -73,14 +74,14 @@ def _together(one: Forgotten, other: Forgotten) -> Forgotten:
 
 
 def _nearest(case: Case, leaves: list[int], others: set[int], optimizers: set[int]) -> int:
-    """The optimizer that leaves were left out of: that of their model, if one of these trains another part of it."""
+    """The optimizer that leaves were left out of: first choice is an optimizer of another part of their model."""
     model = _model(case, leaves[0])
     near = {leaf for leaf in others if _model(case, leaf) == model} or others
     return min(number for leaf in near for number in case.training.owners[leaf] & optimizers)
 
 
 def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place) -> bool:
-    """Whether leaves were left out by mistake, as far as their place and their values say."""
+    """Whether leaves were left out by mistake, judged by their place in the pass and their values."""
     if not place.is_layer:
         return False
     near = any(_model(case, leaf) == _model(case, leaves[0]) for leaf in others)
@@ -95,7 +96,7 @@ def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place
 
 
 def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iterator[list[int]]:
-    """The leaves of a model as one; by parts, where others of the same model come after some of them."""
+    """The leaves of a model as one group; as one group for each part, if trained leaves come after some of them."""
     if not _place(case, number, set(leaves), others).before:
         yield leaves
         return
@@ -119,7 +120,7 @@ def _model(case: Case, leaf: int) -> str:
 
 
 def _part(case: Case, leaf: int) -> str:
-    """The part of its model that a parameter belongs to: `net.head` of `net.head.weight`."""
+    """The part of the model that a parameter belongs to: `net.head` for `net.head.weight`."""
     return ".".join(case.trace.parameters[leaf].split(".")[:2])
 
 
@@ -128,13 +129,13 @@ def _parts_of(case: Case, leaves: Iterable[int]) -> set[str]:
 
 
 def _layers(case: Case, leaves: Iterable[int]) -> set[str]:
-    """The layers that hold these parameters themselves."""
+    """The layers that directly hold these parameters."""
     return {case.trace.parameters[leaf].rpartition(".")[0] for leaf in leaves}
 
 
 def _first_pass(case: Case, leaves: list[int]) -> tuple[int, set[int]]:
-    """The first pass that gave some leaves gradients and that belongs to an optimizer, and these optimizers; the first
-    pass, if none does."""
+    """The first pass that gave some leaves gradients and belongs to an optimizer, with its optimizers. If no pass
+    belongs to an optimizer: the first pass, and an empty set."""
     came = case.trace.table(Kind.ACCUMULATED)
     numbers = came["in_pass"][contained(came["tensor"], leaves)].tolist()
     owners = case.query.of(PassOwners).optimizers
@@ -143,7 +144,7 @@ def _first_pass(case: Case, leaves: list[int]) -> tuple[int, set[int]]:
 
 
 def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Place:
-    """Where leaves stand in a pass with respect to others."""
+    """The place of leaves in a pass, relative to the `others`."""
     began = case.query.passes.began(number)
     root = next((root.tensor for root in began.roots if root.tensor), 0)
     ways = case.query.of(Lacks).ways(root, began.index)
@@ -165,7 +166,7 @@ def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Plac
 
 
 def _is_joined_with_data(case: Case, use: Use) -> bool:
-    """Whether what a use reads was put together from computed values and data."""
+    """Whether a use reads a tensor that was joined from computed values and data."""
     for tensor in use.data:
         maker = op_of(case.query, tensor)
         if maker is not None and maker.op in JOINING:

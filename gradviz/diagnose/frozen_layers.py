@@ -1,9 +1,9 @@
-"""Layers that are frozen where nothing says that this is meant: single ones, with the random values that they began
-with, between layers that learn, so that gradients pass through them.
+"""Single layers that are frozen with their first random values, between layers that learn, so that gradients pass
+through them. Nothing in the program shows that this is meant.
 
-What is frozen on purpose looks different: a backbone or a loss network is a part of several layers, has values that
-were loaded, or has nothing that learns before it; an adapter reads what the frozen layer reads; a network that takes
-turns is switched on again."""
+A layer that is frozen on purpose looks different: a backbone or a loss network has several layers, has loaded values,
+or has no trained layer before it; an adapter reads the same input as the frozen layer; a network that takes turns is
+switched on again."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _STAYING = re.compile(
 _STAYING_WORD = re.compile(
     r"(?<![-\w])(fixed|frozen|random|stays?|not (to be )?(trained|learned)|untrained)(?![-\w])", re.IGNORECASE
 )
-_MATRIX = 2  # dimensions
+_MATRIX = 2  # the fewest dimensions of a matrix
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenLayer:
-    """The path of a layer, its leaves, the event that switched them off, and the trained leaves before it."""
+    """The path of a layer, its leaves, the first event that switched one off, and the trained leaves before it."""
 
     path: str
     leaves: tuple[int, ...]
@@ -72,8 +72,8 @@ def _is_said_to_stay(case: Case, path: str, event: int) -> bool:
 
 
 def _switched_off(case: Case) -> dict[int, int]:
-    """The leaves that are switched off from before the first pass to the end, and never got a gradient; for each the
-    event that did it."""
+    """The leaves that are switched off from before the first pass to the end of the run and never got a gradient, each
+    with the event that switched it off."""
     changed, trace = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace
     got = trace.table(Kind.ACCUMULATED)["tensor"]
     first = trace.passes[0].first if trace.passes else 0
@@ -100,7 +100,7 @@ def _learns_itself(around: str, learning: set[str]) -> bool:
 
 
 def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
-    """Whether most layers of a module are frozen: then the others are the exception."""
+    """Whether a module has more frozen layers than trained layers: then the trained layers are the exception."""
     layers = [
         {_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)
     ]
@@ -108,8 +108,8 @@ def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
 
 
 def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
-    """The trained leaves to which gradients pass through a layer; empty where none do, where the layer has no matrix,
-    or where another layer that learns reads what it reads."""
+    """The trained leaves to which gradients pass through a layer. Empty if there are none, if the layer has no matrix,
+    or if another layer that learns reads the same input."""
     matrix = next((leaf for leaf in leaves if len((case.trace.shape(leaf) or ((),))[0]) >= _MATRIX), 0)
     for event in _uses(case, matrix) if matrix else ():
         op = case.query.tensors.op(event)
@@ -126,7 +126,7 @@ def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
 
 
 def _uses(case: Case, leaf: int) -> Iterator[int]:
-    """The ops of a matrix, itself or transposed, that gradients flow back through."""
+    """The ops that read a matrix, directly or transposed, and that gradients flow back through."""
     received = case.trace.table(Kind.RECEIVED)["node"]
     for reader in case.downstream.readers(leaf):
         op = case.query.tensors.op(reader)
@@ -135,7 +135,7 @@ def _uses(case: Case, leaf: int) -> Iterator[int]:
 
 
 def _is_read_by_what_learns(case: Case, tensor: int, event: int) -> bool:
-    """Whether another op reads a tensor together with a trained leaf, as an adapter or a query beside a key does."""
+    """Whether another op reads a tensor together with a trained leaf, as an adapter does, or a query beside a key."""
     for reader in case.downstream.readers(tensor):
         op = case.query.tensors.op(reader)
         if reader != event and any(
@@ -146,8 +146,8 @@ def _is_read_by_what_learns(case: Case, tensor: int, event: int) -> bool:
 
 
 def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:
-    """Whether nothing but an initialiser wrote to a leaf before the first pass. No write is told of a constructor,
-    but the version tells how many there were until the leaf was switched off at an event: one made the values."""
+    """Whether only an initialiser wrote to a leaf before the first pass. The trace has no writes of a constructor, but
+    the version of the leaf at `event`, where it was switched off, counts them: one write made the values."""
     tensors, first = case.query.tensors, case.trace.passes[0].first
     writes = [write for write in tensors.writes(leaf) if write < first]
     untold = tensors.version(leaf, event) - sum(write < event for write in writes)

@@ -1,9 +1,9 @@
-"""Custom Functions that work element by element, and whose backward is not the slope of their forward, by what a trace
-holds of them.
+"""Custom Functions that work element by element, and whose backward is not the slope of their forward. The recorded
+values show it, so nothing runs again.
 
-All elements that the Function was given in the run, with what it made of them, are points of a curve. Between
-neighbours the curve has a slope; the gradient that the backward returned, over the one that it was given, must be that
-slope. So nothing runs again. Tensors have to be recorded in full (small ones always are)."""
+The elements of the Function's inputs in the run, with the elements of its outputs, are points of a curve. Between
+neighbours the curve has a slope. The gradient that backward returned, divided by the gradient that it received, must
+be this slope. Tensors have to be recorded in full (small tensors always are)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gradviz.events.kinds import Kind, OpRan, Produced
 from gradviz.query.scopes import FUNCTION
 from gradviz.sets import distinct
 
-_POINTS = 12  # pairs of neighbours
-_APART = 1e-3  # how far neighbours are apart at least, or rounding is all there is
-_WRONG = 0.1  # the relative deviation, in the middle of all pairs
-_CALLS = 256  # of a Function that are looked at
+_POINTS = 12  # the fewest pairs of neighbours
+_APART = 1e-3  # the least distance of neighbours: between nearer points rounding hides the slope
+_WRONG = 0.1  # the median of the relative deviations that is allowed
+_CALLS = 256  # the most calls of a Function that are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Near `x` the forward of the Function of `op` has the slope `slope`, and its backward, which `ran`, multiplies by
-    `given`."""
+    """A wrong slope: near `x` the forward of the Function of `op` has the slope `slope`, and its backward (the event
+    `ran`) multiplies by `given`."""
 
     op: OpRan
     ran: Produced
@@ -37,7 +37,7 @@ class Deviation:
 
 
 def deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
-    """Each Function whose backward deviates, but for those whose names (as numbers of strings) are in `without`."""
+    """A deviation of each Function whose backward deviates, but for names (numbers of strings) in `without`."""
     entered = case.trace.table(Kind.SCOPE_ENTERED)
     names = distinct(entered["name"][case.trace.named(entered["kind"], (FUNCTION,))])
     ops = case.trace.table(Kind.OP)
@@ -60,7 +60,7 @@ def deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
 
 
 def _points(case: Case, op: OpRan) -> tuple[np.ndarray, ...] | None:
-    """x, y and the slope by the backward, for each element of a call; None if that is not known."""
+    """x, y and the slope by backward, for each element of a call; None if they are not known."""
     nodes = case.query.nodes.of_op(op.index)
     if not nodes or len(op.outputs) != 1 or not op.inputs[0]:
         return None
@@ -94,8 +94,8 @@ def _array(case: Case, tensor: int, at: int) -> np.ndarray | None:
 
 
 def _deviation(x: np.ndarray, y: np.ndarray, slopes: np.ndarray) -> tuple[float, float, float] | None:
-    """Where the slopes of a curve are not those that were given: a point, its slope, and the one that was given; None
-    if they are alike, or there are too few points."""
+    """(x, slope of the curve, slope by backward) at a point where the two slopes differ; None if the slopes agree, or
+    if there are too few points."""
     x, places = np.unique(x, return_index=True)
     y, slopes = y[places], slopes[places]
     apart = np.diff(x)

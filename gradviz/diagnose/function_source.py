@@ -1,4 +1,4 @@
-"""Where the source of a custom Function's backward returns its gradients."""
+"""The line at which the backward of a custom Function returns its gradients."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gradviz.tracefile import Site
 
 
 def returned_at(case: Case, function: str) -> Site | None:
-    """The line at which the backward of a Function returns; None where its source was not kept, or several classes
-    have its name. The source is only looked through: that of a stranger's trace is not even parsed."""
+    """The line at which the backward of a Function returns; None if its source was not kept, or if several classes have
+    its name. The source is searched as text and never parsed: a trace may come from a stranger."""
     files = dict.fromkeys(site.place.file for site in case.trace.sites.values())
     found = [(file, line) for file in files for line in _returns(case.trace.source(file), function)]
     return case.query.places.of_line(*found[0]) if len(found) == 1 else None
 
 
 def _returns(lines: list[str], function: str) -> Iterator[int]:
-    """The line of the last outermost `return` in the backward of each class of that name; lines count from 1."""
+    """The line, from 1, of the last outermost `return` in the backward of each class with this name."""
     opening = re.compile(rf"\s*class\s+{re.escape(function)}\b")
     for start, line in enumerate(lines):
         if opening.match(line):
@@ -31,7 +31,7 @@ def _returns(lines: list[str], function: str) -> Iterator[int]:
 
 
 def _block(lines: list[str], start: int) -> Iterator[int]:
-    """The lines of the block that a line opens."""
+    """The lines, from 0, of the block that a line opens."""
     for number in range(start + 1, len(lines)):
         text = lines[number]
         if (

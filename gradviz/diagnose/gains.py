@@ -1,5 +1,5 @@
-"""How much smaller or larger the gradient gets at a line whose nodes run several times in a pass: a layer in a loop,
-the step of a recurrence."""
+"""The factors by which the gradient gets smaller or larger at a line whose nodes run several times in a pass: a layer
+in a loop, the step of a recurrence."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradviz.events.values import Stat
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A line in a pass: the decimal logarithm of the gradient at its last node over that at its first (`total`), and
-    of what its nodes with one edge contribute themselves (`own`); how many nodes, how often the line ran (the nodes of
-    its most frequent kind), and the first one's event."""
+    """A line in a pass. `total` is the decimal logarithm of the gradient at the line's last node over the gradient at
+    its first node. `own` is the part of it from nodes with one edge. `count` is the number of nodes, `rounds` how often
+    the line ran (the number of nodes of its most frequent kind), `event` the event of the first node."""
 
     site: int
     total: float
@@ -66,7 +66,7 @@ def gains(case: Case, number: int) -> list[Gain]:
 
 
 def _given_on(case: Case, number: int) -> dict[int, float]:
-    """The root mean square of what each node with a single gradient to give has given in a pass."""
+    """For each node that gave a single gradient in a pass, the root mean square of this gradient."""
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
     own = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 1] > 0)
@@ -78,6 +78,6 @@ def _given_on(case: Case, number: int) -> dict[int, float]:
 
 
 def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """The root mean square of tensors at events, 0 where it is not known."""
+    """The root mean square of tensors at events; 0 if it is not known."""
     rows = case.trace.states.rows_of(tensors, events)
     return np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, Stat.RMS]), 0.0)

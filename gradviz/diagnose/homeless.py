@@ -12,8 +12,8 @@ from gradviz.sets import contained, distinct_pairs
 
 
 def homeless(case: Case) -> list[int]:
-    """The leaves that get gradients in two passes or more and are never changed, while others are trained. Not the
-    parameters of which an optimizer has the shards."""
+    """The leaves that get gradients in two passes or more and that the program never changes between them. Parameters
+    whose shards are in an optimizer are left out."""
     came = case.trace.table(Kind.ACCUMULATED)
     pairs = distinct_pairs(came["tensor"], came["in_pass"])
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
@@ -25,8 +25,8 @@ def homeless(case: Case) -> list[int]:
 
 
 def _changed_between(case: Case) -> np.ndarray:
-    """The leaves that were written to after their first gradient and before their last one. A checkpoint that is loaded
-    when all is over trains nothing, nor does a clamp of what is there."""
+    """The leaves that were written to between their first and their last gradient. A clamp does not count. Nor does a
+    checkpoint that is loaded at the end: it trains nothing."""
     came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
     leaves, at = np.unique(came["tensor"][::-1], return_index=True)
     last = dict(zip(leaves.tolist(), came.events[::-1][at].tolist(), strict=True))
@@ -41,8 +41,8 @@ def _changed_between(case: Case) -> np.ndarray:
 
 
 def _in_parts(case: Case) -> set[str]:
-    """The names of the parameters of optimizers that lie on several ranks in parts: where no pass reduces the gradient
-    of the whole, they have none."""
+    """The names of the parameters that optimizers hold in parts on several ranks. A part has no gradient if no pass
+    reduces the gradient of the whole."""
     last = case.trace.count - 1
     values = {tensor: case.trace.snapshot(tensor, last) for tensor in case.training.holders}
     return {
@@ -53,8 +53,8 @@ def _in_parts(case: Case) -> set[str]:
 
 
 def _sharded(case: Case, accumulating: np.ndarray) -> set[str]:
-    """The names of the parameters that steps find a gradient on, though no pass accumulates one there: what holds them
-    (`fully_shard`) hands them their part of the gradient of the whole, which has the same name."""
+    """The names of the parameters with a gradient at a step, though no pass accumulates a gradient in them:
+    `fully_shard` gives them their part of the gradient of the whole parameter, which has the same name."""
     trained = np.array(sorted(case.training.trained), np.int64)
     handed = trained[~contained(trained, accumulating)].tolist()
     return {name for tensor in handed if (name := case.trace.parameters.get(tensor))}

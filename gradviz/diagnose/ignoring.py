@@ -1,4 +1,4 @@
-"""`# gradviz: ignore[rule]` on the line of a finding."""
+"""Comments `# gradviz: ignore[rule]` on the line of a finding."""
 
 from __future__ import annotations
 

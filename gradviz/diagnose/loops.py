@@ -1,4 +1,4 @@
-"""What the source says around a line: in how many loops it is, and which line keeps a tensor that has a name."""
+"""Loops around a line of the source, and the lines that keep a tensor."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _FREE = {
     "data",
     "shape",
     "detach_",
-}  # what keeps no graph
+}  # functions and attributes whose result has no graph
 
 _PASSING = {"print", "backward"}  # functions that keep nothing
 
 
 def loops_around(case: Case, site: int) -> int:
-    """In how many loops an event is: those around its line, and around the lines of its callers."""
+    """The number of loops around the line of a site and around the lines of its callers."""
     return sum(
         sum(
             isinstance(node, ast.For | ast.While)
@@ -38,8 +38,8 @@ def loops_around(case: Case, site: int) -> int:
 
 
 def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -> Iterator[tuple[int, str]]:
-    """The lines of a file that put something of one of these names, or the result of function `made_by`, into a
-    container or an attribute; each with the name."""
+    """The lines of a file that store a tensor with one of these names, or a result of the function `made_by`, in a
+    container or add it to a variable. Each line comes with the name."""
     tree = case.query.of(trees).get(file)
     for node in ast.walk(tree) if tree is not None else ():
         for value in _stored(node):
@@ -49,8 +49,8 @@ def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -
 
 
 def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """The lines of a file that call a function for nothing but what it does, with something of one of these names; each
-    with the name: `logger.log(loss=loss)`."""
+    """The lines of a file that pass a tensor with one of these names to a function and drop the result:
+    `logger.log(loss=loss)`. Each line comes with the name."""
     tree = case.query.of(trees).get(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -63,7 +63,7 @@ def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[
 
 
 def _stored(node: ast.AST) -> list[ast.expr]:
-    """What a statement or a call stores."""
+    """The expressions that a statement or a call stores."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STORING:
         return [*node.args, *(keyword.value for keyword in node.keywords)]
     if isinstance(node, ast.AugAssign):
@@ -74,7 +74,8 @@ def _stored(node: ast.AST) -> list[ast.expr]:
 
 
 def _kept(value: ast.expr, names: Collection[str], made_by: str) -> str:
-    """The name, of those given, of a tensor that an expression keeps with its graph; empty if it keeps none."""
+    """The name, one of `names`, of a tensor that an expression keeps with its graph; or a call of `made_by`; or
+    empty."""
     if isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in names:
         return ast.unparse(value)
     if isinstance(value, ast.Call):

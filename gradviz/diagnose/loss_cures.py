@@ -1,5 +1,5 @@
-"""Cures for a loss that gets probabilities, or no logarithms, in the words of the program: the expression to write, and
-what it stands for."""
+"""Cures for a loss that gets probabilities, or no logarithms: the expression to type, and the expression that it
+replaces."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradviz.query.ops import OF_LOG_PROBABILITIES
 from gradviz.query.source_trees import expression_at
 from gradviz.words.escape import clean
 
-_MODULES = {"Softmax", "Softmax2d", "Sigmoid"}  # which do nothing but one op
+_MODULES = {"Softmax", "Softmax2d", "Sigmoid"}  # modules of a single op
 _LOGARITHM = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
 _LOG_MODULES = {"Softmax": "LogSoftmax", "Softmax2d": "LogSoftmax", "Sigmoid": "LogSigmoid"}
 
 
 def of_probabilities(case: Case, loss: str, source: OpRan) -> str:
-    """The cure for a loss that gets what `source` made, a softmax or sigmoid."""
+    """The cure for a loss that gets the result of `source`, a softmax or sigmoid."""
     wants_logarithms = loss in OF_LOG_PROBABILITIES
     call = _call(case, source.site)
     module = next(reversed(case.query.scopes.around(source.index, source.thread)), None)
@@ -55,7 +55,7 @@ def _call(case: Case, site: int) -> ast.Call | None:
 
 
 def _is_called(call: ast.Call | None, module: str) -> bool:
-    """Whether a call is that of a module of this name: `self.softmax(x)`."""
+    """Whether a call is the call of the module with this name: `self.softmax(x)`."""
     return (
         call is not None
         and isinstance(call.func, ast.Attribute)
@@ -64,7 +64,7 @@ def _is_called(call: ast.Call | None, module: str) -> bool:
 
 
 def _value(call: ast.Call | None) -> ast.expr | None:
-    """What a softmax is applied to: `x` of `torch.softmax(x, 1)` and of `x.softmax(1)`."""
+    """The expression that a softmax is applied to: `x` in `torch.softmax(x, 1)` and in `x.softmax(1)`."""
     if call is None:
         return None
     function = call.func
@@ -78,7 +78,7 @@ def _value(call: ast.Call | None) -> ast.expr | None:
 
 
 def _in_logarithms(call: ast.Call, value: ast.expr, op: str) -> str:
-    """The call with the logarithm of the function."""
+    """The call of the logarithm of a softmax or sigmoid, with the same argument and axis."""
     inside = ast.unparse(value)
     if op.rstrip("_").endswith(("sigmoid", "expit")):
         return clean(f"torch.nn.functional.logsigmoid({inside})")

@@ -1,5 +1,5 @@
-"""Changes of leaves that never reach them: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`. The result is a new tensor that
-no op reads, and the leaf stays as it was."""
+"""Updates that never reach their leaf: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`. The result is a new tensor that no
+op reads, and the leaf stays as it was."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
 _CHANGING = ADDING | SUBTRACTING | {"addcmul", "addcdiv", "lerp"}
-_LEAST = 2  # times that the line ran
+_LEAST = 2  # the fewest times that the line ran
 
 
 @dataclass(frozen=True, slots=True)
 class LostChange:
-    """A line that computes what leaves are to become, and writes it nowhere: its events and the leaves."""
+    """The events of a line that computes new values of leaves and writes them nowhere, and the leaves."""
 
     events: tuple[int, ...]
     leaves: tuple[int, ...]
@@ -51,13 +51,13 @@ def lost_changes(case: Case) -> list[LostChange]:
 
 
 def _gets_another(case: Case, leaf: int, event: int) -> bool:
-    """Whether a leaf gets another gradient after an event: what was computed there was a step of a training."""
+    """Whether a leaf gets another gradient after an event: then the event was meant as a step of the training."""
     came = case.trace.table(Kind.ACCUMULATED)
     return bool(np.any(came["tensor"][came.events > event] == leaf))
 
 
 def _changed(case: Case, op: OpRan) -> int:
-    """The leaf that an op adds something from a gradient to, in a tensor of the same shape; 0 if there is none."""
+    """The leaf to which an op adds a result of a gradient, in a new tensor of the leaf's shape; 0 if there is none."""
     leaf = case.training.leaf_behind(op.inputs[0]) if op.inputs else 0
     if not leaf or not op.outputs or op.outputs[0] in op.inputs:
         return 0
@@ -68,7 +68,7 @@ def _changed(case: Case, op: OpRan) -> int:
 
 
 def _is_used(case: Case, events: list[int]) -> bool:
-    """Whether an op reads a result of these events, or something takes its value or its memory."""
+    """Whether an op reads a result of these events, or another tensor has its values or shares its memory."""
     results = {output for event in events for output in case.query.tensors.op(event).outputs}
     mutated, made = case.trace.table(Kind.MUTATED), case.trace.table(Kind.TENSOR)
     taken = set(mutated["source"].tolist()) | set(made["source"].tolist())
@@ -77,8 +77,8 @@ def _is_used(case: Case, events: list[int]) -> bool:
 
 
 def _is_handed_on(case: Case, event: int) -> bool:
-    """Whether the statement at an event gives its result to a call, which may do what is not recorded: `x.set_(...)`
-    gives a leaf other memory, and PyTorch tells nobody."""
+    """Whether the statement at an event passes its result to a call. The call may do something that is not recorded:
+    `x.set_(...)` gives a leaf other memory, and PyTorch emits no event for it."""
     site = case.query.places.site(case.site(event))
     statement = statement_at(case.query, site)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []

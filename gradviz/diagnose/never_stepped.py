@@ -1,5 +1,5 @@
-"""Optimizers that were made and never step, though passes go on computing gradients for them; and the line of the step
-that is never reached."""
+"""Optimizers that never step, though passes compute gradients for their parameters, and the line of the step that is
+never reached."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 
-_CLEARED, _UNCLEARED = 3, 6  # passes without a step, if gradients are cleared between them, and if not
+_CLEARED, _UNCLEARED = 3, 6  # the fewest passes without a step, with clearing between them and without it
 
 
 @dataclass(frozen=True, slots=True)
 class NeverStepped:
     """An optimizer that never steps: the event at which it was made, its leaves with gradients, the last pass that gave
-    them some, how many passes did, and the line of the step that is never reached, if there is one."""
+    them gradients, the number of these passes, and the line of the step that is never reached, if there is one."""
 
     made: int
     leaves: tuple[int, ...]
@@ -57,10 +57,10 @@ def never_stepped(case: Case) -> list[NeverStepped]:
 
 
 def _least(case: Case, leaves: np.ndarray) -> int:
-    """How many passes are enough to miss a step."""
+    """The fewest passes after which a step is missing."""
     assigned = case.trace.table(Kind.GRAD_ASSIGNED)
     cleared = case.trace.table(Kind.GRADS_CLEARED).lists("tensors").values
-    told = assigned["tensor"][assigned.sites > 0]  # the others are from before the recording
+    told = assigned["tensor"][assigned.sites > 0]  # without a site: assigned before the recording
     has = contained(leaves, cleared).any() or contained(leaves, told).any()
     return _CLEARED if has else _UNCLEARED
 
@@ -71,8 +71,8 @@ def _stepped_on(case: Case, leaves: np.ndarray) -> bool:
 
 
 def _unreached(case: Case, backward_pass: PassInfo) -> Site | None:
-    """The first call of `step()` in the file of a pass that never ran: the line of the condition in front of it, if it
-    has one that the pass is not under; None if there is no such call."""
+    """The first call of `step()` that never ran in the file of a pass. If the call, but not the pass, is under an `if`:
+    the line of this condition. None if there is no such call."""
     site = case.query.places.site(backward_pass.site)
     tree = case.query.of(trees).get(site.place.file) if site is not None else None
     if site is None or tree is None:
@@ -101,7 +101,7 @@ def _spans(node: ast.If, line: int) -> bool:
 
 
 def _steps(tree: ast.Module) -> Iterator[int]:
-    """The lines that call the `step()` of an optimizer, by its name, or a scaler's with an optimizer."""
+    """The lines that call `step()` of an optimizer, or of a scaler with an optimizer, known by `opt` in its name."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue

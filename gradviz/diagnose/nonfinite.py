@@ -1,4 +1,4 @@
-"""Where the first NaN or infinity that does harm comes from. An infinity that is meant (a mask of -inf) does none."""
+"""The origin of the first bad number (NaN or infinity) that does harm. An infinity that is meant (a mask) does none."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gradviz.tracefile import PassInfo, Snapshot
 
 _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
 _OF_NUMBERS_WITH_NAN = ("float", "bfloat", "complex")  # dtypes
-_SCALE = 2.0  # of a loss, at least
-_MOST = 10_000  # ops that a search looks at
+_SCALE = 2.0  # the smallest factor that counts as the scale of a loss
+_MOST = 10_000  # the most ops that a search looks at
 
 
 class Source(Enum):
-    """What a bad number comes from."""
+    """The kinds of origin of a bad number."""
 
     OP = "an op computed it from finite numbers"
     DATA = "it was in the data"
@@ -43,10 +43,10 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The event at which the first harmful bad number appeared. `tensor` has it. `harm` is the event that
-    makes it matter: the beginning of a pass from a bad root, the accumulation of a bad gradient, or the last event of a
-    program that ended before any pass (`number` is 0 then). `zeros` says of a node that only gradients of 0 met its
-    singular point, and that a mask made them, not a residual of 0."""
+    """The origin of the first harmful bad number: at `event` it appeared in `tensor`. `harm` is the event at which it
+    matters: the beginning of a pass from a bad root, the accumulation of a bad gradient, or the last event of a program
+    that ended before any pass (`number` is 0 then). `zeros` is True if only gradients of 0 met the singular point of
+    `node`, and a mask made them, not a residual of 0."""
 
     source: Source
     event: int
@@ -71,9 +71,9 @@ def first_bad(case: Case) -> Origin | None:
 
 
 def _before_the_step(case: Case, origin: Origin) -> Origin:
-    """The origin of a bad number in a parameter that is written outside of the graph: the all_reduce or the write that
-    made its gradient bad, or the program's own write to the parameter, by whatever name of its memory; else the step
-    itself."""
+    """The origin of a bad number that was written into a parameter outside of the graph. It is the all_reduce or the
+    write that made the gradient bad, or else the program's own write to the parameter, through any tensor on its
+    memory, or else the step itself."""
     gradient = case.query.tensors.grads.last(origin.tensor, origin.event) or 0
     bad = _Bad(case)
     reduced = all_reduced(case.query)
@@ -95,7 +95,7 @@ def _before_the_step(case: Case, origin: Origin) -> Origin:
 
 
 def _first_bad_write(case: Case, tensor: int, until: int) -> int | None:
-    """The first event, up to one, that wrote a bad number into the memory of a tensor; None if none is known to."""
+    """The first event up to `until` that wrote a bad number into the memory of a tensor; None if none is known."""
     memory, written = case.query.memory, writes_by_any_name(case.query, tensor)
     return next((e for e in written if e <= until and is_finite(memory.value(tensor, e)) is False), None)
 
@@ -107,15 +107,15 @@ def is_finite(value: Snapshot | None) -> bool | None:
 
 
 def has_nan(case: Case, tensor: int, at: int) -> bool:
-    """Whether a tensor has a NaN just after an event, also one that was written through another tensor."""
+    """Whether a tensor has a NaN just after an event, even if it was written through another tensor."""
     value = case.query.memory.value(tensor, at)
     stats = value.stats if value is not None else None
     return stats is not None and bool(stats.nan)
 
 
 def hidden(case: Case, origin: Origin) -> Origin | None:
-    """The origin of a NaN that the op of a node computed with or gave, and that something hid from the root: `where`,
-    `nan_to_num`. None if the op had none."""
+    """The origin of a NaN in an input or output of the op of a node. An op such as `where` or `nan_to_num` hides this
+    NaN from the root. None if the op had no NaN."""
     event = case.query.nodes.op(origin.node)
     if event is None:
         return None
@@ -125,7 +125,7 @@ def hidden(case: Case, origin: Origin) -> Origin | None:
 
 
 def is_of_user(case: Case, node: int) -> bool:
-    """Whether a node is that of a custom Function, whose derivative the program computes itself."""
+    """Whether a node belongs to a custom Function, whose derivative the program computes itself."""
     op = case.query.nodes.op(node)
     if op is None:
         return False
@@ -179,8 +179,9 @@ def _first_bad_root(case: Case) -> Origin | None:
 
 
 def _before_any_pass(case: Case) -> Origin | None:
-    """The origin of what was not finite in the last tensor with a graph, if the program ended with an exception before
-    any pass began, that says so: `raise ValueError("loss is nan")`, or what a distribution says of its arguments."""
+    """The origin of the bad number in the last bad tensor with a graph, if the program ended with an exception before
+    any pass began, and the message of the exception is about bad numbers: `raise ValueError("loss is nan")`, or an
+    invalid argument of a distribution."""
     failure = next((failure for failure in case.failures if not failure.node), None)
     if failure is None or failure.handled or not _OF_NUMBERS.search(failure.message):
         return None
@@ -193,12 +194,12 @@ def _before_any_pass(case: Case) -> Origin | None:
 
 
 def _above(case: Case, bad: _Bad, root: int, backward_pass: PassInfo) -> Origin:
-    """Follow bad inputs upwards from the root of a pass, to the event whose inputs are all good."""
+    """The event with only good inputs that is reached from the root of a pass by following bad inputs."""
     return _up_from(case, bad, root, backward_pass.first, backward_pass.number)
 
 
 def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
-    """Follow bad inputs upwards from a tensor as it is before an event, to the event whose inputs are all good."""
+    """The event with only good inputs that is reached from a tensor, as it is before `end`, by following bad inputs."""
     tensors = case.query.tensors
     state, at = tensors.before(root, end), end
     event = end
@@ -223,8 +224,8 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
 
 
 def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
-    """The input of an op that explains its bad output: one with NaN, else one with an infinity that is not
-    meant."""
+    """The input of an op that explains its bad output: the first input with a NaN, else the first input with an
+    infinity that is not meant. None if all inputs are good."""
     before = [
         (state, *bad.counts(state.tensor, op.index - 1))
         for state in case.query.tensors.reads(op.index)
@@ -237,7 +238,7 @@ def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
 
 
 def _is_meant(case: Case, tensor: int, at: int) -> bool:
-    """Whether the infinities of a tensor are meant: they were written down, or are data, or the logarithm of a mask."""
+    """Whether the infinities of a tensor are meant: they stand in the program, or are data or the log of a mask."""
     has_graph = case.query.tensors.flags(tensor, at) & REQUIRES_GRAD
     maker = case.query.tensors.made(tensor)
     if not isinstance(maker, OpRan):
@@ -250,7 +251,7 @@ def _is_meant(case: Case, tensor: int, at: int) -> bool:
 
 
 def _first_bad_gradient(case: Case) -> Origin | None:
-    """The first node that turned good gradients into bad ones that reached a leaf."""
+    """The first node that turned good gradients into bad gradients that reached a leaf; None if there is none."""
     stats = case.trace.states.stats
     accumulated = case.trace.table(Kind.ACCUMULATED)
     rows = case.trace.states.rows_of(accumulated["gradient"], accumulated.events)
@@ -280,15 +281,15 @@ def _at_node(case: Case, produced: Produced, gradient: int, harm: int, backward_
     zeros = zeros and not _is_residual(case, produced.node, backward_pass.number)
     bad = _Bad(case)
     is_nan, is_inf = bad.counts(gradient, produced.index)
-    zeros = zeros and not is_inf  # else gradients other than 0 met the singular point, too
+    zeros = zeros and not is_inf  # with an infinity, gradients other than 0 met the singular point, too
     is_known = not any(bad.is_not_recorded(g, produced.index) for g in gradients)
     source = Source.NODE if is_known else Source.NOT_RECORDED
     return Origin(source, produced.index, gradient, harm, backward_pass.number, is_nan, produced.node, zeros)
 
 
 def _is_residual(case: Case, node: int, number: int) -> bool:
-    """Whether the zeros in a node's gradient come from an op that is flat at 0, as the square of a residual is: then
-    no mask made them. The search goes from node to node towards the root, as long as gradients have zeros."""
+    """Whether the zeros in a node's gradient come from an op that is flat at 0, as the square of a residual is: then no
+    mask made them. The search goes from node to node towards the root as long as gradients have zeros."""
     produced, states = case.trace.table(Kind.PRODUCED), case.trace.states
     flows = produced.lists("flows")
     own = np.flatnonzero(produced["in_pass"][flows.owners] == number)
@@ -314,8 +315,9 @@ def _is_flat_at_0(case: Case, node: int) -> bool:
 
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each gradient, whether it was cleared before any step used it, as a gradient scaler does with one
-    that overflowed, in a run that has steps. While the run goes on, also one of a scaled loss that may still be."""
+    """For each gradient, whether it was cleared before any step used it, as a gradient scaler does with a gradient that
+    overflowed. All False in a run without steps. While a run goes on, a gradient of a scaled loss that no step has used
+    yet counts too: it may still be cleared."""
     lives = case.training.lives
     if not case.training.trained:
         return np.zeros(len(events), bool)

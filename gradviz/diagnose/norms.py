@@ -10,7 +10,7 @@ from gradviz.events.values import Stat
 from gradviz.sets import ranked
 from gradviz.tracefile import PassInfo
 
-_NOISE = 1e-5  # a gradient so much smaller than the largest one
+_NOISE = 1e-5  # a gradient below this share of the largest gradient is rounding noise
 
 
 def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -29,7 +29,7 @@ def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 
 def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """The root mean square of the `.grad` that each leaf has at an event; NaN where it has none or it is not known."""
+    """The root mean square of the `.grad` of each leaf at an event; NaN if it has none or it is not known."""
     log, states = case.query.tensors.grads, case.trace.states
     keys = log.tensors << 32 | log.events
     at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | events, side="right") - 1
@@ -56,9 +56,9 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
 
 
 def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """For each parameter, whether its gradient at a step is more than the rounding noise beside the largest one of the
-    step, as that of a bias before batch norm is not; and beside the largest one of the run, as at a minimum that an
-    optimizer has found."""
+    """For each parameter, whether its gradient at a step is more than rounding noise, compared with the largest
+    gradient of the step and with the largest gradient of the run. The gradient of a bias before batch norm is noise in
+    its step; the gradients at a minimum are noise in the run."""
     sizes = np.nan_to_num(gradients_at(case, tensors, events))
     steps, of_step = np.unique(events, return_inverse=True)
     largest = np.zeros(len(steps))

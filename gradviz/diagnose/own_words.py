@@ -1,5 +1,5 @@
-"""A finding in the words of the program: a tensor without a name is called by the expression that made it, and what a
-cure calls `optimizer`, `scheduler`, `scaler` or `loss` has the name that the program gives it."""
+"""Findings with the names of the program: a tensor without a name is called by the expression that made it, and the
+words `optimizer`, `scheduler`, `scaler` and `loss` in a cure become the program's own variables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gradviz.query.own_names import optimizer_name, root_name, scaler_name, sche
 from gradviz.words.escape import clean
 
 _UNNAMED = re.compile(r"\bt(\d+)\b")
-# A number behind a dot is no Python, but in a name of PyTorch's for a parameter.
+# PyTorch's name of a parameter may have a number after a dot, which is no Python.
 _INDEX = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*)\.(\d+)\b")
-_ATOM = re.compile(r"[\w.]+(\(.*\))?|.*\bline \d+")  # that needs no brackets before a dot
+_ATOM = re.compile(r"[\w.]+(\(.*\))?|.*\bline \d+")  # an expression that needs no brackets before a dot
 _ROLE = re.compile(
     r"(?<![\w.])(?:(?P<role>optimizer|scheduler|scaler)(?=\.\w)|loss(?=\.backward\()|(?<=[_p]\()optimizer(?=\)))"
 )
@@ -27,7 +27,7 @@ def typed(case: Case, found: Found) -> str:
 
 
 def by_expressions(case: Case, text: str) -> str:
-    """A text that calls tensors without a name by what made them. A variable may be called `t3`, too."""
+    """The text with each `t3` replaced by the expression that made this tensor. A variable named `t3` stays."""
     names = set(case.query.names.labels) if _UNNAMED.search(text) else set()
 
     def called(number: re.Match[str]) -> str:
@@ -39,7 +39,7 @@ def by_expressions(case: Case, text: str) -> str:
 
 
 def _with_indices(code: str) -> str:
-    """`model.2.weight` as one writes it: `model[2].weight`."""
+    """The code with `model[2].weight` for `model.2.weight`."""
     while _INDEX.search(code):
         code = _INDEX.sub(r"\1[\2]", code)
     return code
@@ -63,7 +63,7 @@ _NAMES: dict[str, Callable[[Case, Found], str]] = {
 
 
 def _expression(case: Case, tensor: int) -> str:
-    """The expression that made a tensor, or the line; empty if the source does not say."""
+    """The expression that made a tensor, or its line; empty if both are unknown."""
     maker = case.query.tensors.maker(tensor)
     site = case.query.places.site(case.site(maker)) if maker is not None else None
     if site is None:

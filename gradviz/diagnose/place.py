@@ -6,5 +6,5 @@ from gradviz.diagnose.finding import Finding
 
 
 def place_of(finding: Finding) -> str:
-    """`train.py:12`, or that there is no place."""
+    """The place of a finding: `train.py:12`, or `no source location`."""
     return finding.place or "no source location"

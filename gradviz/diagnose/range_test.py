@@ -1,5 +1,5 @@
-"""Which steps belong to a range test: the program multiplies its learning rate by the same factor from step to step, to
-see at which rate training diverges. That it does diverge is what the test is for."""
+"""The steps of range tests. In a range test the program multiplies its learning rate by the same factor from step to
+step, to see at which rate training diverges. So the divergence is no fault."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gradviz.diagnose.case import Case
 from gradviz.sets import distinct
 
 _LEAST = 5  # steps in a row
-_FACTOR, _SAME = 1.02, 1e-3  # the least growth of a step, and what factors may differ by
-_RISE = 10.0  # of the rate in all
+_FACTOR, _SAME = 1.02, 1e-3  # the least growth of a step, and the largest difference of two factors
+_RISE = 10.0  # the least growth of the rate in all
 
 
 def range_tests(case: Case) -> np.ndarray:
@@ -24,7 +24,7 @@ def range_tests(case: Case) -> np.ndarray:
 
 
 def _geometric(rates: np.ndarray) -> list[tuple[int, int]]:
-    """The parts of a series, as (first, last + 1), in which each number is the one before times the same factor."""
+    """The parts of a series that grow by the same factor from number to number, each as (first, last + 1)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         factors = rates[1:] / rates[:-1]
     grows = factors >= _FACTOR

@@ -1,4 +1,4 @@
-"""The reports of all ranks of a run as one: a finding that several ranks have is said once."""
+"""The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def check_ranks(
     ignore: Collection[str] = (),
     settings: Settings | None = None,
 ) -> Report:
-    """Check the traces of all ranks of a run: each by itself, and what is wrong between them. `select` are the rules to
-    check (none: all), `ignore` those to leave out; if they are empty, those of the `settings` are used. Raises
-    UnknownRule for an id that is no rule's."""
+    """Check the traces of all ranks of a run: each trace by itself, and the ranks against each other. `select` are the
+    rules to check (empty: all rules), `ignore` the rules to leave out. If they are empty, the `settings` apply. Raises
+    UnknownRule for an id that no rule has."""
     for name in (*select, *ignore):
         rule_called(name)
     settings = settings or Settings()
@@ -46,7 +46,7 @@ def check_ranks(
 def compared(
     ranks: Mapping[int, Trace], reports: Mapping[int, Report], settings: Settings | None = None
 ) -> Report:
-    """The reports of all ranks of a run as one, with what the rules of the `settings` find between them."""
+    """The reports of all ranks as one report, with the findings between the ranks that the `settings` select."""
     settings = settings or Settings()
     rules = [
         rule
@@ -63,7 +63,7 @@ def compared(
 
 
 def _without_rank_rules(settings: Settings) -> Settings:
-    """The settings for the check of one rank by itself."""
+    """The settings for the check of a single rank: without the rules that compare ranks."""
     select, ignore = (
         tuple(rule for rule in asked if rule not in BETWEEN_RANKS)
         for asked in (settings.select, settings.ignore)
@@ -72,8 +72,8 @@ def _without_rank_rules(settings: Settings) -> Settings:
 
 
 def _beneath_their_causes(reports: Mapping[int, Report], queries: Mapping[int, Query]) -> dict[int, Report]:
-    """The reports, with each bad number that an all_reduce brought beneath the finding of the rank where it was
-    born in the same pass."""
+    """The reports, in which a NaN or infinity that an all_reduce brought from another rank is a consequence of the
+    finding on the rank where it arose in the same pass."""
     places = [(rank, at) for rank, report in reports.items() for at in range(len(report.findings))]
     found = {(rank, at): reports[rank].findings[at] for rank, at in places}
     bad = {place: finding for place, finding in found.items() if finding.rule in _BAD_NUMBERS}
@@ -103,9 +103,9 @@ def _is_brought(query: Query, finding: Finding) -> bool:
 def of_all_ranks(
     reports: Mapping[int, Report], between: Sequence[Finding] = (), checked_between: Sequence[str] = ()
 ) -> Report:
-    """One report of the reports by rank, and of what was found `between` them. Findings of one rule, severity, line and
-    cure are one, with the ranks that have it; where their messages differ, that of the first says whose it is. A rule
-    is checked if it was on every rank."""
+    """One report from the reports by rank and the findings `between` ranks. Findings of several ranks with the same
+    rule, severity, line and cure become one finding with these ranks. If their messages differ, it has the message of
+    the first rank, which it names. A rule counts as checked if it was checked on every rank."""
     firsts: dict[tuple[object, ...], Finding] = {}
     differing: set[tuple[object, ...]] = set()
     for rank, report in reports.items():
@@ -130,12 +130,12 @@ def of_all_ranks(
 
 
 def on_ranks(ranks: tuple[int, ...], count: int) -> str:
-    """Which ranks of a run of `count` have a finding: `on all ranks`, `on ranks 0 and 2`."""
+    """The text for the ranks that have a finding, of `count` ranks: `on all ranks`, `on ranks 0 and 2`."""
     return "on all ranks" if len(ranks) == count else f"on {called_ranks(ranks)}"
 
 
 def _not_checked(reports: Mapping[int, Report]) -> list[tuple[str, str]]:
-    """The rules that were not checked, with the ranks where that is so of some only."""
+    """The rules that were not checked, each with the reason, and with the ranks if it is not all ranks."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, report in reports.items():
         for pair in report.not_checked:

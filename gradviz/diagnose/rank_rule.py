@@ -1,5 +1,5 @@
-"""RankRule: a fault between the processes of one run, though each may be right by itself. With what the rules have in
-common: what is said of several ranks, and the places where it is."""
+"""RankRule: a rule for a fault between the processes of one run, each of which may be right by itself. Also the texts
+and places that these rules share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradviz.words.numbers import listed, plural
 from gradviz.words.rank_names import called_ranks, told_apart
 
 AVERAGE = "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()  # for each parameter, on each rank"
-_SHOWN = 3  # parameters
-_MOST_TEXTS = 4  # what ranks have, that is told
+_SHOWN = 3  # the most parameters that are named
+_MOST_TEXTS = 4  # the most different texts that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class RankFound:
-    """What the search of a rule found, before it becomes a Finding. The events are those of the first of `ranks`."""
+    """A result of a rule's search, before it becomes a Finding. The events are events of the first of `ranks`."""
 
     message: str
     fix: str
@@ -32,7 +32,7 @@ class RankFound:
     ranks: tuple[int, ...]
     events: tuple[int, ...] = ()
     pass_number: int = 0
-    severity: str = ""  # if it is not that of the rule
+    severity: str = ""  # empty: the severity of the rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class RankRule:
 
     @property
     def opt_in(self) -> bool:
-        """Whether it is checked only if it is selected: never."""
+        """False: a rank rule is checked even if it is not selected."""
         return False
 
     def findings(self, ranks: Replicas) -> Iterator[Finding]:
-        """What the rule finds in the ranks of a run."""
+        """The findings of the rule in the ranks of a run."""
         for found in self.search(ranks):
             yield Finding(
                 self.id,
@@ -75,7 +75,7 @@ def named(names: Sequence[str]) -> str:
 
 
 def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
-    """What each rank has; ranks with the same are told together. Of many different texts the first are told."""
+    """The texts of all ranks in one line, each text once with its ranks; of many texts only the first four."""
     by_text: dict[str, list[int]] = {}
     for rank, text in zip(ranks.ranks, texts, strict=True):
         by_text.setdefault(text, []).append(rank)
@@ -87,17 +87,17 @@ def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
 
 
 def values_of_each(ranks: Replicas, values: Sequence[Snapshot | None]) -> str:
-    """The value that each rank has; None where it has none."""
+    """The values of all ranks in one line; a rank without a value has None."""
     return each_rank(ranks, told_apart(values))
 
 
 def odd_ranks(ranks: Replicas, values: Sequence[Snapshot | None]) -> tuple[int, ...]:
-    """The ranks that have another value than most have; all ranks if no more than half have the same."""
+    """The ranks whose value differs from that of the majority; all ranks if there is no majority."""
     return odd_among(ranks, alike(values))
 
 
 def odd_among(ranks: Replicas, kinds: Sequence[Hashable]) -> tuple[int, ...]:
-    """The ranks of another kind than most are; all ranks if no more than half are of one."""
+    """The ranks whose kind differs from that of the majority; all ranks if there is no majority."""
     (usual, count), *_ = Counter(kinds).most_common(1)
     if 2 * count <= len(kinds):
         return tuple(ranks.ranks)
@@ -108,24 +108,24 @@ def odd_among(ranks: Replicas, kinds: Sequence[Hashable]) -> tuple[int, ...]:
 
 
 def site_of_step(query: Query, step: int = 1) -> Site | None:
-    """Where a step of an optimizer is, which counts from 1."""
+    """The site of the optimizer step with this number, from 1; None if there is none."""
     stepped = query.trace.table(Kind.STEPPED)
     return query.places.site(int(stepped.sites[step - 1])) if len(stepped.events) >= step else None
 
 
 def site_of_optimizer(query: Query) -> Site | None:
-    """Where the first optimizer was made; where it steps, if it was made before the recording."""
+    """The site where the first optimizer was made. If it was made before the recording: the site of the first step."""
     held = query.trace.table(Kind.HOLDS)
     site = query.places.site(int(held.sites[0])) if len(held) else None
     return site if site is not None else site_of_step(query)
 
 
 def site_of_tensor(query: Query, tensor: int) -> Site | None:
-    """Where a tensor was made."""
+    """The site where a tensor was made; None if it is unknown."""
     made = query.tensors.made(tensor)
     return query.places.site(made.site) if made is not None else None
 
 
 def site_of_event(query: Query, event: int) -> Site | None:
-    """Where an event happened."""
+    """The site of an event; None if it is unknown."""
     return query.places.site(int(query.trace.events["site"][event]))

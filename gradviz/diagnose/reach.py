@@ -60,8 +60,8 @@ def lacking(case: Case) -> list[Wanting]:
 
 
 def _candidates(case: Case) -> dict[int, str]:
-    """The leaves that require grad at the end of the run and never got a gradient, each with the severity of
-    that; empty where it is no more than possible that the leaf should learn."""
+    """The leaves that require grad at the end of the run and never got a gradient, each with the severity; the severity
+    is empty if nothing shows that the leaf should learn."""
     query, trace = case.query, case.trace
     tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
     wanting = tensors[flags & _WANTED == _WANTED]
@@ -94,8 +94,8 @@ def _candidates(case: Case) -> dict[int, str]:
 
 
 def _still_waiting(case: Case, got: set[int]) -> set[int]:
-    """The parameters of the optimizers whose turn had not come when the program ended by an exception, or has not come
-    yet: no parameter of theirs got a gradient, and those of others did."""
+    """The parameters of optimizers whose turn has not come, in a program that ended with an exception or still runs:
+    none of their parameters got a gradient, while parameters of other optimizers did."""
     if case.trace.meta.get("ended") not in ("error", ""):
         return set()
     holders = case.training.holders
@@ -110,9 +110,9 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
     others_step = tensor not in case.training.holders or len(case.training.stepped) > 0
     if others_step and case.query.of(Writes).follows_another(
         tensor
-    ):  # also one whose own optimizer is never used
+    ):  # even a leaf whose own optimizer is never used
         return ""
-    if made.how == _DEEPCOPY:  # of something that learns: what is kept of it
+    if made.how == _DEEPCOPY:  # a kept copy of a leaf that learns
         return NOTE
     is_parameter = made.how == PARAMETER or tensor in case.trace.parameters
     if is_parameter and case.training.holders:
@@ -125,7 +125,7 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
 
 
 def _lines_of_states(case: Case) -> set[tuple[str, int]]:
-    """The lines that make a tensor anew for each pass: a state to begin with, not something to learn."""
+    """The lines that make a new tensor for each pass: it is a first state, not a leaf that should learn."""
     made, begun = case.trace.table(Kind.TENSOR), case.trace.table(Kind.PASS_BEGAN)
     passes_before = np.searchsorted(begun.events, made.events)
     found: dict[tuple[str, int], set[int]] = {}

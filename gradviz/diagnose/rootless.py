@@ -1,4 +1,4 @@
-"""backward() on a root that does not require grad: which tensor that is, and why."""
+"""Calls of backward() on a root that does not require grad: the root, and why it does not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gradviz.sets import contained
 
 @dataclass(frozen=True, slots=True)
 class Rootless:
-    """A backward() that failed. `root` is 0 if it is unknown. `cut` is the event that cuts it off from what
-    requires grad, `frozen` those that switched requires_grad off at its leaves."""
+    """A backward() that failed. `root` is 0 if it is unknown. `cut` is the event that cuts the root off from a tensor
+    that requires grad, `frozen` the events that switched requires_grad off at the leaves of the root."""
 
     failure: Failure
     root: int
@@ -35,9 +35,9 @@ def rootless(case: Case) -> list[Rootless]:
 
 @dataclass(frozen=True, slots=True)
 class RootOfNumbers:
-    """A root that was made from plain numbers, as a leaf that nobody trains: its passes give a gradient to nothing but
-    itself. `made` is the event that made it, `number` that of the first pass from its line, `source` the tensor that
-    had its value before; 0 if there is none."""
+    """A root that was made from plain numbers, as a leaf that nothing trains: its passes give a gradient to no other
+    leaf. `made` is the event that made it, `number` the first pass from such a root at its line, `source` the tensor
+    that its value comes from; 0 if there is none."""
 
     made: int
     root: int
@@ -46,7 +46,7 @@ class RootOfNumbers:
 
 
 def roots_of_numbers(case: Case) -> list[RootOfNumbers]:
-    """The roots of plain numbers of passes that a step follows, one for each line:
+    """The roots that were made from plain numbers, one for each line, if their pass belongs to an optimizer:
     `torch.tensor(total / n, requires_grad=True).backward()`. Use `case.of(roots_of_numbers)`."""
     found: dict[int, RootOfNumbers] = {}
     owners = case.query.of(PassOwners).optimizers
@@ -85,8 +85,9 @@ def _explained(case: Case, failure: Failure, root: int) -> Rootless:
 
 
 def _best_cut(case: Case, up: Upstream) -> OpRan | TensorMade | None:
-    """The cut on the way that was to bring gradients: one with leaves behind it that an optimizer holds, and with grad
-    mode on, if there are several, as there are where a target is computed under no_grad; of equal ones the nearest."""
+    """The cut on the path that was meant for gradients. If there are several cuts, as with a target under no_grad:
+    first a cut with leaves behind it that an optimizer holds, then a cut with grad mode on, then the nearest. None if
+    there is no cut."""
     cuts, copy = up.cuts, _copy(case, up)
     if not cuts:
         return copy
@@ -104,7 +105,7 @@ def _rank(case: Case, up: Upstream, cut: OpRan | TensorMade) -> tuple[bool, bool
 
 
 def _before_any_cut(case: Case, up: Upstream) -> list[int]:
-    """The leaves that a root was computed from by ops none of which cut off what requires grad."""
+    """The leaves behind a root that are reached without passing an op that cuts off a tensor that requires grad."""
     waiting, seen = [up.root], {up.root}
     while waiting:
         tensor = waiting.pop()
@@ -117,9 +118,9 @@ def _before_any_cut(case: Case, up: Upstream) -> list[int]:
 
 
 def _copy(case: Case, up: Upstream) -> OpRan | TensorMade | None:
-    """The leaf among those of the root that was made from the numbers of a tensor that requires grad, or the op that
-    wrote such numbers into one; or the root, if
-    it is made of numbers though there is something to train: `torch.tensor(total)` of a sum of `.item()`."""
+    """The event that made a leaf of the root from the numbers of a tensor that requires grad, or the op that wrote such
+    numbers into a leaf. Or the root, if it was made from numbers though a tensor requires grad: `torch.tensor(total)`
+    of a sum of `.item()`. None if there is none."""
     for made in map(case.query.tensors.made, up.leaves):
         if not isinstance(made, TensorMade):
             continue

@@ -1,4 +1,4 @@
-"""Rule: one kind of fault, how it is recognised, and what has to be in the trace for that."""
+"""Rule: one kind of fault, the search for it, and what the trace must have for the search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradviz.tracefile import Site
 
 
 class Need(Enum):
-    """What a trace must have so that a rule can be checked. The value says what is missing if it has not."""
+    """The things that a trace must have for a rule to be checked. The value says what is missing without it."""
 
     VALUES = "values were not recorded (--values none)"
     PASS = "no backward pass was recorded"
@@ -27,8 +27,8 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search of a rule found, before it becomes a Finding. The line is that of `site`, else of the
-    first event."""
+    """A result of a rule's search, before it becomes a Finding. Its line is that of `site`, else that of the first
+    event with a site."""
 
     message: str
     fix: str
@@ -37,15 +37,15 @@ class Found:
     node: int = 0
     number: int = 0
     tensors: tuple[int, ...] = ()
-    severity: str = ""  # if it is not that of the rule
+    severity: str = ""  # empty: the severity of the rule
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: its stable id, its usual severity, what it looks for in one sentence, and the search. Findings
-    of the rules in `follows` explain those of this one, if both are about the same tensors or one is about
-    none. One that is `opt_in` is checked only if it is selected, or if the run was `asked_for_it`. `left_out` are
-    things that the rule could not check, each with the reason."""
+    """A rule: its stable id, its usual severity, what it looks for in one sentence, and the search. A finding of a rule
+    in `follows` explains a finding of this rule, if both are about the same tensor or one is about no tensor. A rule
+    that is `opt_in` is checked only if it is selected, or if the run was `asked_for_it`. `left_out` are the things that
+    the rule could not check, each with the reason."""
 
     id: str
     severity: str

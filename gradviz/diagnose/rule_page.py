@@ -1,4 +1,4 @@
-"""The page of a rule: what the header of its file says, for `check --explain`, for SARIF and for the docs."""
+"""The page of a rule, made from the docstring of its file, for `check --explain`, for SARIF and for the docs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECTIONS = re.compile(r"\n\n(Why it is bad|Example|Cure|Not reported):\s")
 
 @dataclass(frozen=True, slots=True)
 class RulePage:
-    """What it finds, why that is bad, a program that has it, the cure, and what looks alike and is not reported."""
+    """The sections of a rule's page. `spared` is what looks alike and is not reported."""
 
     rule: Rule | RankRule
     finds: str
@@ -26,7 +26,7 @@ class RulePage:
 
 
 def page_of(rule: Rule | RankRule) -> RulePage:
-    """The page of a rule. Its texts are empty where Python leaves docstrings out (`-OO`)."""
+    """The page of a rule. Its texts are empty if Python leaves docstrings out (`-OO`)."""
     header = sys.modules[rule.search.__module__].__doc__ or ""
     finds, *parts = _SECTIONS.split(header)
     told = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -41,13 +41,13 @@ def page_of(rule: Rule | RankRule) -> RulePage:
 
 
 def _sentences(text: str) -> str:
-    """A text with one line for each paragraph, which begins with a capital letter."""
+    """The text with one line for each paragraph and a capital first letter."""
     text = "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
     return text[:1].upper() + text[1:]
 
 
 def markdown(page: RulePage, cured: str = "") -> str:
-    """The page as Markdown; with the example as it is cured, if that is given."""
+    """The page as Markdown, with the `cured` example if it is given."""
     without = f"Cured:\n\n```python\n{cured}\n```\n\n" if cured else ""
     asked = ", if it is selected" if page.rule.opt_in else ""
     return (

@@ -1,4 +1,4 @@
-"""Settings of `check`: which rules, which findings fail a run, and thresholds."""
+"""Settings of `check`: the rules to check, the severity that fails a run, and thresholds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradviz.diagnose.finding import WARNING
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number that a rule compares with: its default, the least and largest value allowed, and what it is."""
+    """A number that a rule compares with: its default, the least and the largest value allowed, and its meaning."""
 
     default: float
     least: float
@@ -31,8 +31,8 @@ THRESHOLDS: Mapping[str, Threshold] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`select` and `ignore` are ids of rules, `fail_on` is `error` or `warning`, `thresholds` are those that are not
-    the default, by rule."""
+    """The settings of a check. `select` and `ignore` are ids of rules, `fail_on` is `error` or `warning`, `thresholds`
+    are the thresholds by rule that differ from the default."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Runs the rules on a trace, and orders what they find: the cause first, what follows from it beneath."""
+"""Runs the rules on a trace and orders their findings: the cause first, its consequences beneath."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BETWEEN = "it compares the ranks of one run: give the traces of all"
 
 
 class UnknownRule(GradvizError):
-    """There is no rule of this id."""
+    """There is no rule with this id."""
 
 
 def check(
@@ -33,9 +33,9 @@ def check(
     ignore: Collection[str] = (),
     settings: Settings | None = None,
 ) -> Report:
-    """Check a trace, open or by its path. `select` are the rules to check (none: all), `ignore` those to leave out; if
-    they are empty, those of the `settings` are used. Raises UnknownRule for an id that is no rule's, TraceError for a
-    file that cannot be read."""
+    """Check a trace, open or given by its path. `select` are the rules to check (empty: all rules), `ignore` the rules
+    to leave out. If they are empty, the `settings` apply. Raises UnknownRule for an id that no rule has, TraceError for
+    a file that cannot be read."""
     settings = settings or Settings()
     selected = select or settings.select
     chosen = _chosen(selected, ignore or settings.ignore)
@@ -46,7 +46,7 @@ def check(
 
 
 def rule_called(name: str) -> Rule | RankRule:
-    """The rule of an id, of a trace or between ranks. Raises UnknownRule if there is none."""
+    """The rule with this id, for a single trace or between ranks. Raises UnknownRule if there is none."""
     known: dict[str, Rule | RankRule] = {**BY_ID, **BETWEEN_RANKS}
     if name not in known:
         near = nearest(name, known)
@@ -86,7 +86,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
 
 
 def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What no rule can look at, since it is not in the trace."""
+    """The things that no rule can look at, because they are not in the trace, each with the reason."""
     if meta.get("stopped"):
         yield "what came later", f"the recording stopped before the run: {meta['stopped']}"
     if meta.get("redacted"):
@@ -121,7 +121,7 @@ def _site(case: Case, found: Found) -> Site | None:
 
 
 def _folded(findings: list[Finding]) -> list[Finding]:
-    """The findings that no other explains, each with those that it explains."""
+    """The findings that no other finding explains, each with its consequences."""
     causes: dict[int, int] = {}
     for position, finding in enumerate(findings):
         for number, other in enumerate(findings):
@@ -139,7 +139,7 @@ def _folded(findings: list[Finding]) -> list[Finding]:
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """The findings, those of one rule, line and cure as one, with the others below it."""
+    """The findings, each rule, severity, line and cure once: the first finding has the others as consequences."""
     first: dict[tuple[object, ...], int] = {}
     kept: list[Finding] = []
     for finding in findings:
@@ -170,7 +170,7 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """By severity, then by the order of the rules, then by event."""
+    """The findings sorted by severity, then by the order of the rules, then by event."""
     places = {rule.id: place for place, rule in enumerate(RULES)}
     return sorted(
         findings,

@@ -1,5 +1,5 @@
-"""Cells of recurrent networks whose gates are at their ends. PyTorch tells of a cell as one op, so that no result of a
-gate is known; the nodes of the gates say what part of the gradient they let through."""
+"""Cells of recurrent networks whose gates are at their ends. A cell is one op for PyTorch, so that the results of the
+gates are not known. But the nodes of the gates show which part of the gradient they let through."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gradviz.query.ops import CELLS
 from gradviz.sets import contained
 
 _HIGHEST = {"TanhBackward0": 1.0, "SigmoidBackward0": 0.25}  # the derivative at 0
-_FLAT = 0.245  # of it: the root of 0.06, as the root mean square of derivatives that are 0 but for 6 in 100
-_SHARE = 0.9  # of the calls
-_MOST, _LEAST = 64, 2  # calls that are looked at
+_FLAT = 0.245  # a share of the highest derivative: the root mean square if only 6 of 100 elements have it
+_SHARE = 0.9  # the least share of the calls
+_MOST, _LEAST = 64, 2  # the most and the fewest calls that are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class SaturatedCell:
-    """The first call of a cell, how many of its gates are at their ends, and how many gates it has."""
+    """The first call of a cell, the number of its gates that are at their ends, and the number of all its gates."""
 
     event: int
     flat: int
@@ -30,7 +30,7 @@ class SaturatedCell:
 
 
 def saturated_cells(case: Case) -> Iterator[SaturatedCell]:
-    """The cells half of whose gates, or more, are at their ends in most calls of a line, one for each line."""
+    """The cells with half of their gates or more at their ends in most calls of a line, one for each line."""
     ops, received = case.trace.table(Kind.OP), case.trace.table(Kind.RECEIVED)
     ran = case.trace.table(Kind.NODE)["op"][contained(case.trace.table(Kind.NODE)["node"], received["node"])]
     chosen = case.trace.named(ops["op"], tuple(CELLS)) & contained(ops.events, ran)
@@ -50,7 +50,7 @@ def _is_flat(calls: list[bool | None]) -> bool:
 
 
 def _flat_gates(case: Case, event: int) -> list[bool | None]:
-    """For each gate of a call whether it lets almost nothing of its gradient through; None where it got none."""
+    """For each gate of a call, whether it lets almost no gradient through; None if it received no gradient."""
     found: list[bool | None] = []
     for node in case.query.nodes.of_op(event):
         made = case.query.nodes.event(node)
@@ -62,7 +62,8 @@ def _flat_gates(case: Case, event: int) -> list[bool | None]:
 
 
 def _passed(case: Case, node: int) -> float | None:
-    """What a node gave, as a part of what it received, by their root mean squares; None if it received nothing."""
+    """The size of the gradient that a node gave over that of the gradient that it received (None if it received
+    nothing)."""
     came, gave = case.of(_received).get(node, 0.0), case.of(_produced).get(node, 0.0)
     return gave / came if came > 0 else None
 

@@ -23,8 +23,8 @@ class BadSettings(GradvizError):
 
 
 def settings_at(folder: Path) -> Settings:
-    """The settings for a directory: those of the nearest pyproject.toml in it or above it that has `[tool.gradviz]`;
-    the default if there is none. Raises BadSettings."""
+    """The settings for a directory: `[tool.gradviz]` of the nearest pyproject.toml in it or above it that has this
+    table. The defaults if there is none. Raises BadSettings."""
     folder = folder.resolve()
     for directory in (folder, *folder.parents):
         table = _table(directory / _FILE)
@@ -34,10 +34,10 @@ def settings_at(folder: Path) -> Settings:
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    """`[tool.gradviz]` of a file; None if there is none."""
+    """The table `[tool.gradviz]` of a file; None if there is none."""
     try:
         text = path.read_text(encoding="utf-8")
-        if "gradviz" not in text:  # what other tools have in the file is theirs
+        if "gradviz" not in text:  # mistakes in the tables of other tools are not reported here
             return None
         found = tomllib.loads(text).get("tool", {}).get("gradviz")
     except FileNotFoundError:

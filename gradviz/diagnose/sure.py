@@ -1,4 +1,4 @@
-"""Which findings of a run that still goes on will stand however it goes on."""
+"""The findings of a run that still goes on that will stand however it goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.finding import ERROR, WARNING, Finding, Report
 
-# Rules about one thing that has happened. The others are about what did not happen, which it still may.
+# Rules about one thing that has happened. The other rules are about things that did not happen and still may.
 AT_ONCE = frozenset(
     (
         "nonfinite-forward", "nonfinite-gradient", "masked-nan", "singular-derivative", "inplace-modified",
@@ -27,7 +27,8 @@ class Sure:
         self._told: set[object] = set()
 
     def new(self, report: Report, passes: int) -> Iterator[Finding]:
-        """The errors and warnings of a check that are sure, and were not before. `passes` is how many there are."""
+        """The errors and warnings of a check that are sure now and were not before. `passes` counts those of the
+        run."""
         found = {_key(finding): finding for finding in report if finding.severity in (ERROR, WARNING)}
         self._first = {key: self._first.get(key, max(passes, _LEAST // 2)) for key in found}
         for key, finding in found.items():

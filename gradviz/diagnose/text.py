@@ -20,14 +20,14 @@ from gradviz.words.numbers import plural
 from gradviz.words.source import excerpt
 
 _STYLES = {ERROR: "bold red", WARNING: "bold yellow", NOTE: "bold cyan"}
-_LINES = 4  # of source, with the line of carets
+_LINES = 4  # the most lines of source, with the line of carets
 _LONGEST_ERROR = 200  # characters
-_EVENTS = 4  # that are named
+_EVENTS = 4  # the most events that are named
 
 
 def report_text(report: Report, trace: Trace | Mapping[int, Trace], console: Console) -> Group:
-    """All findings with their lines and cures, then what was checked and what was not. Of a run of ranks, `trace` is
-    those of all ranks."""
+    """All findings with their lines and cures, then the rules that were checked and those that were not. For a run of
+    several ranks, `trace` maps each rank to its trace."""
     parts: list[RenderableType] = []
     for position, finding in enumerate(report.findings, 1):
         if isinstance(trace, Trace):
@@ -41,7 +41,7 @@ def report_text(report: Report, trace: Trace | Mapping[int, Trace], console: Con
 
 
 def _ended(report: Report, trace: Trace) -> Iterator[RenderableType]:
-    """The exception that ended the program, where no finding is an error: that may be what the reader looks for."""
+    """The exception that ended the program, if no finding is an error: the reader may look for it."""
     error, file = trace.meta.get("error", ""), trace.meta.get("error_file", "")
     if not error or report.at_least(ERROR):
         return

@@ -1,5 +1,4 @@
-"""Parameters that require grad from some line on, and that no optimizer was given: they were frozen when it was
-made."""
+"""Parameters that were frozen when the optimizer was made, require grad from some line on, and are in no optimizer."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind
 
 @dataclass(frozen=True, slots=True)
 class Thawed:
-    """Leaves that one line made require grad, and the event of the first of them; the last optimizer that was made
-    before, and the event at which it was."""
+    """Leaves at which one line switched requires_grad on, and the first event of this line; the last optimizer that was
+    made before it, and the event at which it was made."""
 
     leaves: tuple[int, ...]
     event: int
@@ -22,8 +21,8 @@ class Thawed:
 
 
 def thawed(case: Case) -> list[Thawed]:
-    """The parameters in no optimizer that were made to require grad after one was made. An input that requires grad,
-    because its own gradient is wanted, is no parameter."""
+    """The parameters in no optimizer at which requires_grad was switched on after an optimizer was made, by line. An
+    input that requires grad is no parameter: the program wants its own gradient."""
     changed, held = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace.table(Kind.HOLDS)
     if not len(changed) or not len(held):
         return []

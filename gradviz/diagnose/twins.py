@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def has_used_twin(case: Case, leaf: int) -> bool:
-    """Whether a leaf whose name differs only in its numbers got a gradient."""
+    """Whether a leaf got a gradient whose form is the same and whose name differs only in its numbers."""
     name = case.trace.parameters.get(leaf, "")
     if not _NUMBER.search(name):
         return False
@@ -23,8 +23,8 @@ def has_used_twin(case: Case, leaf: int) -> bool:
 
 
 def learns_in_other_blocks(case: Case, leaf: int) -> bool:
-    """Whether a leaf is a part of a numbered block of which other parts get gradients, and the same part of another
-    block gets one: what the last block of a chain gives to a next one is used by nobody."""
+    """Whether a leaf is in a numbered block with other parts that get gradients, and the same part of another block
+    gets a gradient. In the last block of a chain, nothing uses the output for a next block."""
     parts = case.trace.parameters.get(leaf, "").split(".")
     got = case.of(_learning)
     for place, part in enumerate(parts):

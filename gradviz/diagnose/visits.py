@@ -1,4 +1,4 @@
-"""The calls of whole models: each outermost module that was called, in which mode, with what, and what came of it."""
+"""The calls of whole models: each call of an outermost module, with its mode, its inputs and the use of its result."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gradviz.words.escape import clean
 from gradviz.words.numbers import listed
 
 MOODY = ("Dropout", "BatchNorm", "SyncBatchNorm", "AlphaDropout", "LazyBatchNorm")
-_CALLS = 32  # the first and the last of a line that are looked at
-_RESULTS = 400  # tensors behind a result that are looked at
+_CALLS = 32  # so many first calls of a line are looked at, and so many last calls
+_RESULTS = 400  # the most tensors computed from a result that are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One call of an outermost module. `kinds` are its layers that depend on the mode, `moody` those of them that are
-    in training mode. `has_grad` is the grad mode, `in_pass` whether a pass goes through its result. `is_evaluation`
-    says that its result is used and reaches no root. `rounds` counts the steps before."""
+    """One call of an outermost module. `kinds` are the types of its layers that depend on the mode, `moody` the types
+    of those in training mode. `has_grad` is True if grad mode is on, `in_pass` if a pass goes through the result,
+    `is_evaluation` if the result is used and reaches no root. `rounds` is the number of steps before the call."""
 
     event: int
     site: int
@@ -41,7 +41,7 @@ class Visit:
 
     @property
     def input(self) -> int:
-        """Its first input; 0 if it has none."""
+        """The first input; 0 if there is none."""
         return next(iter(self.inputs), 0)
 
 
@@ -93,7 +93,7 @@ def visits(case: Case) -> list[Visit]:
 
 
 def _is_used(case: Case, event: int) -> bool:
-    """Whether the source does something with the result of a call: it is not all of its line."""
+    """Whether the source uses the result of a call: the line has more than the call."""
     site = case.site(event)
     return case.query.places.expression(site) != case.query.places.line_text(site).partition("#")[0].strip()
 
@@ -108,8 +108,8 @@ def _types(layers: list) -> str:  # type: ignore[type-arg]
 
 
 def _outermost(case: Case) -> list[tuple[int, int, int]]:
-    """(first event, last event, thread) of scopes of modules that are in no other, except losses: of each line the
-    first and the last ones."""
+    """(first event, last event, thread) of the scopes of outermost modules, without losses: the first and the last
+    scopes of each line."""
     by_site: dict[int, list[tuple[int, int, int]]] = {}
     for span in _all_outermost(case):
         by_site.setdefault(int(case.trace.events["site"][span[0]]), []).append(span)
@@ -137,7 +137,7 @@ def _all_outermost(case: Case) -> list[tuple[int, int, int]]:
 
 
 class _Used:
-    """What becomes of results."""
+    """Looks up what becomes of results."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -151,6 +151,6 @@ class _Used:
         return self.case.query.nodes.of_tensors.last(tensor, self.case.trace.count) in self.ran
 
     def in_training(self, tensor: int) -> bool:
-        """Whether something that is computed from a tensor is a root or goes through a pass."""
+        """Whether a result of a tensor is a root, or a pass goes through it."""
         results = self.below.results(tensor, _RESULTS)
         return any(result in self.roots or self.in_pass(result) for result in results)

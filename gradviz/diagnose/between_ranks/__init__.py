@@ -1,4 +1,4 @@
-"""The rules between ranks, the gravest first: a rule says what the rules behind it follow from."""
+"""The rules between ranks, the gravest first: the fault of a rule may be the cause of the faults of later rules."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ BETWEEN_RANKS = {rule.id: rule for rule in RANK_RULES}
 
 
 def findings_of(ranks: Replicas, ids: Iterable[str]) -> Iterator[Finding]:
-    """What the rules of ranks with these ids find."""
+    """The findings of the rank rules with these ids."""
     for name in ids:
         yield from BETWEEN_RANKS[name].findings(ranks)

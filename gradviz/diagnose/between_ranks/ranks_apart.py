@@ -1,6 +1,7 @@
-"""`ranks-apart`: a gradient differs between the ranks when the optimizer steps, though the ranks average others.
+"""`ranks-apart`: a gradient differs between the ranks when the optimizer steps, though the ranks average other
+gradients.
 
-Why it is bad: each rank makes a step of its own there, and the replicas part.
+Why it is bad: each rank steps in its own direction, and the replicas part.
 
 Example:
 
@@ -40,7 +41,7 @@ from gradviz.words.rank_names import called_ranks
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.differences
-    if not found or ranks.mixed_up is not None:  # of which ranks-collectives tells
+    if not found or ranks.mixed_up is not None:  # ranks-collectives reports the mix-up
         return
     first = found[0]
     if any(first.changed):
@@ -58,7 +59,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _changed(ranks: Replicas, first: Difference, names: list[str]) -> RankFound:
-    """A line that changes gradients which were the same on all ranks."""
+    """The finding for a line that changes gradients which were the same on all ranks."""
     events = {rank: event for rank, event in zip(ranks.ranks, first.changed, strict=True) if event}
     rank, event = next(iter(events.items()))
     where = (

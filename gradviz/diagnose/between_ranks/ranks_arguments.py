@@ -1,7 +1,7 @@
 """`ranks-arguments`: an op is called with other numbers on some ranks: another probability of a dropout, another
 reduction of the loss, another slope.
 
-Why it is bad: the ranks average the gradients of different functions: that is the gradient of none of them.
+Why it is bad: the ranks average the gradients of different functions. The mean is the gradient of none of them.
 
 Example:
 
@@ -19,8 +19,8 @@ Example:
 
 Cure: give the op the same numbers on all ranks.
 
-Not reported: numbers that differ from pass to pass, as those of the data do; ranks that call other ops or ops at other
-lines; ranks that average nothing. A number that multiplies the loss is told by `ranks-loss`.
+Not reported: numbers that differ from pass to pass, as numbers from the data do; ranks that call other ops or ops at
+other lines; ranks that average nothing. `ranks-loss` reports a number that multiplies the loss.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gradviz.words.numbers import plural
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     if not ranks.are_replicas or not ranks.are_averaged or ranks.other_mode is not None:
-        return  # another mode is told by ranks-mode
+        return  # ranks-mode reports another mode
     found = other_arguments(ranks)
     if found is None:
         return

@@ -19,8 +19,8 @@ Example:
 
 Cure: add the bias after the sum: `y = all_reduce(nn.functional.linear(x, part)) + bias`.
 
-Not reported: a sum that the number of the ranks divides, weights that are the same on all ranks, and a bias that is 0,
-or another one on each rank.
+Not reported: a sum that is divided by the number of ranks, weights that are the same on all ranks, and a bias that is 0
+or differs between the ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`ranks-buffers`: the running statistics of a normalisation differ between the ranks when they are used again.
 
-Why it is bad: in evaluation mode each rank computes something else, and what is saved is what one rank saw.
+Why it is bad: in evaluation mode each rank computes other results, and a saved model has the statistics of one rank.
 
 Example:
 
@@ -16,8 +16,8 @@ Example:
             p.grad /= world
         optimizer.step()
 
-Cure: `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`, or hand out the buffers of rank 0 before each call, as
-DistributedDataParallel does by itself: `dist.broadcast(buffer, 0)` for each of `model.buffers()`.
+Cure: `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`, or send the buffers of rank 0 to all ranks before each
+call, as DistributedDataParallel does by itself: `dist.broadcast(buffer, 0)` for each of `model.buffers()`.
 
 Not reported: statistics that are the same again before the next call.
 """

@@ -1,7 +1,7 @@
 """`ranks-clip`: a gradient that lies on the ranks in parts (`fully_shard`, `DTensor`) is scaled by another factor on
-each rank: it is clipped by the norm of the part that lies there, and not by that of the whole gradient.
+each rank: each part is clipped by its own norm, and not by the norm of the whole gradient.
 
-Why it is bad: the step goes another way than the gradient, and its size grows with the number of ranks.
+Why it is bad: the step does not follow the gradient, and its size grows with the number of ranks.
 
 Example:
 
@@ -72,7 +72,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> str:
-    """The norm of what each rank scales, and of the whole, if each element lies on one rank."""
+    """The norms of the parts that the ranks scale, and of the whole if each element lies on exactly one rank."""
     told = (
         f"The norm of what a rank scales is {each_rank(ranks, [number(norm, 4) for norm in norms.values()])}"
     )
@@ -88,7 +88,7 @@ def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> st
 
 
 def _of(scaled: _Scaled, name: str) -> list[ScaledPart]:
-    """The parts of a gradient that ranks scale: on some there may lie none."""
+    """The parts of a gradient that ranks scale; some ranks may have no part."""
     return [parts[name] for parts in scaled.values() if name in parts]
 
 
@@ -97,7 +97,7 @@ def _are_apart(parts: list[ScaledPart]) -> bool:
 
 
 def _parameters(names: Sequence[str]) -> str:
-    """The expression that gives parameters by their names: those of a model, `[w]` where it is of none."""
+    """The expression for parameters with these names: `model.parameters()`, or `[w]` for a parameter of no model."""
     models = dict.fromkeys(f"{clean(name).partition('.')[0]}.parameters()" for name in names if "." in name)
     alone = [clean(name) for name in names if "." not in name]
     if len(models) == 1 and not alone:
@@ -112,7 +112,7 @@ def _cure(names: Sequence[str], bound: str) -> str:
 
 
 def _bound(scaled: _Scaled, norms: dict[int, float], name: str) -> str:
-    """The norm that each rank gives its parts; empty if it is not the same on all."""
+    """The norm to which each rank scales its parts; empty if the norms differ between the ranks."""
     bounds = [scaled[rank][name].factor * norm for rank, norm in norms.items() if name in scaled[rank]]
     return number(bounds[0], 3) if are_close(bounds) else ""
 

@@ -1,7 +1,8 @@
-"""`ranks-collectives`: a rank calls another collective than the others, the same with another shape, or one fewer. The
-n-th collective of each rank is the same one. Or ranks call it for other parameters.
+"""`ranks-collectives`: the n-th collective of a rank is not that of the other ranks: it is another collective, has
+another shape, is missing, or belongs to another parameter.
 
-Why it is bad: ranks wait for one another in a collective: the run hangs until its timeout, or mixes up what it sends.
+Why it is bad: ranks wait for one another in a collective: the run hangs until its timeout, or combines tensors that do
+not belong together.
 
 Example:
 
@@ -10,7 +11,7 @@ Example:
 
 Cure: call the same collectives, with the same shapes, in the same order on each rank.
 
-Not reported: collectives of a group of some ranks, and those that PyTorch calls itself.
+Not reported: collectives of a group of some ranks, and collectives that PyTorch calls itself.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _mixed_up(ranks: Replicas) -> Iterator[RankFound]:
-    """A collective that puts together what belongs to different parameters."""
+    """The finding for a collective that combines tensors of different parameters."""
     found = ranks.mixed_up
     if found is None:
         return

@@ -1,7 +1,7 @@
 """`ranks-data`: the ranks compute the same losses, pass by pass: all of them have the same data.
 
-Why it is bad: the ranks do the same work. The mean of their gradients is that of one of them, and a part of the data is
-never seen, or the batch is smaller than it was meant to be.
+Why it is bad: the ranks do the same work. The mean of their gradients is the gradient of a single rank. A part of the
+data is never used, or the batch is smaller than it was meant to be.
 
 Example:
 
@@ -16,10 +16,10 @@ Example:
             p.grad /= world
         optimizer.step()
 
-Cure: give each rank its own part: `DataLoader(dataset, sampler=DistributedSampler(dataset))`, with
+Cure: give each rank its own part of the data: `DataLoader(dataset, sampler=DistributedSampler(dataset))`, with
 `sampler.set_epoch(epoch)`; or seed random data with the rank.
 
-Not reported: ranks that share one model between them and so need the same data; losses that the ranks have averaged.
+Not reported: ranks that hold parts of one model and so need the same data; losses that the ranks have averaged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, site_of_event
 from gradviz.query.replicas import Replicas
 
-_FEWEST = 2  # passes
+_FEWEST = 2  # passes with the same loss
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:

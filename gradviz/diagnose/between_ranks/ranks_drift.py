@@ -1,6 +1,6 @@
-"""`ranks-drift`: parameters that were the same on all ranks are not any more, though their gradients are.
+"""`ranks-drift`: parameters that were the same on all ranks begin to differ, though their gradients are the same.
 
-Why it is bad: the ranks average gradients of models that are no longer the same, and part ever more.
+Why it is bad: the ranks average gradients of different models, and the models part more and more.
 
 Example:
 
@@ -18,7 +18,7 @@ Example:
         with torch.no_grad():
             model.weight.add_(0.01 * torch.randn(1, 4))  # <- ranks-drift
 
-Cure: write to parameters what is the same on all ranks, or hand out the values of rank 0 afterwards:
+Cure: write the same values to parameters on all ranks, or send the values of rank 0 to all ranks afterwards:
 `dist.broadcast(p.data, 0)`.
 
 Not reported: parameters that part because their gradients do (see `ranks-apart`), or the settings of their optimizers
@@ -74,7 +74,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _written(query: Query, leaf: int, since: int, until: int) -> int:
-    """The first write to a parameter between two events that is no optimizer's; 0 if there is none."""
+    """The first write to a parameter between two events that no optimizer made; 0 if there is none."""
     writes = query.of(Writes)
     own = (writes.leaves == leaf) & (writes.events > since) & (writes.events < until)
     events = writes.events[own].tolist()

@@ -1,7 +1,7 @@
-"""`ranks-dropout`: dropout drops the same elements on all ranks, of different data: their random numbers are the same.
+"""`ranks-dropout`: dropout drops the same elements of different data on all ranks: their random numbers are the same.
 
-Why it is bad: the ranks are to sample independently. With equal masks the mean over the ranks is as noisy as one of
-them.
+Why it is bad: the ranks should sample independently. With equal masks the mean over the ranks is as noisy as a single
+rank.
 
 Example:
 

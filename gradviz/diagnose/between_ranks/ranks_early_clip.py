@@ -1,8 +1,8 @@
-"""`ranks-early-clip`: gradients are clipped on each rank before the ranks average them: each rank scales its own by
-another factor.
+"""`ranks-early-clip`: gradients are clipped on each rank before the ranks average them: each rank scales its gradients
+by another factor.
 
-Why it is bad: the limit is that of one rank's gradients, and not of their mean, which is shorter. A rank whose
-gradients are long counts less in the mean, and the step changes with the number of ranks.
+Why it is bad: the limit applies to the gradients of one rank, and not to their mean, which has a smaller norm. A rank
+with large gradients counts less in the mean, and the step changes with the number of ranks.
 
 Example:
 
@@ -21,7 +21,7 @@ Example:
 
 Cure: clip between the average and the step.
 
-Not reported: gradients that all ranks scale by one factor, as where none is longer than the limit; and those that a
+Not reported: gradients that all ranks scale by the same factor, as when no norm is above the limit; gradients that a
 rank weights by the size of its batch.
 """
 
@@ -58,7 +58,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _by_function(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
-    """The first call on each rank of a function that clips, if what it does is not the same on all."""
+    """The first call on each rank of a function that clips, if its factor is not the same on all ranks; else None."""
     scaled = {
         rank: next((scaling for scaling in scalings if scaling.is_clip), None)
         for rank, scalings in by_rank.items()
@@ -68,7 +68,7 @@ def _by_function(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
 
 
 def _by_hand(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
-    """The first line that gives the gradients of all ranks one norm, by other factors."""
+    """The first line that gives the gradients of all ranks the same norm, by different factors; None if none does."""
     for together in zip(*by_rank.values(), strict=False):
         norms = [scaling.factor * scaling.norm for scaling in together]
         if not are_close([scaling.factor for scaling in together]) and are_close(norms) and min(norms):
@@ -97,14 +97,14 @@ def _found(ranks: Replicas, scaled: _Scaled) -> RankFound:
 
 
 def _factor(scaling: Scaling | None) -> str:
-    """What a rank does to its gradients, in a few words."""
+    """The words for the scaling of a rank's gradients: `by 0.5`, `not at all`, `element by element`."""
     if scaling is None or scaling.factor == 1:
         return "not at all"
     return f"by {number(scaling.factor, 4)}" if isfinite(scaling.factor) else "element by element"
 
 
 def _expression(query: Query, event: int) -> str:
-    """The call that clips, as it can be typed."""
+    """The call that clips, to be typed."""
     site = site_of_event(query, event)
     text = clean(query.places.expression(site.number)) if site is not None else ""
     return text if 0 < len(text) <= _LONGEST else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"

@@ -1,8 +1,7 @@
-"""`ranks-frozen`: a parameter is frozen (`requires_grad` is False) on some ranks alone, of a model that is the same on
-all.
+"""`ranks-frozen`: all ranks have the same model, but on some ranks a parameter is frozen (`requires_grad` is False).
 
-Why it is bad: the ranks do not reduce the same gradients. DistributedDataParallel refuses such a model when it is made;
-later, and in a loop by hand, ranks wait for one another for ever, or step apart.
+Why it is bad: the ranks do not reduce the same gradients. DistributedDataParallel refuses such a model when it is made.
+If the parameter is frozen later, or the program reduces by hand, ranks wait for one another for ever, or step apart.
 
 Example:
 
@@ -71,7 +70,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _expression(query: Query, event: int) -> str:
-    """What freezes a parameter, as it can be typed."""
+    """The call or assignment that freezes a parameter, to be typed."""
     site = site_of_event(query, event) if event else None
     text = clean(query.places.expression(site.number)) if site is not None else ""
     if text.endswith(".requires_grad"):
@@ -80,12 +79,12 @@ def _expression(query: Query, event: int) -> str:
 
 
 def _comes_together(query: Query) -> bool:
-    """Whether a rank calls collectives or averages gradients, or was to."""
+    """Whether a rank calls collectives or averages gradients, or DistributedDataParallel refused its model."""
     return bool(query.of(collectives)) or len(query.of(all_reduced)) > 0 or _is_refused(query)
 
 
 def _is_refused(query: Query) -> bool:
-    """Whether DistributedDataParallel has refused the model of a rank, as it is not that of the others."""
+    """Whether DistributedDataParallel has refused the model of a rank because it differs from that of the others."""
     return any(_OF_ANOTHER_MODEL in failure.message for failure in failures(query))
 
 

@@ -1,7 +1,7 @@
 """`ranks-hooks`: a hook changes the gradient of a parameter on some ranks alone, before the ranks average it.
 
-Why it is bad: the mean is that of gradients of which some were changed and others not, and no rank sees a difference:
-all step with the same.
+Why it is bad: the ranks average changed and unchanged gradients. No rank sees a difference: all ranks step with the
+same mean.
 
 Example:
 
@@ -21,7 +21,7 @@ Example:
 
 Cure: register the hook on all ranks, or on none.
 
-Not reported: hooks that change a gradient on all ranks, and those that do so in some passes only.
+Not reported: hooks that change a gradient on all ranks, and hooks that change it in some passes only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`ranks-loss`: the loss is multiplied by a number that is not the same on all ranks, though the ranks average their
 gradients.
 
-Why it is bad: the mean of the gradients is that of no loss that the program names: one rank's samples count more than
-those of the others, and the size of the step changes with it.
+Why it is bad: the samples of one rank count more than those of the others, and the size of the step changes. The mean
+of the gradients belongs to no loss in the program.
 
 Example:
 
@@ -20,10 +20,10 @@ Example:
             p.grad /= world
         optimizer.step()
 
-Cure: multiply by the same number on all ranks, or leave it out.
+Cure: multiply by the same number on all ranks, or leave the factor out.
 
-Not reported: weights that add up to 1 over the ranks or are 1 on average, as of the sizes of batches; numbers that
-differ from pass to pass; losses that are computed from other shapes on each rank.
+Not reported: weights that add up to 1 over the ranks or are 1 on average, as weights by the sizes of batches are;
+numbers that differ from pass to pass; losses that are computed from other shapes on each rank.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gradviz.query.rank_values import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.words.numbers import number, plural
 
-_LEAST = 2  # passes: in one, the number may be that of its data
+_LEAST = 2  # passes: in a single pass the number may depend on its data
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
@@ -63,7 +63,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _make_as_many_passes(ranks: Replicas) -> bool:
-    """Whether all ranks make as many passes before the first step: else each may divide its loss by their number."""
+    """Whether all ranks make equally many passes before the first step. If not, each may divide its loss by them."""
     counts = (
         {
             sum(one.first < step.index for one in query.trace.passes)
@@ -76,8 +76,8 @@ def _make_as_many_passes(ranks: Replicas) -> bool:
 
 
 def _of_one_loss(ranks: Replicas) -> list[tuple[ScaledLoss, ...]]:
-    """The losses of the first passes on all ranks, as long as these compute the same of the same shapes, and multiply
-    it by the numbers that they had in the first pass."""
+    """The losses of the first passes on all ranks, as long as all ranks compute the same loss from the same shapes, and
+    each multiplies it by the same number as in the first pass."""
     together = zip(*(query.of(scaled_losses) for query in ranks.queries), strict=False)
     known = [
         tuple(loss for loss in losses if loss is not None)
@@ -96,13 +96,13 @@ def _of_one_loss(ranks: Replicas) -> list[tuple[ScaledLoss, ...]]:
 
 
 def _rank_with_a_number(ranks: Replicas, losses: Sequence[ScaledLoss], odd: Sequence[int]) -> int:
-    """The first rank that multiplies its loss, of those that do what most do not, if any of these does."""
+    """The first odd rank that multiplies its loss; if none does, the first rank that multiplies its loss."""
     multiplying = [rank for rank, loss in zip(ranks.ranks, losses, strict=True) if loss.numbers]
     return next((rank for rank in odd if rank in multiplying), multiplying[0])
 
 
 def _event_apart(losses: Sequence[ScaledLoss], place: int) -> int:
-    """The op of a rank whose number another rank has not in the same place, counted from the loss on."""
+    """The first op of a rank, counted from the loss, whose number another rank does not have in the same place."""
     own = losses[place].numbers[::-1]
     for at, (event, factor) in enumerate(own):
         others = [loss.numbers[::-1][at : at + 1] for loss in losses]
@@ -112,7 +112,7 @@ def _event_apart(losses: Sequence[ScaledLoss], place: int) -> int:
 
 
 def _are_weights(factors: Sequence[float]) -> bool:
-    """Whether numbers weight the ranks: they add up to 1, or are 1 on average."""
+    """Whether numbers are weights of the ranks: they are above 0 and add up to 1, or are 1 on average."""
     total = sum(factors)
     return min(factors) > 0 and (are_close([total, 1.0]) or are_close([total / len(factors), 1.0]))
 

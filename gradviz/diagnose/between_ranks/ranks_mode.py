@@ -20,7 +20,7 @@ Example:
             p.grad /= world
         optimizer.step()
 
-Cure: call `model.train()` before the pass on each rank, also on the one that evaluates in between.
+Cure: call `model.train()` before the pass on each rank, also on the rank that evaluates in between.
 
 Not reported: calls in evaluation mode that no pass follows.
 """

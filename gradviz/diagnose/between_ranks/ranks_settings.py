@@ -18,9 +18,9 @@ Example:
         optimizer.step()
 
 Cure: give the optimizer the same settings on all ranks. A scheduler that follows a loss (ReduceLROnPlateau) needs the
-same loss on all: `dist.all_reduce(loss)` before its step.
+same loss on all ranks: `dist.all_reduce(loss)` before its step.
 
-Not reported: ranks that train models, or parts of one, of their own.
+Not reported: ranks that train different models, or different parts of a model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""`ranks-start`: parameters have other values on each rank before the first pass, though the ranks average their
-gradients.
+"""`ranks-start`: parameters differ between the ranks before the first pass, though the ranks average their gradients.
 
-Why it is bad: the ranks train models of their own with the mean of all gradients, which is the gradient of none of
-them.
+Why it is bad: the ranks train different models with the mean of all gradients, which is the gradient of no model.
 
 Example:
 
@@ -18,11 +16,11 @@ Example:
             p.grad /= world
         optimizer.step()
 
-Cure: seed all ranks alike before the model is made, or hand out the values of rank 0:
-`dist.broadcast(p.data, 0)` for each parameter. DistributedDataParallel does this when it is made; what is written to
-the parameters afterwards is to be written on all ranks.
+Cure: seed all ranks alike before the model is made, or send the values of rank 0 to all ranks:
+`dist.broadcast(p.data, 0)` for each parameter. DistributedDataParallel does this when it is made; later writes to the
+parameters have to happen on all ranks.
 
-Not reported: ranks that do not average their gradients, as each has a part of the model.
+Not reported: ranks that do not average their gradients, because each has a part of the model.
 """
 
 from __future__ import annotations

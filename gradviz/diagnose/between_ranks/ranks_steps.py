@@ -1,6 +1,6 @@
 """`ranks-steps`: a rank makes fewer steps than the others, though the ranks average their gradients.
 
-Why it is bad: the other ranks wait for it in the next all_reduce, or go on alone with parameters of their own.
+Why it is bad: the other ranks wait for this rank in the next all_reduce, or go on alone, and the models part.
 
 Example:
 

@@ -1,8 +1,8 @@
-"""`ranks-sum`: a gradient is summed over the ranks, and nothing divides it by their number before the step, though the
-loss is a mean; or it is reduced twice, or divided by another number, or the largest is kept in place of the mean
-(`ReduceOp.MAX`).
+"""`ranks-sum`: a gradient is summed over the ranks, and nothing divides it by the number of ranks before the step,
+though the loss is a mean. Or it is reduced twice, or divided by another number, or reduced to another result than the
+mean, as the largest (`ReduceOp.MAX`).
 
-Why it is bad: the step is as many times as large as there are ranks, and grows when ranks are added.
+Why it is bad: on n ranks the gradient is n times as large, so the step grows when ranks are added.
 
 Example:
 
@@ -19,8 +19,8 @@ Example:
 
 Cure: divide by the number of ranks after the sum.
 
-Not reported: gradients that anything changes between the sum and the step; losses that are sums, or that the number of
-ranks divides.
+Not reported: gradients that the program changes between the sum and the step; losses that are sums, or that are divided
+by the number of ranks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _not_summed(ranks: Replicas) -> Iterator[RankFound]:
-    """Gradients of which the ranks keep the largest, say, and not the mean."""
+    """The finding for gradients that all_reduce reduces to the largest, for example, and not to the mean or sum."""
     query = ranks.queries[0]
     first = next(iter(query.of(reduced_otherwise)), None)
     if first is None or not all(other.of(reduced_otherwise) for other in ranks.queries):
@@ -77,7 +77,7 @@ def _not_summed(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _divided(ranks: Replicas) -> Iterator[RankFound]:
-    """Gradients that are divided by another number than that of the ranks."""
+    """The finding for gradients that are divided by a number that is not the number of ranks."""
     found, count = other_shares(ranks), len(ranks.ranks)
     if not found:
         return

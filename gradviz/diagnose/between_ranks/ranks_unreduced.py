@@ -1,6 +1,6 @@
-"""`ranks-unreduced`: no gradient is averaged over the ranks, of a model that begins with the same parameters on all.
+"""`ranks-unreduced`: the model begins with the same parameters on all ranks, but the ranks average no gradient.
 
-Why it is bad: each rank trains a model of its own with a part of the data, and all but one of them are thrown away.
+Why it is bad: each rank trains its own model with a part of the data, and all models but one are thrown away.
 
 Example:
 
@@ -13,17 +13,17 @@ Example:
         model(torch.randn(8, 4)).pow(2).mean().backward()
         optimizer.step()  # <- ranks-unreduced
 
-Cure: wrap the model in DistributedDataParallel, and call the wrapped model; `no_sync()` belongs around all passes
-before a step but the last. Or average by hand, before the step.
+Cure: wrap the model in DistributedDataParallel, and call the wrapped model; use `no_sync()` for all passes before a
+step but the last. Or average by hand, before the step.
 
-Also reported: gradients that `broadcast` or `reduce` gives to some ranks, or that all ranks take from one in another
-way, so that what others computed is lost.
+Also reported: gradients that `broadcast` or `reduce` gives to some ranks, or that all ranks take from one rank in
+another way, so that the gradients of the other ranks are lost.
 
 Under `fully_shard` with `set_requires_gradient_sync(False)` around all passes no part has a gradient at all.
 
 Not reported: ranks that average their parameters in place of the gradients (local SGD), gradients that one rank
-averages and hands out, groups of ranks that average among themselves, ranks with parts of one model (a pipeline,
-shards), and ranks that begin with parameters of their own.
+averages and sends to the others, groups of ranks that average among themselves, ranks with parts of one model (a
+pipeline, shards), and ranks that begin with different parameters.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _never_reduced_to_parts(ranks: Replicas) -> Iterator[RankFound]:
-    """Steps at which no part of a parameter has a gradient, though passes gave gradients to the whole ones."""
+    """The finding for parts of parameters without a gradient at step 1, though passes gave gradients to the wholes."""
     names = ranks.names_of_parts_without_gradient
     if names:
         yield RankFound(
@@ -88,7 +88,7 @@ def _never_reduced_to_parts(ranks: Replicas) -> Iterator[RankFound]:
 
 
 def _handed_over(ranks: Replicas) -> RankFound | None:
-    """The first collective that gives gradients to some ranks, where a rank then steps with those of another alone."""
+    """The finding for the first collective that gives gradients to some ranks, if a rank's own gradients are lost."""
     calls = [query.of(handed_over) for query in ranks.queries]
     if not ranks.steps or not all(calls):
         return None
@@ -116,7 +116,7 @@ def _handed_over(ranks: Replicas) -> RankFound | None:
 
 
 def _taken_from_one(ranks: Replicas) -> RankFound | None:
-    """A line after which all ranks have the gradients that one of them computed, by whatever means."""
+    """The finding for a line after which all ranks have the gradients that a single rank computed."""
     taken = taken_from_one(ranks)
     if taken is None:
         return None
@@ -140,14 +140,14 @@ def _is_lost(query: Query, call: HandedOver) -> bool:
 
 
 def _is_as_computed(query: Query, call: HandedOver) -> bool:
-    """Whether a rank gives away the gradient that its pass left, and not what it made of those of all ranks."""
+    """Whether a rank sends the gradient that its pass left, and not one that it computed from those of all ranks."""
     changes = grad_changes(query, query.at(call.event).owner(call.gradient))
     earlier = changes[changes < call.event]
     return bool(len(earlier)) and query.trace.kinds[earlier[-1]] == Kind.ACCUMULATED
 
 
 def _cure(name: str) -> str:
-    """What makes the ranks average their gradients. The name of a parameter says whether its model is wrapped."""
+    """The cure that makes the ranks average their gradients. A wrapped model shows in the name of its parameters."""
     wrapped = clean(name.partition(".module.")[0])
     if wrapped == clean(name):
         return f"{_WRAP}; or, before the step: {AVERAGE}"

@@ -1,8 +1,8 @@
-"""`ranks-unused`: a parameter gets a gradient on some ranks alone, and DistributedDataParallel, which waits for it on
-all, refuses to go on.
+"""`ranks-unused`: a parameter gets a gradient on some ranks alone. DistributedDataParallel waits for the gradient on
+all ranks, and refuses to go on.
 
-Why it is bad: the rank that does not use it raises an error at its next forward pass, and the others wait for it or
-lose their connection.
+Why it is bad: the rank that does not use the parameter raises an error at its next forward, and the other ranks wait
+for it or lose their connection.
 
 Example:
 
@@ -25,7 +25,8 @@ Example:
 
 Cure: `DistributedDataParallel(Net(), find_unused_parameters=True)`, or use all parameters in each pass on each rank.
 
-Not reported: parameters that all ranks leave out (see `unused-parameter`), and models that find unused ones.
+Not reported: parameters that all ranks leave out (see `unused-parameter`), and models with
+`find_unused_parameters=True`.
 """
 
 from __future__ import annotations

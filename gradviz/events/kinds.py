@@ -1,10 +1,10 @@
 """The table of events: every kind of event that a trace can hold, with its typed fields, declared once.
 
-Packing (`layout.py`), decoding, the columns that `query` reads and the table in docs/trace-format.md derive from it.
+Packing (`event_layout.py`), decoding, the columns that `query` reads and the table in docs/trace-format.md derive from it.
 An event exists as an object only when somebody reads it; while a program runs, a source calls a `Listener`.
 
 Numbers of tensors, nodes, passes and scopes count up from 1; 0 stands for "none". Gradients and tangents are
-tensors. What a tensor was at an event (shape, dtype, flags, version, value) is no field of the event: it is a
+tensors. The state of a tensor at an event (shape, dtype, flags, version, value) is no field of the event: it is a
 `State` beside it.
 """
 
@@ -46,11 +46,11 @@ LEAF = 1
 REQUIRES_GRAD = 2
 VIEW = 4  # it shares the memory of its base
 WHOLE = 8  # a view of all elements of its base, in their order
-COMPILED = "compiled"  # what code is called that cannot be seen into: as an op, and as what changed a tensor
+COMPILED = "compiled"  # the name of code whose ops are not seen: as an op, and as the writer of a tensor
 
 
 class Kind(IntEnum):
-    """What can happen. The values are part of the file format: append, never renumber."""
+    """The kinds of events. The values are part of the file format: append, never renumber."""
 
     TENSOR = 1
     OP = 2
@@ -91,14 +91,14 @@ _Made = TypeVar("_Made")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def _unchanging(cls: type[_Made]) -> type[_Made]:
-    """A dataclass that mypy keeps from being written to. What `frozen=True` generates for that would take a tenth of
-    the time in which the command line starts."""
+    """A dataclass whose fields cannot be assigned, according to mypy. The code that `frozen=True` generates would take
+    a tenth of the time in which the command line starts."""
     return dataclass(slots=True, kw_only=True, eq=False, repr=False)(cls)
 
 
 @_unchanging
 class Event:
-    """What all events have: the place in time from 0, the thread, and the number of the site (0: none)."""
+    """The fields of all events: the place in time from 0, the thread, and the number of the site (0: none)."""
 
     index: int
     thread: int
@@ -125,7 +125,7 @@ _Event = TypeVar("_Event", bound=Event)
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def declared(kind: Kind, detail: bool = False) -> Callable[[type[_Event]], type[_Event]]:
-    """Put an event class into the table. `detail` says that it can be left out of passes nobody asked for."""
+    """Put an event class into the table. `detail` says that it is left out of passes not recorded in detail."""
 
     def declare(cls: type[_Event]) -> type[_Event]:
         made = _unchanging(cls)
@@ -142,7 +142,7 @@ def declared(kind: Kind, detail: bool = False) -> Callable[[type[_Event]], type[
 
 @declared(Kind.TENSOR)
 class TensorMade(Event):
-    """A tensor came to be other than by an op."""
+    """A tensor was made other than by an op."""
 
     tensor: Tensor = told("the tensor")
     how: Text = told(
@@ -198,7 +198,7 @@ class RequiresGradChanged(Event):
 
 @declared(Kind.GRAD_ASSIGNED)
 class GradAssigned(Event):
-    """`.grad` was assigned; without a site, before the recording: told when the leaf is first told of."""
+    """`.grad` was assigned. Without a site it was assigned before the recording, and is emitted with the leaf."""
 
     tensor: Tensor = told("the tensor")
     grad: Gradient = told("the tensor that its `.grad` is now, 0 for None")
@@ -293,7 +293,7 @@ class Produced(Event):
 
 @declared(Kind.ACCUMULATED)
 class Accumulated(Event):
-    """A leaf's `.grad` took in a gradient."""
+    """A leaf's `.grad` accumulated a gradient."""
 
     tensor: Tensor = told("the leaf")
     node: NodeNumber = told("its AccumulateGrad")
@@ -340,8 +340,8 @@ class OpMeasured(Event):
 
 @declared(Kind.BINNED, detail=True)
 class ElementsBinned(Event):
-    """The elements of a tensor were counted in equal bins: under `--histograms`, of a large one some thousands that lie
-    evenly in it."""
+    """The elements of a tensor were counted in equal bins, under `--histograms`; of a large tensor some thousands,
+    spread evenly."""
 
     tensor: Tensor = told("the tensor; of a gradient the leaf whose `.grad` it is")
     what: Text = told("`activation`, which is the output of a module, `parameter` or `gradient`")
@@ -402,7 +402,7 @@ class GraphsAlive(Event):
 
 @declared(Kind.HOLDS)
 class OptimizerHolds(Event):
-    """What an optimizer holds: told when it is made, when it gets a group, and before a step if that has changed."""
+    """An optimizer holds parameters: emitted when it is made, when it gets a group, and before a step after changes."""
 
     optimizer: Number = told("the optimizer's number, counted from 1")
     type: Text = told("its class: `SGD`")
@@ -455,8 +455,8 @@ class ValueKept(Event):
 
 @declared(Kind.CALLED, detail=True)
 class CallMade(Event):
-    """A function of PyTorch's or of gradviz's engine was called, as it can be called again. The op that it is was told
-    before."""
+    """A function of PyTorch's or of gradviz's engine was called, in a form in which it can be called again. Its op was
+    emitted before."""
 
     function: Text = told("its name in the closed table: `torch.add`, `F.linear`, `Tensor.add_`")
     arguments: Text = told("its arguments as JSON; a tensor is its place in `inputs`")

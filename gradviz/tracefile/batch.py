@@ -73,7 +73,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.first = 0
-        self.rows = bytearray()  # layout.ROW after layout.ROW
+        self.rows = bytearray()  # event_layout.ROW after event_layout.ROW
         self.links = bytearray()  # four bytes each
         self.states = bytearray()  # schema.STATE after schema.STATE
         self.payload: list[bytes] = []

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class ByKind:
-    """Events as rows of `layout.ROW`; the first of them is number `first` of the recording."""
+    """Events as rows of `event_layout.ROW`; the first of them is number `first` of the recording."""
 
     def __init__(self, first: int, rows: np.ndarray) -> None:
         self.first, self.rows = first, rows

@@ -68,7 +68,7 @@ class Packing(Listener):
         self.last_op: dict[int, int] = {}  # the last OP event of each thread
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
 
-    # --- numbers for the fields of an event (layout.Numbers)
+    # --- numbers for the fields of an event (event_layout.Numbers)
 
     def text(self, text: str) -> int:
         """The number of a text."""

@@ -166,7 +166,7 @@ class Trace(Tables):
 
     @cached_property
     def events(self) -> np.ndarray:
-        """All events as rows of layout.ROW."""
+        """All events as rows of event_layout.ROW."""
         with told_of(self.path):
             parts = [numbers.view(ROW) for numbers in self._checked_one_by_one()]
             rows = np.concatenate([np.zeros(0, ROW), *parts])

@@ -1,7 +1,7 @@
 """The table of events: every kind of event that a trace can hold, with its typed fields, declared once.
 
-Packing (`event_layout.py`), decoding, the columns that `query` reads and the table in docs/trace-format.md derive from it.
-An event exists as an object only when somebody reads it; while a program runs, a source calls a `Listener`.
+Packing (`event_layout.py`), decoding, the columns that `query` reads and the table in docs/trace-format.md derive from
+it. An event exists as an object only when somebody reads it; while a program runs, a source calls a `Listener`.
 
 Numbers of tensors, nodes, passes and scopes count up from 1; 0 stands for "none". Gradients and tangents are
 tensors. The state of a tensor at an event (shape, dtype, flags, version, value) is no field of the event: it is a

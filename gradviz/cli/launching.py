@@ -19,7 +19,7 @@ from gradviz.words.numbers import plural
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _COMMANDS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
-# A launcher that starts a single process that is no rank, if there is only one device.
+# Launchers that start a single process without a rank, if there is only one device.
 _ONE, _ONE_MODULE = ("accelerate", "accelerate.exe"), "accelerate.commands.launch"
 _SIGNALLED = 128  # a shell adds this to the number of a signal
 

@@ -48,8 +48,8 @@ def filled_in_at(query: Query, event: int) -> bool:
 
 
 def fill_in_where_bad(trace: Trace) -> None:
-    """Give the states of the first pass with a NaN or an infinity in its root, or in a gradient of a leaf, the elements
-    that a replay computes, so that a check sees where they come from."""
+    """Add the elements that a replay computes to the first pass with a NaN or an infinity in its root, or in a
+    gradient of a leaf, so that a check can find their origin."""
     if _can_fill(trace):
         query = Query(trace)
         number = query.of(first_bad_pass)

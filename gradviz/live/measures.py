@@ -58,7 +58,7 @@ _EXTENTS: dict[str, Callable[[np.ndarray], float]] = {
     "ndim": lambda array: float(array.ndim),
     "zeros": lambda array: float(array.size - np.count_nonzero(array)),
 }
-# The same in one pass, for floating-point arrays with only finite elements.
+# Statistics in one pass, for floating-point arrays with only finite elements.
 _QUICK: dict[str, Callable[[np.ndarray], Any]] = {
     "min": np.min,
     "max": np.max,

@@ -14,7 +14,7 @@ from gradviz.tracefile.capsule_file import write_capsule
 
 
 def _after_the_step(query: Query, plan: Plan) -> list[int]:
-    """The events that have the parameters as the optimizer's step behind the pass left them, if there is one."""
+    """The events that have the parameters after the optimizer step that follows the pass, if there is one."""
     try:
         stepped = step_behind(query, plan)
     except ReplayError:
@@ -24,8 +24,8 @@ def _after_the_step(query: Query, plan: Plan) -> list[int]:
 
 
 def write(query: Query, plan: Plan, path: Path) -> None:
-    """Write a trace with only the pass of a plan, from which it can run again. Raises OSError if that is
-    impossible."""
+    """Write a trace with only the pass of a plan, from which it can run again, and the parameters after the next
+    step. Raises OSError if that is impossible."""
     events = [step.event for step in plan.steps] + _after_the_step(query, plan)
     generators = {
         call.generator

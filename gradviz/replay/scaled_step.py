@@ -91,8 +91,8 @@ def _factor(text: str) -> float:
 
 
 def step_behind(query: Query, plan: Plan) -> Stepped:
-    """The step between a pass and the next one that changes leaves of the pass. Raises ReplayError where there is none,
-    or more than one."""
+    """The optimizer step that changes leaves of a pass, before the next pass. Raises ReplayError if there is none, or
+    more than one."""
     trace = query.trace
     own = trace.find_pass(plan.number)
     end = trace.count if own is None or own.last is None else own.last
@@ -123,8 +123,8 @@ def _after(words: Words, stepped: Stepped, leaf: int) -> np.ndarray:
 
 
 def event_behind(query: Query, stepped: Stepped, leaf: int) -> int | None:
-    """The event that has the value of a parameter after a step: that of the step itself, or of a later pass that it
-    entered, if nothing else wrote to it. None if there is none."""
+    """The event that has the value of a parameter after a step: the step's own event, or the event at which the
+    parameter entered a later pass, if it was not written to in between. None if there is none."""
     writes = [event for event in query.tensors.writes(leaf) if event > stepped.index]
     first = query.trace.event(writes[0]) if writes else None
     if not isinstance(first, Mutated) or first.how != stepped.type:

@@ -181,7 +181,7 @@ class _Calls:
                 continue
             self.seen.add(id(part))
             inside = self._find(f"{path}.{name}", part, level + 1)
-            if id(part) not in self.shared:  # else it is unknown which of its holders called it
+            if id(part) not in self.shared:  # otherwise it is unknown which of its holders called it
                 items += [_Item(first, last, name) for first, last in inside]
         items.sort()
         stretches = _stretches(module, items)

@@ -43,7 +43,7 @@ def record_children(settings: Mapping[str, Any], trace: Path | None = None, star
     _record_targets()
 
 
-# --- in what was started
+# --- in the started processes
 
 
 def begin_in_child() -> None:
@@ -94,7 +94,7 @@ def _as_options(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options of the interpreter, and what it runs with its arguments: `-c CODE`, `-m MODULE`, a script."""
+    """The options of the interpreter, and its command with the arguments: `-c CODE`, `-m MODULE`, a script."""
     at = 1
     while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-c", "-m", "-"):
         at += 2 if argv[at] in _WITH_VALUE else 1
@@ -117,7 +117,7 @@ def _recorded(bootstrap: Callable[..., int]) -> Callable[..., int]:
         is_spawned = target == "torch.multiprocessing.spawn"
         if SETTINGS not in os.environ or (target.startswith(_HELPERS) and not is_spawned):
             return bootstrap(process, *args, **kwargs)
-        rank = str(process._identity[-1] - 1)  # what is started first is rank 0
+        rank = str(process._identity[-1] - 1)  # the process that is started first is rank 0
         settings = _settings()
         with _recording(rank, settings) as recording, _printed(recording, settings):
             return bootstrap(process, *args, **kwargs)

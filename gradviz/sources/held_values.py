@@ -25,7 +25,7 @@ _MOST_WITHOUT_GRAD = (
 
 
 class Tensors(Protocol):
-    """The questions that HeldValues asks about the tensors of a library."""
+    """The methods of a library's tensors that HeldValues needs."""
 
     def version(self, tensor: Any) -> int:
         """The number of in-place writes to a tensor."""

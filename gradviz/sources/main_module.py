@@ -82,7 +82,7 @@ class Target:
         return module
 
     def code(self, namespace: dict[str, Any]) -> CodeType:
-        """The code of a file; raises SyntaxError as Python does, for bytes that are no source too."""
+        """The code of a file. Raises SyntaxError as Python does, also for bytes that are not source."""
         with io.open_code(self.path) as file:
             content = file.read()
         if self._is_compiled():

@@ -139,7 +139,7 @@ class record:
 
     @property
     def scopes_instead(self) -> tuple[str, ...] | None:
-        """If the scope to record was never entered, the names of some that were; else None."""
+        """The names of some scopes that were entered, if the scope to record never was; otherwise None."""
         found = self.in_scope
         return None if found is None or found.entered else tuple(found.seen)
 

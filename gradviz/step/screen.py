@@ -66,8 +66,8 @@ class Screen:
         return max(height - 1 - len(self._times(width, height)) - len(self._foot(width)), 0)
 
     def _times(self, width: int, height: int) -> list[Text]:
-        """The timeline of the run. For a long run, the timeline of the present pass too; in a tall terminal also a
-        legend."""
+        """The timeline of the run. A long run, and any run in a tall terminal, also has the timeline of the present
+        pass; a tall terminal also shows a legend."""
         session = self.session
         whole = timeline(session, width)
         if height < _LOW or (height < TALL and session.trace.count <= width // 2):

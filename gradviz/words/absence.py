@@ -148,7 +148,7 @@ def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 
 
 def _how_blocked(stop: Stop, made: OpRan | TensorMade) -> str:
-    """How an event blocks gradients."""
+    """The reason why an event blocks gradients."""
     how = made.how if isinstance(made, TensorMade) else made.op
     if isinstance(made, TensorMade) or how == "data":
         return stop.say(".{how} is outside of the graph", how=clean(how))

@@ -1,4 +1,4 @@
-"""Norms of gradients as a line of bars: those of a leaf over the passes of a run, those of equal blocks."""
+"""Norms of gradients as a line of bars: over the passes of a run for a leaf, or over equal blocks."""
 
 from __future__ import annotations
 

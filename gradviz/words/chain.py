@@ -1,4 +1,5 @@
-"""A step of the chain rule in words: the local derivative, upstream × local, and the sum over what was broadcast."""
+"""A step of the chain rule in words: the local derivative, upstream × local, and the sum over broadcast
+dimensions."""
 
 from __future__ import annotations
 

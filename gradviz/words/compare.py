@@ -142,7 +142,7 @@ _SWEEPS = 4
 
 
 def both_modes(stop: Stop) -> list[str]:
-    """The table of `compare` if the event of the stop is in it, else an empty list."""
+    """The table of `compare` if the event of the stop is in it, otherwise an empty list."""
     return compare(stop) if beside(stop) is not None else []
 
 

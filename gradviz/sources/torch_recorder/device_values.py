@@ -44,7 +44,7 @@ class OnDevice:
 
     @property
     def device(self) -> torch.device:
-        """Where the parts are."""
+        """The device that the parts are on."""
         return self.parts[0].device
 
     @property
@@ -224,7 +224,7 @@ def _of_block(
     return _segment(low, high, sums, squares, count - others, nans, others - nans, count - nonzero.sum())
 
 
-# --- what is put together on the CPU
+# --- joining the reductions on the CPU
 
 
 def elements_in(data: bytes, dtype: torch.dtype) -> np.ndarray:

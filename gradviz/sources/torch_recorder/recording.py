@@ -229,8 +229,8 @@ class TorchRecorder:
         return call
 
     def _making_variables(self) -> Callable[..., Any]:
-        """`Variable(x)` of older programs: a tensor on the memory of `x`, outside of the graph, of which no mode
-        hears."""
+        """The replacement of `Variable(x)`, which older programs use: it makes a tensor on the memory of `x`, outside
+        the graph, and no mode sees the call."""
 
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)

@@ -252,6 +252,24 @@ def test_what_the_script_prints_and_its_status_stay_its_own(debug_alone: Run, pl
     assert "> continue\nto stderr\ngradviz: " in done.stderr
 
 
+def test_a_script_sees_no_frame_of_the_debugger(debug_alone: Run) -> None:
+    script = """\
+import traceback
+from pathlib import Path
+import torch
+def rooms(frames):
+    return [Path(frame.filename).parent.name for frame in frames]
+x = torch.ones(2, requires_grad=True)
+try:
+    x * x
+except SystemExit as error:
+    print(rooms(traceback.extract_tb(error.__traceback__)))
+"""
+    done = debug_alone(script, "next; p rooms(traceback.extract_stack()); quit")
+    assert done.stdout.endswith("'core']\n")  # of the engine, which the program has called
+    assert "'core', '']\n" in done.stderr  # and after it, the expression
+
+
 def test_quitting_ends_the_script_and_keeps_the_trace(debug_alone: Run, gradviz_here: Run) -> None:
     script = LESSON.replace("y = x**3", "try:\n    y = x**3\nfinally:\n    print('tidied up')")
     done = debug_alone(script, "next; quit")

@@ -15,7 +15,8 @@ from gradviz.errors import text_of
 _OURS = str(Path(__file__).resolve().parent.parent)
 _SKIPPED = (_OURS, "<gradviz>")
 _RECORDERS = tuple(
-    os.path.join(_OURS, name) for name in ("sources", "cli", "debug", "tracefile", "events", "__main__.py")
+    os.path.join(_OURS, name)
+    for name in ("sources", "cli", "live", "step", "tracefile", "events", "__main__.py")
 )
 _RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # its frame is below the script's
 HANDED_ON = (

@@ -9,9 +9,12 @@ import click
 from rich.console import Console, Group
 
 from gradviz.cli.common import fail, opened
+from gradviz.compare.compiled import compiled as compiled_pass
+from gradviz.compare.compiled_text import compiled_json, compiled_text
 from gradviz.replay.changed_pass import what_if as what_if_of
 from gradviz.replay.changed_pass_text import what_if_json, what_if_text
 from gradviz.replay.edit_texts import DTYPES
+from gradviz.replay.outcome import Runner
 from gradviz.replay.samples import samples as samples_of
 from gradviz.replay.samples_text import samples_json, samples_text
 from gradviz.replay.scaled_step import scaled_step
@@ -32,6 +35,7 @@ Examples:
   gradviz what-if --samples                    which sample did it?
   gradviz what-if --without-sample 5           and without it?
   gradviz what-if --pass 3 --scale lr=0.1      is the step too large?
+  gradviz what-if --compiled                   does torch.compile give the same?
 """,
 )
 @click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
@@ -59,6 +63,16 @@ Examples:
     help="Give the optimizer's step behind the pass so many times its learning rate.",
 )
 @click.option("--samples", is_flag=True, help="Show which samples of the batch give most of the gradients.")
+@click.option(
+    "--compiled",
+    is_flag=True,
+    help="Run the pass under torch.compile, and show the first gradient that differs beyond rounding.",
+)
+@click.option(
+    "--backend",
+    metavar="NAME",
+    help="What compiles with --compiled, as inductor where there is a C++ compiler. [default: aot_eager]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def what_if(
     trace: Path | None,
@@ -69,6 +83,8 @@ def what_if(
     sample: int | None,
     scale: str | None,
     samples: bool,
+    compiled: bool,
+    backend: str | None,
     as_json: bool,
 ) -> None:
     """Run a pass of TRACE again, and show what becomes of the loss and of each gradient if something is different.
@@ -81,12 +97,19 @@ def what_if(
         fail("--samples shows the pass as it was: leave out what is to be different")
     if scale and is_edited:
         fail("--scale is about the step behind the pass: leave out what else is to be different")
+    if compiled and (is_edited or scale or samples):
+        fail("--compiled shows the pass as it was: leave out what is to be different")
+    if backend and not compiled:
+        fail("--backend says what compiles with --compiled")
     from gradviz.sources.torch_replay import runner_of
     from gradviz.sources.torch_terms import TorchTerms
 
     with opened(trace) as recorded:
         words = Words(recorded)
         runner = runner_of(words.query, words.at_line)
+        if compiled:
+            _show_compiled(words, runner, backend or "aot_eager", number, as_json)
+            return
         if samples:
             parts = samples_of(words.query, TorchTerms(runner), number)
             _show(samples_json(words, parts) if as_json else samples_text(words, parts))
@@ -97,6 +120,14 @@ def what_if(
             return
         found = what_if_of(words, runner, number, sets, dtype or "", without, sample)
         _show(what_if_json(words, found) if as_json else what_if_text(words, found))
+
+
+def _show_compiled(words: Words, runner: Runner, backend: str, number: int | None, as_json: bool) -> None:
+    from gradviz.sources.compiled_replay import compiling_runner_of
+
+    compiling = compiling_runner_of(words.query, backend, words.at_line)
+    found = compiled_pass(words, runner, compiling, backend, number)
+    _show(compiled_json(words, found) if as_json else compiled_text(words, found))
 
 
 def _show(told: dict[str, Any] | Group) -> None:

@@ -1,0 +1,147 @@
+"""Whether a pass gives the same when it is compiled: the first gradient that is further apart than rounding puts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradviz.compare.apart import apart
+from gradviz.compare.rounding import Rounding, coarsest
+from gradviz.events.kinds import Kind
+from gradviz.query.query import Query
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, largest_change, same_bits
+from gradviz.replay.plan import Plan, plan_of
+from gradviz.tracefile import Site, Snapshot
+from gradviz.words.words import Words
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A root or a gradient, as it is and compiled (None: there is none); how far apart, and what rounding allows, both
+    relative to the largest element, None where that is not known. `largest` is the largest difference of an element.
+    `site` is where the pass reads the parameter first."""
+
+    called: str
+    is_gradient: bool
+    eager: np.ndarray | None
+    compiled: np.ndarray | None
+    apart: float | None
+    allowed: float | None
+    site: Site | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are equal to the last bit, or there is neither."""
+        if self.eager is None or self.compiled is None:
+            return self.eager is self.compiled
+        return same_bits(self.eager, self.compiled)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether they are further apart than rounding puts them."""
+        if self.is_equal:
+            return False
+        return self.apart is None or self.allowed is None or not self.apart <= self.allowed
+
+    @property
+    def largest(self) -> float | None:
+        """The largest difference of an element; None where there is none to tell."""
+        if self.eager is None or self.compiled is None or self.eager.shape != self.compiled.shape:
+            return None
+        return largest_change(self.eager, self.compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A pass as it is and compiled. `check` compares the pass as it is with the recording; the gradients of `pairs`
+    stand in the order in which they came."""
+
+    plan: Plan
+    runner: str
+    backend: str
+    check: Check
+    dtype: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def first(self) -> Pair | None:
+        """The first gradient that is further apart than rounding puts it, else such a root; None if nothing is."""
+        beyond = [pair for pair in self.pairs if pair.is_beyond]
+        return next((pair for pair in beyond if pair.is_gradient), beyond[0] if beyond else None)
+
+
+def compiled(words: Words, runner: Runner, compiling: Runner, backend: str, number: int | None) -> Compiled:
+    """Run a pass again (None: the last) as it is and compiled. Raises ReplayError where either is impossible."""
+    query = words.query
+    plan = plan_of(query, number)
+    after = compiling.run(plan, Edits())
+    dtype = coarsest(_dtypes(query, plan))
+    rounding = Rounding(query, plan, runner, dtype)
+    pairs = tuple(_pairs(words, plan, rounding, after))
+    return Compiled(plan, runner.name, backend, checked(query, plan, rounding.base), dtype, pairs)
+
+
+def _dtypes(query: Query, plan: Plan) -> Iterator[str]:
+    """The dtypes of what enters a pass and of what its calls make."""
+    yield from (step.value.dtype for step in plan.inputs)
+    for call in plan.calls:
+        for tensor in call.outputs:
+            form = query.trace.shape(tensor)
+            yield form[1] if form is not None else ""
+
+
+def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iterator[Pair]:
+    entered = {step.tensor: step.value for step in plan.inputs}
+    any_value = next(iter(entered.values()))
+    made = {tensor: call.event for call in plan.calls for tensor in call.outputs}
+    before = rounding.base
+    for root, value in before.roots.items():
+        like = _like(any_value, value)
+        allowed = rounding.of_result(root, made[root], like) if root in made else rounding.least
+        yield Pair(
+            words.called(root),
+            False,
+            value,
+            after.roots[root],
+            _apart(like, after.roots[root]),
+            allowed,
+            None,
+        )
+    for leaf in _in_order(words.query, plan):
+        eager, now = before.gradients.get(leaf), after.gradients.get(leaf)
+        known = None if eager is None else _like(entered[leaf], eager)
+        allowed = None if known is None else rounding.of_gradient(leaf, known)
+        yield Pair(
+            f"{words.called(leaf)}.grad",
+            True,
+            eager,
+            now,
+            _apart(known, now),
+            allowed,
+            _read_at(words.query, plan, leaf),
+        )
+
+
+def _like(snapshot: Snapshot, array: np.ndarray) -> Snapshot:
+    """A snapshot of an array."""
+    return replace(snapshot, shape=array.shape, array=array, told=None)
+
+
+def _apart(like: Snapshot | None, array: np.ndarray | None) -> float | None:
+    return None if like is None or array is None else apart(like, _like(like, array))
+
+
+def _in_order(query: Query, plan: Plan) -> list[int]:
+    """The leaves in the order in which they received their gradients; then those of which that is not known."""
+    table = query.trace.table(Kind.ACCUMULATED)
+    came = table["tensor"][table["in_pass"] == plan.number].tolist()
+    leaves = plan.leaves
+    return list(dict.fromkeys([*(leaf for leaf in came if leaf in leaves), *leaves]))
+
+
+def _read_at(query: Query, plan: Plan, leaf: int) -> Site | None:
+    """Where a pass reads a leaf first."""
+    first = next((call for call in plan.calls if leaf in call.inputs), None)
+    return None if first is None else query.places.site(first.site)

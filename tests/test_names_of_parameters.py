@@ -172,3 +172,16 @@ def test_a_variable_of_a_result_is_told_as_a_cut(gradviz_here: Any, tmp_path: Pa
     found = gradviz_here("check", "p.gradviz").stdout
     assert re.search(r"detached-path +p\.py:6", found)
     assert "Variable makes a new leaf" in " ".join(found.split())
+
+
+def test_what_is_from_before_the_recording_is_called_as_it_is_read(torch: Any, tmp_path: Path) -> None:
+    x, w = torch.ones(3), torch.ones(3, requires_grad=True)
+    pair = {"scale": torch.ones(3, requires_grad=True)}
+    with gradviz.record(tmp_path / "run.gradviz"):
+        loss = (x * w).sum()
+        (loss + (pair["scale"] * 2).sum()).backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        first = next(event for event in trace if isinstance(event, OpRan))
+        assert [query.labels.of(tensor) for tensor in first.inputs] == ["x", "w"]
+    assert set(names_of_leaves(tmp_path / "run.gradviz")) == {"w", "pair['scale']"}

@@ -27,7 +27,7 @@ _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
 _EARLIER = "earlier"  # how a tensor came to be that no event made before it was read
-_OF_MODULES = ("Parameter", "Buffer")
+_NAMED_BY_READING = ("Parameter", "Buffer", _EARLIER)
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
@@ -102,13 +102,13 @@ class Labels(Lookup):
         return self._short(text)
 
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
-        """The name of a tensor that no op made: `x.data`, a parameter as it is read, else the call in the expression at
-        its site."""
-        if maker.how in _OF_MODULES:
-            return self._read_as(tensor)
+        """The name of a tensor that no op made: `x.data`, a parameter, and what is from before the recording, as it is
+        read, else the call in the expression at its site."""
         result = self.saved_result(tensor)
         if result:
             return self._older(result, tensor)
+        if maker.how in _NAMED_BY_READING:
+            return self._read_as(tensor)
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"
@@ -142,7 +142,9 @@ class Labels(Lookup):
         self.trace.reach_all()  # the parameter may be read anywhere
         event = self._first_reads.get(tensor)
         op = None if event is None else self.tensors.op(event)
-        text = "" if op is None else self._operand(op, op.inputs.index(tensor))
+        if op is None or op.in_pass:  # no operand stands for what a derivative reads
+            return ""
+        text = self._operand(op, op.inputs.index(tensor))
         return text if len(text) <= LONGEST else ""
 
     def _operand(self, op: OpRan, position: int) -> str:
@@ -306,7 +308,7 @@ class Labels(Lookup):
             for tensor in outputs:
                 if tensor and self.of(tensor) == text:
                     return tensor
-        held = table["tensor"][self.trace.named(table["how"], _OF_MODULES)].tolist()
+        held = table["tensor"][self.trace.named(table["how"], _NAMED_BY_READING)].tolist()
         return next((tensor for tensor in held if self.of(tensor) == text), 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz.graph.build import build
-from gradviz.pictures.node_text import lines_of
+from gradviz.pictures.node_text import OVERVIEW, lines_of
 from gradviz.pictures.textbook import textbook
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.escape import plain_name
@@ -38,6 +38,13 @@ def lines(trace: Trace, number: int, name: str) -> list[str]:
 def test_the_root_is_called_so(trace: Trace) -> None:
     assert "non-leaf · requires_grad · root" in lines(trace, 1, "z")
     assert not any("root" in line for line in lines(trace, 1, "x"))
+
+
+def test_among_modules_the_look_of_the_root_tells_that_it_is_one(trace: Trace) -> None:
+    (root,) = [node for node in build(trace, 1).nodes.values() if node.name == "z"]
+    told = [text for _, text in lines_of(root, "both", OVERVIEW)]
+    assert "grad_fn=LogBackward0" in told
+    assert not [text for text in told if "root" in text]
 
 
 def test_a_gradient_that_is_added_stands_there_as_two_amounts(trace: Trace) -> None:

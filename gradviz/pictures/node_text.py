@@ -90,9 +90,10 @@ def _tensor(node: Node, show: str) -> list[Line]:
 
 # The lines about a tensor that its shape and colour already show.
 _TOLD_BY_LOOK = {
-    f"{kind}{flag}"
+    f"{kind}{flag}{root}"
     for kind in ("leaf", "non-leaf")
     for flag in ("", " · requires_grad", " · requires_grad=False")
+    for root in ("", " · root")
 }
 
 

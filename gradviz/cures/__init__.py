@@ -1,4 +1,4 @@
-"""The cure of a finding, as an edit of the source, and what becomes of a run with it."""
+"""The cure of a finding as an edit of the source, and the result of a run with the cure."""
 
 from gradviz.cures.cure import Cure, cure_of
 from gradviz.cures.trial import Rerun, Tried, try_cure

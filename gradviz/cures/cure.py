@@ -1,4 +1,4 @@
-"""The cure of a finding as an edit of the file that it stands in."""
+"""The cure of a finding as an edit of its file."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Cure:
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
     def line_after(self, line: int) -> int:
-        """The line of the cured text that a line of the text before is; the nearest one if it was changed."""
+        """The line in the cured text of a line in the text before; the nearest line if that line was changed."""
         before, after = self.before.splitlines(), self.after.splitlines()
         for _, a0, a1, b0, b1 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if a0 < line <= a1:
@@ -105,7 +105,7 @@ class Cure:
 
 
 def cure_of(finding: Finding, query: Query, text: str) -> Cure | None:
-    """The cure of a finding in the text of its file; None if it is advice: no edit that can be applied here."""
+    """The cure of a finding in the text of its file; None if the cure is advice, or cannot be applied here."""
     apply = APPLIED.get(finding.rule)
     if apply is None or not finding.line:
         return None

@@ -1,4 +1,4 @@
-"""What a cured run achieved: the gradient that was missing or wrong, and the loss from the first pass to the last."""
+"""The result of a cured run: the gradient that was missing or wrong, and the first and the last loss."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gradviz.query.training import Training
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The root mean square of the last gradient of the leaf called `leaf` (None: it got none; the name is empty where
-    a finding is about no leaf), the loss at the first and at the last pass of the line with the most passes (NaN where
-    it is not known), and how many steps optimizers made."""
+    """The result of a run. `rms` is the root mean square of the last gradient of the leaf with the name `leaf`; None if
+    it got no gradient. `leaf` is empty if the finding is about no leaf. The losses are those of the first and the last
+    pass of the line with the most `passes`; NaN if they are not known. `steps` counts the steps of optimizers."""
 
     leaf: str
     rms: float | None
@@ -28,7 +28,7 @@ class Progress:
 
 
 def progress_of(finding: Finding, before: Query, after: Query) -> Progress:
-    """How a run with a cure went. `before` is the trace of the finding, `after` that of the cured run."""
+    """The result of a run with a cure. `before` is the trace with the finding, `after` the trace of the cured run."""
     leaf, rms = _gradient(finding, before, after)
     losses = _losses(after)
     first, last = (losses[0], losses[-1]) if len(losses) else (float("nan"), float("nan"))
@@ -37,7 +37,8 @@ def progress_of(finding: Finding, before: Query, after: Query) -> Progress:
 
 
 def _gradient(finding: Finding, before: Query, after: Query) -> tuple[str, float | None]:
-    """The first leaf of a finding by name, and the size of its last gradient in the other run."""
+    """The name of the first leaf of a finding with a gradient in the cured run, and the size of its last gradient; None
+    as the size if no leaf of the finding has a gradient."""
     came = after.trace.table(Kind.ACCUMULATED)
     got = {
         name: tensor for tensor in dict.fromkeys(came["tensor"].tolist()) if (name := _name(after, tensor))
@@ -57,7 +58,7 @@ def _name(query: Query, tensor: int) -> str:
 
 
 def _leaf_name(query: Query, tensor: int) -> str:
-    """The name of a leaf; empty if the tensor is none that requires grad."""
+    """The name of a leaf that gets gradients; empty for any other tensor."""
     states = query.trace.states
     row = states.first(tensor)
     form = states.form(row) if row >= 0 else None
@@ -65,7 +66,7 @@ def _leaf_name(query: Query, tensor: int) -> str:
 
 
 def _losses(query: Query) -> np.ndarray:
-    """The values of the roots of the line with the most passes, in order: those of one element."""
+    """The values of the roots of the line with the most passes, in order. Roots with several values are left out."""
     began = query.trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
     if not len(roots.owners):

@@ -1,4 +1,4 @@
-"""Cures of cuts and of graphs that should end: what keeps a gradient away, and what should."""
+"""Cures of cuts, which keep a gradient away, and of graphs that should be cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradviz.cures.spot import Spot
 from gradviz.query.source_trees import assigned_to
 
 _CUTS = {"detach", "item", "numpy", "tolist"}
-_OF_MATH = {  # that torch has by the same name
+_OF_MATH = {  # functions of `math` that torch has by the same name
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log1p", "log2",
     "log10", "sqrt", "erf",
 }  # fmt: skip
@@ -19,8 +19,8 @@ _MAKERS = {"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor"}
 
 
 def without_cut(spot: Spot) -> list[Edit]:
-    """`x.detach()` as `x`, `math.sin(x)` as `torch.sin(x)`, `q.sample()` as `q.rsample()`; a statement outside of
-    `torch.no_grad()`."""
+    """`x` in place of `x.detach()`, `torch.sin(x)` of `math.sin(x)`, `q.rsample()` of `q.sample()`; or a statement
+    moved out of `torch.no_grad()`."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -40,7 +40,7 @@ def without_cut(spot: Spot) -> list[Edit]:
 
 
 def _typed(spot: Spot) -> str | None:
-    """The cure of a finding, if it is a statement that sets the same as the one of its line: `y[i] = x[i] ** 2`."""
+    """The cure of a finding, if it is a statement with the same target as the finding's line: `y[i] = x[i] ** 2`."""
     code = spot.finding.fix.partition("  #")[0]
     try:
         found = ast.parse(code).body
@@ -59,8 +59,8 @@ def _redrawn(spot: Spot) -> list[Edit]:
 
 
 def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -> ast.AST | None:
-    """The statement in place of a cut in it if the statement has the same cut of another call of the same function, as
-    `a, b = f(x).detach(), f(y).detach()` has."""
+    """The whole statement, if it cuts several calls of the same function, as `a, b = f(x).detach(), f(y).detach()`
+    does; else the area as it is."""
     cuts = [node for node in ast.walk(statement) if isinstance(node, ast.expr) and _is_cut(node)]
     called_by = {node: _behind_cut(node) for node in cuts}
     functions = [source.code(inner.func) for inner in called_by.values() if isinstance(inner, ast.Call)]
@@ -69,13 +69,13 @@ def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -
 
 
 def _leaves_torch(source: SourceText, area: ast.AST | None) -> bool:
-    """Whether the value goes on as an array of NumPy or as a number, with which the program computes."""
+    """Whether the program goes on with the value as an array of NumPy or as a number."""
     outer = source.parent(area) if area is not None else None
     return isinstance(outer, ast.Attribute) and outer.attr in ("numpy", "item", "tolist")
 
 
 def _uncut(source: SourceText, area: ast.AST) -> Iterator[Edit]:
-    """Edits that leave out the cuts of an expression, the outermost ones with those in them."""
+    """Edits that remove the cuts in an expression, nested cuts included."""
     cut = isinstance(area, ast.expr) and _behind_cut(area)
     if cut:
         assert isinstance(area, ast.expr)
@@ -94,7 +94,7 @@ def _uncut(source: SourceText, area: ast.AST) -> Iterator[Edit]:
 
 
 def _behind_cut(node: ast.expr) -> ast.expr | None:
-    """What a cut is applied to; None if a node is no cut."""
+    """The expression that a cut is applied to; None if a node is no cut."""
     if isinstance(node, ast.Attribute) and node.attr == "data":
         return node.value
     if not isinstance(node, ast.Call):
@@ -146,7 +146,7 @@ def _of_torch(source: SourceText, area: ast.AST) -> Iterator[Edit]:
 
 
 def _with_grad_mode(source: SourceText, statement: ast.stmt) -> list[Edit]:
-    """A statement taken out of the `no_grad` around it: of the block, or of the decorator."""
+    """A statement without the `no_grad` around it: the block, or the decorator of its function."""
     for outer in (statement, *source.around(statement)):
         if isinstance(outer, ast.With) and _is_no_grad(source, outer.items[0].context_expr):
             return source.without_header(outer) if len(outer.items) == 1 else []
@@ -164,7 +164,7 @@ def _is_no_grad(source: SourceText, node: ast.expr) -> bool:
 
 
 def detached(spot: Spot) -> list[Edit]:
-    """What should be a constant, detached: the name that the cure tells where it is used, or the value of the line."""
+    """`detach()` for a tensor that should be a constant: where its name is used, or on the value of the line."""
     source, statement = spot.source, spot.statement
     cure = re.match(r"([\w.]+)(?: = [\w.]+)?\.detach\(\)", spot.finding.fix)
     if statement is None or cure is None:
@@ -181,7 +181,7 @@ def detached(spot: Spot) -> list[Edit]:
         and isinstance(node.ctx, ast.Load)
         and node.lineno > statement.lineno
     ]
-    if is_assigned and len(later) > 1:  # of which another one may be what trains it
+    if is_assigned and len(later) > 1:  # one of the other uses may train it
         return [source.replaced(min(later, key=source.span), f"{name}.detach()")]
     if is_assigned and isinstance(statement, ast.Assign):
         return [source.replaced(statement.value, f"({source.code(statement.value)}).detach()")]
@@ -211,7 +211,7 @@ def _detached_in_each_round(spot: Spot, statement: ast.stmt, name: str) -> list[
 
 
 def kept_graph(spot: Spot) -> list[Edit]:
-    """`retain_graph=True` at the first of two calls; a state that is detached between two rounds."""
+    """`retain_graph=True` at the first of two calls of backward(); or a state that is detached between two rounds."""
     if "retain_graph=True" not in spot.finding.fix:
         return detached(spot)
     source = spot.source
@@ -226,7 +226,7 @@ def kept_graph(spot: Spot) -> list[Edit]:
 
 
 def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
-    """A call with one more argument, or with another value for it."""
+    """A call with one more keyword argument, or with a new value of this argument."""
     name = keyword.partition("=")[0]
     for known in call.keywords:
         if known.arg == name:
@@ -252,7 +252,7 @@ def unrestricted(spot: Spot) -> list[Edit]:
 
 
 def kept_without_graph(spot: Spot) -> list[Edit]:
-    """`total += loss` as `total += loss.detach()`; what is appended likewise."""
+    """`total += loss.detach()` in place of `total += loss`; the same for a value that is appended."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.Expr):
         added = [call for call in spot.calls_here("append") if call.args]
@@ -270,7 +270,7 @@ def _detach(source: SourceText, value: ast.expr) -> str:
 
 
 def in_each_round(spot: Spot) -> list[Edit]:
-    """What was computed before a loop, computed in it."""
+    """A statement before a loop moved into the loop."""
     source, statement = spot.source, spot.statement
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return []
@@ -288,7 +288,7 @@ def _reads(node: ast.AST, name: str) -> bool:
 
 
 def retained(spot: Spot) -> list[Edit]:
-    """`y.retain_grad()` before the pass, where `y.grad` is read; an update in place where it makes a new tensor."""
+    """`y.retain_grad()` before the pass if `y.grad` is read; or an update in place if it makes a new tensor."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -302,7 +302,7 @@ def retained(spot: Spot) -> list[Edit]:
 
 
 def updated_in_place(spot: Spot) -> list[Edit]:
-    """`p = p - rate * p.grad` as an update in place under no_grad; `p.sub(...)` likewise."""
+    """An update in place under no_grad in place of `p = p - rate * p.grad` or of `p.sub(...)`."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
         value = statement.value
@@ -324,7 +324,7 @@ def updated_in_place(spot: Spot) -> list[Edit]:
 
 
 def out_of_place(spot: Spot) -> list[Edit]:
-    """`y += 1` as `y = y + 1`; of a leaf, under no_grad; `y.add_(1)` as `y = y.add(1)`."""
+    """`y = y + 1` in place of `y += 1`, `y = y.add(1)` of `y.add_(1)`; for a leaf, the statement under no_grad."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -360,7 +360,7 @@ _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"
 
 
 def behind_backward(spot: Spot) -> list[Edit]:
-    """A write that is moved behind the call of backward()."""
+    """A write moved behind the call of backward()."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []

@@ -10,7 +10,7 @@ from gradviz.cures.spot import Spot
 
 
 def trainable(spot: Spot) -> list[Edit]:
-    """What is frozen at the line, not frozen: `requires_grad = True`."""
+    """`requires_grad = True` in place of False at the line that freezes."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
         return [source.replaced(statement.value, "True")]
@@ -21,7 +21,7 @@ def trainable(spot: Spot) -> list[Edit]:
 
 
 def registered(spot: Spot) -> list[Edit]:
-    """Layers in a ModuleList or ModuleDict; a tensor or product as a Parameter."""
+    """A ModuleList or ModuleDict in place of a list or dict of layers; a Parameter in place of a tensor."""
     source, statement = spot.source, spot.statement
     if not isinstance(statement, ast.Assign):
         return []
@@ -52,7 +52,7 @@ def initialised(spot: Spot) -> list[Edit]:
 
 
 def started_otherwise(spot: Spot) -> list[Edit]:
-    """Other first values in place of the call that wrote these."""
+    """An initialiser in place of the call that wrote the first values."""
     cure = re.match(r"(torch\.nn\.init\.\w+\(.+\))  # in place of this call", spot.finding.fix)
     if cure is None or not isinstance(spot.expression, ast.Call):
         return []
@@ -76,7 +76,7 @@ def shared(spot: Spot) -> list[Edit]:
 
 
 def removed_layer(spot: Spot) -> list[Edit]:
-    """A layer that nothing uses, taken out: only where nothing else in the file names it."""
+    """The removal of a layer that nothing uses, if nothing else in the file names it."""
     source, statement = spot.source, spot.statement
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return []
@@ -89,7 +89,7 @@ def removed_layer(spot: Spot) -> list[Edit]:
 
 
 def copied_state(spot: Spot) -> list[Edit]:
-    """A copy of the weights in place of the weights; another model that is evaluated."""
+    """A copy of the state_dict in place of the state_dict; or the trained model in place of the evaluated model."""
     source = spot.source
     for call in spot.calls_here("state_dict"):
         if "deepcopy" in spot.finding.fix:
@@ -107,7 +107,7 @@ def copied_state(spot: Spot) -> list[Edit]:
 
 
 def _beside(old: str, new: str) -> str:
-    """A name as it is written where the old one stands: `self.net` for `net` beside `self.ema`."""
+    """The new name as it is written in the place of the old name: `self.net` for `net` beside `self.ema`."""
     return f"self.{new}" if old.startswith("self.") and not new.startswith("self.") else new
 
 
@@ -131,7 +131,7 @@ def right_signature(spot: Spot) -> list[Edit]:
 
 
 def passed_on(spot: Spot) -> list[Edit]:
-    """A hook that leaves the gradient as it is; a lambda is not registered."""
+    """A hook that returns the gradient as it is; or the removal of a line that registers a hook."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.Return) and statement.value is not None:
         function = source.function(statement)
@@ -144,7 +144,7 @@ def passed_on(spot: Spot) -> list[Edit]:
 
 
 def as_leaf(spot: Spot) -> list[Edit]:
-    """A leaf that requires grad, where the finding's tensor is made by `torch.zeros(...)` or the like."""
+    """`x.requires_grad_()` after the only assignment of the name in the cure."""
     cure = re.match(r"([A-Za-z_]\w*)\.requires_grad_\(\)", spot.finding.fix)
     statement = spot.statement
     if cure is None or statement is None:

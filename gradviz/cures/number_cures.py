@@ -13,7 +13,7 @@ _EPS = "1e-12"
 
 
 def off_the_singular_point(spot: Spot) -> list[Edit]:
-    """A small number added to what a root is taken of."""
+    """A small number added to the argument of a root."""
     source = spot.source
     for call in spot.calls_here("sqrt", "rsqrt", "pow", "norm"):
         if called(call) not in ("sqrt", "rsqrt"):
@@ -25,7 +25,7 @@ def off_the_singular_point(spot: Spot) -> list[Edit]:
 
 
 def _argument(call: ast.Call) -> ast.expr | None:
-    """What an op is applied to: `x` of `x.sqrt()` and of `torch.sqrt(x)`."""
+    """The expression that an op is applied to: `x` in `x.sqrt()` and in `torch.sqrt(x)`."""
     if call.args:
         return call.args[0]
     return call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -53,7 +53,7 @@ def in_the_domain(spot: Spot) -> list[Edit]:
 
 
 def _has_a_graph(spot: Spot) -> bool:
-    """Whether the result of the finding's op requires grad: data that are divided by 0 have to be looked at."""
+    """Whether the result of the finding's op requires grad. If it does not, the data themselves need a check."""
     event = next(iter(spot.finding.events), -1)
     outputs = spot.query.tensors.op(event).outputs if isinstance(spot.query.trace.event(event), OpRan) else ()
     return any(spot.query.tensors.flags(tensor, event) & REQUIRES_GRAD for tensor in outputs)
@@ -65,7 +65,7 @@ def _bracketed(source: SourceText, value: ast.expr) -> str:
 
 
 def masked_inside(spot: Spot) -> list[Edit]:
-    """The mask inside too: `torch.where(m, f(torch.where(m, x, 1.0)), 0)`."""
+    """The mask around the argument, too: `torch.where(m, f(torch.where(m, x, 1.0)), 0)`."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -82,7 +82,7 @@ def masked_inside(spot: Spot) -> list[Edit]:
 
 
 def same_shape(spot: Spot) -> list[Edit]:
-    """`.squeeze(-1)` on the operand that has a column, which the shapes of the op say."""
+    """`.squeeze(-1)` on the operand that has the shape of a column."""
     source = spot.source
     for pair in _pairs(spot):
         shapes = _shapes(spot)
@@ -121,7 +121,7 @@ def one_output(spot: Spot) -> list[Edit]:
 
 
 def leaky(spot: Spot) -> list[Edit]:
-    """A leaky rectifier in place of a rectifier: at the call, or where the module is made."""
+    """A leaky rectifier in place of a rectifier, at its call or at the line that makes its module."""
     source = spot.source
     for call in spot.calls_here("relu"):
         value = _argument(call)
@@ -153,13 +153,13 @@ def with_a_gradient(spot: Spot) -> list[Edit]:
 
 
 def logits(spot: Spot) -> list[Edit]:
-    """A loss that gets what it expects: without the softmax or sigmoid before it, or with log_softmax."""
+    """A loss with the input that it expects: without the softmax or sigmoid before it, or with log_softmax."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
     for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
         if spot.finding.fix.startswith(f"{source.code(call.func)}(") and ")(" in spot.finding.fix:
-            return [source.replaced(call, spot.finding.fix)]  # the module of a loss, made and then called
+            return [source.replaced(call, spot.finding.fix)]  # makes the module of a loss, then calls it
     if "log_softmax" in spot.finding.fix:
         return _log_probabilities(spot)
     names = ("softmax", "sigmoid", "log_softmax")
@@ -190,13 +190,13 @@ def _log_probabilities(spot: Spot) -> list[Edit]:
 
 
 def _log_of(spot: Spot, softmax: ast.Call) -> str:
-    """The function that gives the logarithms of what a call of softmax gives."""
+    """The function for the logarithms of a call of softmax."""
     receiver = spot.receiver(softmax)
     return f"{receiver}.log_softmax" if receiver else "torch.nn.functional.log_softmax"
 
 
 def right_axis(spot: Spot) -> list[Edit]:
-    """The axis of a softmax that the finding says."""
+    """The axis of the finding's cure in place of the axis of a softmax."""
     wanted = re.match(r"dim=(-?\d+)", spot.finding.fix)
     if wanted is None:
         return []

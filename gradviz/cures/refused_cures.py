@@ -1,4 +1,4 @@
-"""Cures of lines that ended a program: what is None, has no graph or cannot require grad."""
+"""Cures of lines that ended a program: they use a value that is None, has no graph or cannot require grad."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradviz.cures.spot import Spot
 
 
 def with_a_gradient_to_read(spot: Spot) -> list[Edit]:
-    """The call of backward() before the line that reads `.grad`; a leaf that requires grad; or a guard."""
+    """The call of backward() moved before the line that reads `.grad`; a leaf that requires grad; or a guard."""
     source, statement, cure = spot.source, spot.statement, spot.finding.fix
     if statement is None:
         return []
@@ -33,7 +33,7 @@ def with_a_gradient_to_read(spot: Spot) -> list[Edit]:
 
 
 def on_the_tensor(spot: Spot) -> list[Edit]:
-    """`loss.backward()` in place of `loss.item().backward()`; a leaf that requires grad where the root has none."""
+    """`loss.backward()` in place of `loss.item().backward()`; or a leaf that requires grad, if the root has none."""
     of_math = re.fullmatch(r"(torch\..+)  # not (math\..+)", spot.finding.fix)
     if of_math is not None:
         calls = [node for node in ast.walk(spot.source.tree) if isinstance(node, ast.Call)]

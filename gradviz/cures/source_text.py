@@ -1,4 +1,4 @@
-"""The text of a program with its syntax tree: where things stand, and edits that leave the rest as it is."""
+"""The text of a program with its syntax tree: the places of nodes, and edits that leave the rest as it is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SourceText:
         self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node begins and ends, in characters of the text."""
+        """The first character of a node in the text, and the first character after it."""
         first = self._offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
         return first, self._offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
@@ -56,7 +56,7 @@ class SourceText:
         return self._parents.get(node)
 
     def nodes(self, line: int, end_line: int | None = None) -> Iterator[ast.AST]:
-        """The nodes that begin on a line, or on lines up to another."""
+        """The nodes that begin on a line, or on the lines from `line` to `end_line`."""
         last = end_line or line
         return (node for node in ast.walk(self.tree) if line <= getattr(node, "lineno", 0) <= last)
 
@@ -69,7 +69,7 @@ class SourceText:
         return next((node for node in own if self.span(node) == span), None)
 
     def statement_at(self, line: int) -> ast.stmt | None:
-        """The innermost statement with a line in it, of several the first."""
+        """The innermost statement that has this line; the first if there are several."""
         found = None
         for node in ast.walk(self.tree):
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
@@ -81,7 +81,7 @@ class SourceText:
         return set(ast.walk(node)) - {node} if node is not None else set()
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The statement that a node is or stands in."""
+        """The statement around a node; the node itself if it is a statement."""
         while not isinstance(node, ast.stmt):
             node = self._parents[node]
         return node
@@ -100,7 +100,7 @@ class SourceText:
         return None
 
     def calls(self, *methods: str, within: ast.AST | None = None) -> list[ast.Call]:
-        """The calls of methods of these names, in their order in the text."""
+        """The calls of methods with these names, in the order of the text."""
         found = [
             node
             for node in ast.walk(within or self.tree)
@@ -149,7 +149,7 @@ class SourceText:
         return Edit(line_start, min(line_end + 1, len(self.text)), "")
 
     def without_header(self, block: ast.With) -> list[Edit]:
-        """A `with` block without its first line: its statements stand where it stood."""
+        """A `with` block without its first line, its statements moved out by one level."""
         start, _ = self.span(block)
         first, _ = self.span(block.body[0])
         _, end = self.span(block.body[-1])
@@ -170,7 +170,7 @@ class SourceText:
         return len(self.text) if found < 0 else found
 
     def _indent(self, start: int) -> str | None:
-        """What stands before a statement on its line; None if that is not only space."""
+        """The space before a statement on its line; None if there is more than space."""
         before = self.text[self.text.rfind("\n", 0, start) + 1 : start]
         return before if not before.strip() else None
 
@@ -183,7 +183,7 @@ class SourceText:
 
 
 def called(call: ast.Call) -> str:
-    """The last name of what is called: `sqrt` of `torch.sqrt(x)` and of `x.sqrt()`; empty if it has none."""
+    """The last name of the called function: `sqrt` for `torch.sqrt(x)` and for `x.sqrt()`; empty if it has none."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""

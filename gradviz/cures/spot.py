@@ -1,4 +1,5 @@
-"""Where a cure is applied: a finding, its trace, and the statement and expression of its line."""
+"""Spot: the place where a cure is applied, with the finding, its trace, and the statement and expression of its
+line."""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ class Spot:
 
     @property
     def area(self) -> ast.AST | None:
-        """The expression, or the statement where that is not known."""
+        """The expression of the finding; the statement if the expression is not known."""
         return self.expression if self.expression is not None else self.statement
 
     def calls_here(self, *names: str) -> list[ast.Call]:
-        """The calls of these names in the expression; if it has none, in the statement."""
+        """The calls of functions with these names in the expression; if there are none, in the statement."""
         for area in (self.expression, self.statement):
             if area is not None:
                 found = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
@@ -54,14 +55,15 @@ class Spot:
         return []
 
     def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
-        """The assignments that make optimizers, the call, and what the optimizer is called."""
+        """For each assignment that makes an optimizer: the assignment, the call, and the variable."""
         for node in ast.walk(self.source.tree):
             call = node.value if isinstance(node, ast.Assign) else None
             if isinstance(node, ast.Assign) and isinstance(call, ast.Call) and OPTIMIZER.search(called(call)):
                 yield node, call, self.source.code(node.targets[0])
 
     def backward_before(self, node: ast.AST, *, receiver: str = "") -> ast.Call | None:
-        """The last call of backward() before a node in its function, or the last one of all."""
+        """The last call of backward() before a node in its function; if there is none, the last call in the
+        function."""
         own = [
             call
             for call in self.source.calls("backward", within=self.source.function(node))
@@ -73,7 +75,7 @@ class Spot:
         return chosen[-1] if chosen else None
 
     def receiver(self, call: ast.Call) -> str:
-        """What the method of a call is of: `x.y` of `x.y.z()`; empty for a plain function."""
+        """The expression whose method is called: `x.y` in `x.y.z()`; empty for a plain function."""
         return self.source.code(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
     def shape(self, tensor: int) -> tuple[int, ...] | None:

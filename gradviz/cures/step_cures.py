@@ -9,12 +9,12 @@ from gradviz.cures.graph_cures import updated_in_place, with_keyword
 from gradviz.cures.source_text import Edit
 from gradviz.cures.spot import Spot
 
-_INPUT_AND_RATE = 2  # arguments of dropout before that of training
+_INPUT_AND_RATE = 2  # the arguments of dropout before `training`
 _PARTS = {"a tenth": "0.1", "a hundredth": "0.01"}  # of a learning rate
 
 
 def cleared_before(spot: Spot) -> list[Edit]:
-    """`optimizer.zero_grad()` put before the backward of the finding's line; by hand, `w.grad = None`."""
+    """`optimizer.zero_grad()` before the backward of the finding's line; `w.grad = None` for steps by hand."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -23,7 +23,8 @@ def cleared_before(spot: Spot) -> list[Edit]:
 
 
 def _clearing(spot: Spot, statement: ast.stmt) -> str:
-    """The statement that clears: of the optimizer that steps behind this statement, or by hand of each leaf."""
+    """The statement that clears gradients: `zero_grad()` of an optimizer that steps in this function, or `.grad = None`
+    of each leaf. Empty if the optimizer is not known."""
     source = spot.source
     by_hand = re.match(r"([\w.]+)\.grad = None", spot.finding.fix)
     if by_hand is not None:
@@ -40,8 +41,8 @@ def _clearing(spot: Spot, statement: ast.stmt) -> str:
 
 
 def cleared_elsewhere(spot: Spot) -> list[Edit]:
-    """A call of zero_grad() between backward() and step() that is moved in front of the backward(); a step() before
-    backward() that is moved behind it."""
+    """A call of zero_grad() moved from between backward() and step() to before backward(); or a step() before
+    backward() moved behind it."""
     source, statement = spot.source, spot.statement
     if statement is not None and ".backward()  # before" in spot.finding.fix:
         return _stepped_later(spot, statement)
@@ -76,7 +77,7 @@ def _cleared_behind_the_step(spot: Spot, clearing: ast.stmt) -> list[Edit]:
 
 
 def cleared_for_each(spot: Spot) -> list[Edit]:
-    """Before each backward() the zero_grad() of the optimizer that steps behind it, where it is not cleared there."""
+    """`zero_grad()` of the optimizer that steps next, before each backward() that has none before it."""
     source = spot.source
     edits = []
     for call in source.calls("backward"):
@@ -93,7 +94,7 @@ def cleared_for_each(spot: Spot) -> list[Edit]:
 
 
 def added_to_gradient(spot: Spot) -> list[Edit]:
-    """`p.grad = g` as a sum with what is there."""
+    """`p.grad = p.grad + g` in place of `p.grad = g`, if there is a `p.grad`."""
     source, statement = spot.source, spot.statement
     if not isinstance(statement, ast.Assign):
         return []
@@ -102,7 +103,7 @@ def added_to_gradient(spot: Spot) -> list[Edit]:
 
 
 def clipped_between(spot: Spot) -> list[Edit]:
-    """A clipping that is moved between backward() and step(), as the step that it is."""
+    """A statement that clips gradients, moved before the step in its block."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -117,7 +118,7 @@ def clipped_between(spot: Spot) -> list[Edit]:
 
 
 def _one_line(code: str) -> str:
-    """A loop of one statement on one line, so that it can stand at any indentation."""
+    """The code of a loop with one statement, on one line, so that it fits any indentation."""
     head, _, body = code.partition("\n")
     return f"{head} {body.strip()}" if body and "\n" not in body else code
 
@@ -133,7 +134,7 @@ def unscaled_before(spot: Spot) -> list[Edit]:
 
 
 def scheduled_behind(spot: Spot) -> list[Edit]:
-    """A scheduler's step moved behind the optimizer's, or out of the inner loop."""
+    """The step of a scheduler moved behind the step of the optimizer, or out of the inner loop."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -152,8 +153,8 @@ def scheduled_behind(spot: Spot) -> list[Edit]:
 
 
 def smaller_rate(spot: Spot) -> list[Edit]:
-    """The part of the learning rate that the finding says, of the optimizer that steps at the line, or of the only
-    one."""
+    """A tenth or a hundredth of the learning rate, as the cure says, at the optimizer that steps at the line, or at the
+    only optimizer."""
     factor = next((part for word, part in _PARTS.items() if word in spot.finding.fix), "")
     source, made = spot.source, list(spot.optimizers())
     stepping = {spot.receiver(call) for call in spot.calls_here("step")}
@@ -185,7 +186,7 @@ def reduced(spot: Spot) -> list[Edit]:
 
 
 def held_by_the_optimizer(spot: Spot) -> list[Edit]:
-    """What is not updated, given to the optimizer: another argument, one group more; or a step that is missing."""
+    """The forgotten parameters in the optimizer, as its argument or as a new group; or the missing step."""
     source, fix = spot.source, spot.finding.fix
     if "in place" in fix:
         return updated_in_place(spot)
@@ -214,7 +215,7 @@ def held_by_the_optimizer(spot: Spot) -> list[Edit]:
 
 
 def _stepped(spot: Spot) -> list[Edit]:
-    """`optimizer.step()` behind backward(), of the only optimizer."""
+    """`step()` of the only optimizer behind backward()."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -228,7 +229,7 @@ def _stepped(spot: Spot) -> list[Edit]:
 
 
 def made_after(spot: Spot) -> list[Edit]:
-    """An optimizer of other parameters; or made again behind the last change of the model, in the same function."""
+    """Other parameters for an optimizer; or the optimizer made again after the line that replaces its parameters."""
     source, statement = spot.source, spot.statement
     whole = re.search(r"\b\w+\(([\w.\[\]]+\.parameters\(\))", spot.finding.fix)
     if statement is None:
@@ -243,7 +244,7 @@ def made_after(spot: Spot) -> list[Edit]:
 
 
 def evaluated(spot: Spot) -> list[Edit]:
-    """`model.eval()` before a statement and `model.train()` behind it; or `model.train()` at the start of a round; or
+    """`model.eval()` before a statement and `model.train()` behind it; or `model.train()` before a statement; or
     dropout only in training."""
     source, statement = spot.source, spot.statement
     if "training=self.training" in spot.finding.fix:
@@ -276,7 +277,7 @@ def _dropped_in_training(spot: Spot) -> list[Edit]:
 
 
 def downhill(spot: Spot) -> list[Edit]:
-    """`w -= rate * w.grad` in place of `w += rate * w.grad`: the update as the cure has it."""
+    """The update of the cure: `w -= rate * w.grad` in place of `w += rate * w.grad`."""
     statement, cure = spot.statement, spot.finding.fix
     is_update = re.search(r" -= | = |\.sub_\(", cure) is not None
     return [spot.source.replaced(statement, cure)] if statement is not None and is_update else []
@@ -292,7 +293,7 @@ def copied(spot: Spot) -> list[Edit]:
 
 
 def scheduled_in_the_loop(spot: Spot) -> list[Edit]:
-    """`scheduler.step()` at the end of the first loop behind the making of the scheduler."""
+    """`scheduler.step()` at the end of the first loop after the line that makes the scheduler."""
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
@@ -304,7 +305,7 @@ def scheduled_in_the_loop(spot: Spot) -> list[Edit]:
 
 
 def made_before_the_loop(spot: Spot) -> list[Edit]:
-    """The making of the optimizer in front of the outermost loop, where it needs nothing that is made there."""
+    """The line that makes the optimizer moved before the outermost loop, if it needs no name that the loop sets."""
     source, statement = spot.source, spot.statement
     around = source.around(statement) if statement is not None else ()
     loops = [node for node in around if isinstance(node, ast.For | ast.While)]
@@ -316,6 +317,6 @@ def made_before_the_loop(spot: Spot) -> list[Edit]:
 
 
 def _names(tree: ast.AST, how: type[ast.expr_context]) -> set[str]:
-    """The names that a tree reads, or those that it stores."""
+    """The names that a tree reads (`ast.Load`) or sets (`ast.Store`)."""
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
     return {node.id for node in nodes if isinstance(node.ctx, how)}

@@ -1,7 +1,7 @@
-"""A cure tried: the script runs again with the cured file in the place of its own, and the two runs are compared.
+"""The trial of a cure: the script runs again with the cured file, and the two runs are compared.
 
-The user's files are not touched. A folder holds a copy of the cured file; everything else beside the script is linked
-there, so that it imports and finds what it did."""
+The user's files are not touched. A temporary folder has the cured file and links to all other files beside the script,
+so that the script imports and finds the same files as before."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gradviz.diagnose.rule_settings import Settings
 from gradviz.query.query import Query
 from gradviz.tracefile import TraceError, open_trace
 
-_TIMES_LONGER = 10  # than the first run
+_TIMES_LONGER = 10  # the cured run may take so many times as long as the first run
 _LEAST_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of the cure of a finding. `problem` says why it was not tried, or how the run with it failed (then
-    the other fields may be empty). `new` are the errors and warnings that were not there before. `gone` is whether the
-    finding is."""
+    """The result of trying the cure of a finding. `problem` is the reason why it was not tried, or how the run failed;
+    the other fields may be empty then. `gone` is True if the finding is gone. `new` are the errors and warnings that
+    were not there before."""
 
     finding: Finding
     cure: Cure | None = None
@@ -41,8 +41,8 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """How a script was run: its path as it was given, its arguments, the options of `gradviz trace`, the rules that
-    are checked, and how many seconds it took."""
+    """How a script was run: its path as the user gave it, its arguments, the options of `gradviz trace`, the rules to
+    check, and the seconds that it took."""
 
     script: str
     arguments: Sequence[str]
@@ -76,7 +76,7 @@ def try_cure(report: Report, query: Query, rerun: Rerun) -> Tried | None:
         copy = Path(folder) / "copy"
         _mirror(home, copy, file.resolve().relative_to(home), cure.after)
         trace = Path(folder) / "cured.gradviz"
-        if script != file.resolve():  # of a link, `python` would look beside the original for what it imports
+        if script != file.resolve():  # a link would import the files beside the original
             (copy / script.name).unlink()
             shutil.copyfile(script, copy / script.name)
         problem = _run(copy / script.name, trace, rerun)
@@ -86,7 +86,7 @@ def try_cure(report: Report, query: Query, rerun: Rerun) -> Tried | None:
 
 
 def _mirror(home: Path, copy: Path, changed: Path, text: str) -> None:
-    """Fill a new folder with links to what is in another one, and with the changed file."""
+    """Fill the new folder `copy` with links to the files of `home`, and with the changed file."""
     copy.mkdir()
     for entry in home.iterdir():
         if entry.name == changed.parts[0] and len(changed.parts) > 1:
@@ -98,7 +98,7 @@ def _mirror(home: Path, copy: Path, changed: Path, text: str) -> None:
 
 
 def _link(entry: Path, link: Path) -> None:
-    """A link to a file or folder, or a copy of a file where the system makes no links."""
+    """Make a link to a file or folder; copy a file if the system makes no links."""
     try:
         link.symlink_to(entry)
     except OSError:
@@ -107,8 +107,8 @@ def _link(entry: Path, link: Path) -> None:
 
 
 def _run(script: Path, trace: Path, rerun: Rerun) -> str:
-    """Record the cured script in a process of its own, without its output. Returns why there is no trace; empty if
-    there is one."""
+    """Record the cured script in a new process, without its output. Returns the reason if there is no trace; else an
+    empty text."""
     command = [sys.executable, "-m", "gradviz", "trace", "-o", str(trace), *rerun.options, str(script)]
     package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,4 +1,4 @@
-"""What became of a cure, for a terminal and for programs."""
+"""The result of trying a cure, for a terminal and for programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tried_text(tried: Tried | None, with_patch: bool) -> Iterator[Text]:
 
 
 def clean_lines(text: str) -> str:
-    """A text of several lines, each cleaned."""
+    """The text with each of its lines cleaned."""
     return "\n".join(clean(line) for line in text.splitlines())
 
 
@@ -57,7 +57,7 @@ def _facts(tried: Tried) -> Iterator[str]:
 
 
 def tried_as_json(tried: Tried | None) -> dict[str, Any] | None:
-    """The same as plain data; None if there was no finding."""
+    """The result as plain data; None if there was no finding."""
     if tried is None:
         return None
     progress = tried.progress

@@ -1,4 +1,4 @@
-"""Where a gradient came from, told by norms: stage by stage, a module or an operation each."""
+"""The origin of a gradient by norms, in stages. Each stage is a module or an operation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from gradviz.words.escape import clean
 from gradviz.words.html_table import html_table
 from gradviz.words.numbers import number
 
-_MOST = 24  # stages; more are told by the modules around them, unless these are fewer than _FEWEST
+_MOST = 24  # stages; if there are more, the outer modules are the stages, unless these are fewer than _FEWEST
 _FEWEST = 6
-_ENDS = 10  # stages at each end, if there are too many even so
-_FAR = 1e3  # the factor that is pointed out
+_ENDS = 10  # the stages that are shown at each end if there are still too many
+_FAR = 1e3  # a gain above this, or below its inverse, is pointed out
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A module, or an operation outside of modules, on the way of a gradient: `gain` is the norm of what went on by
-    that of what came, NaN at the root. `meets` gradients met it on the way, and the largest was followed. `odd`
-    is `NaN` or `inf` if such elements went on; they `begin` here if none came."""
+    """A module, or an operation outside of modules, on the path of a gradient. `norm` is the norm of the gradient that
+    goes on, `gain` this norm over the norm of the gradient that came, NaN at the root. `meets` more gradients meet it
+    here, and the path follows the largest. `odd` is `NaN` or `inf` if the gradient that goes on has such elements;
+    `begins` is True if the gradient that came had none."""
 
     label: str
     site: Site | None
@@ -43,8 +44,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class NormReason:
-    """The gradient of a tensor that a pass brought at an event, whose elements were not recorded: its norm, and the
-    stages of the strongest way from the roots. It has no contributions: norms do not add up."""
+    """The gradient of a tensor in a pass, at an event, whose elements were not recorded: its norm, and the stages of
+    the strongest path from the roots. It has no contributions, because norms do not add up."""
 
     tensor: int
     called: str
@@ -67,7 +68,7 @@ class NormReason:
 
 
 def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
-    """The stages of a way. Long ways are told by the outer modules."""
+    """The stages of a path. On a long path the outer modules are the stages."""
     scopes = [_scope(hops, step) for step in way]
     depth, runs = _stages_in_modules(scopes)
     found: list[Stage] = []
@@ -81,14 +82,14 @@ def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
         gain = last.norm / came if came else math.nan
         meets = sum(len(step.others) for step in steps)
         odd = any(step.odd for step in steps)
-        begins = odd and not was_odd and bool(found)  # else it came from outside
+        begins = odd and not was_odd and bool(found)  # in the first stage it came from outside
         found.append(Stage(label, site, last.norm, gain, meets, last.odd, begins))
         came, was_odd = last.norm, was_odd or odd
     return tuple(found)
 
 
 def _stages_in_modules(scopes: list[tuple[str, ...]]) -> tuple[int, list[list[int]]]:
-    """How deep modules are told one by one, and the positions of the steps of each stage."""
+    """The depth of the modules that are stages, and the positions of the steps of each stage."""
     deepest = max(len(scope) for scope in scopes)
     found = deepest, _runs(scopes, deepest)
     for depth in range(deepest - 1, 0, -1):
@@ -107,13 +108,13 @@ def _scope(hops: Hops, step: WayStep) -> tuple[str, ...]:
 
 
 def _runs(scopes: list[tuple[str, ...]], depth: int) -> list[list[int]]:
-    """The positions of steps in one module, one after another; each step outside of modules alone."""
+    """The positions of consecutive steps in one module; a step outside of modules is alone."""
     keys = [scope[:depth] or (str(at),) for at, scope in enumerate(scopes)]
     return [list(run) for _, run in groupby(range(len(scopes)), keys.__getitem__)]
 
 
 def norm_text(reason: NormReason) -> Group:
-    """The gradient, the stages that it came through, and where it changed most."""
+    """The gradient, the stages that it came through, and the stages that changed it most."""
     size = "×".join(map(str, reason.shape))
     head = Text.assemble(
         "gradient of ",
@@ -152,7 +153,7 @@ def _cells(stage: Stage, with_file: bool) -> tuple[str, ...]:
 
 
 def _size(one: Stage | NormReason) -> str:
-    """The norm, or what keeps the gradient from having one."""
+    """The norm of a gradient, with `NaN` or `inf` if it has such elements."""
     if not one.odd:
         return f"norm {number(one.norm, 4)}"
     return one.odd if math.isnan(one.norm) else f"{one.odd}, the rest has norm {number(one.norm, 4)}"

@@ -20,9 +20,9 @@ _LONGEST = 32  # characters of an expression
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A step of a path. `node` (0: the root's gradient from outside) was made by `expression` at `site`; `local` is its
-    derivative for this edge, as text; `gradient` is what goes on. There it meets `others` more; `exact` is
-    whether the share of each is known, `hooked` whether a hook changed the sum."""
+    """A step of a path. `expression` at `site` made `node` (0: the gradient of the root, from outside). `local` is the
+    local derivative for this edge, as text; `gradient` is the gradient that goes on. It meets `others` more gradients.
+    `exact` is True if the share of each is known, `hooked` if a hook changed their sum."""
 
     node: int
     grad_fn: str
@@ -68,12 +68,12 @@ class Hops:
         )
 
     def place_of(self, node: int) -> tuple[Site | None, str]:
-        """Where the operation of a node ran, and its expression; of 0 the call from which the gradient came."""
+        """The site and the expression of the operation of a node; for node 0, those of the call that began the pass."""
         made = self.query.nodes.event(node)
         return self._root() if made is None and not node else self._made(made)
 
     def _root(self) -> tuple[Site | None, str]:
-        """The call of backward(), from which the gradient of a root comes."""
+        """The site and the text of the call that began the pass, from which the gradient of a root comes."""
         began = self.query.trace.event(self.flow.backward_pass.first)
         assert isinstance(began, PassBegan)
         return self.query.places.site(began.site), f"{began.how}()"
@@ -83,7 +83,8 @@ class Hops:
         return site, "" if made is None else self.words.expression_of(made, _LONGEST)
 
     def _local(self, made: NodeMade, arrival: Arrival) -> str:
-        """The local derivative: its formula, its number if the gradients determine it, and the sum behind it."""
+        """The text of a local derivative: its formula, its number if the gradients determine it, and the sum over
+        broadcast dimensions."""
         if arrival.position >= len(made.edges):
             return ""
         trace, ran = self.query.trace, self._ran.get(made.node)

@@ -25,22 +25,22 @@ from gradviz.words.stop import Stop
 from gradviz.words.subject import UnknownName, subject
 from gradviz.words.words import Words
 
-PATHS = 5  # that are shown
-_ENDS = 40  # hops that are told at both ends of a path
+PATHS = 5  # the most contributions that are shown
+_ENDS = 40  # the most hops at each end of a path
 _INDEX = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 
 
 class NoAnswer(GradvizError):
-    """The trace does not tell where a gradient came from. The message is one line for the user."""
+    """The trace does not show where a gradient came from. The message is one line for the user."""
 
 
 def why(
     trace: Trace | File | str, tensor: str, number: int | None = None, most: int = PATHS
 ) -> Reason | NormReason:
-    """Where the gradient of a tensor came from in a pass (None: the last one that gave it any): its `most` largest
-    contributions; of a tensor whose elements were not recorded the strongest way, by norms. `tensor` is a name as in
-    `w`, `net.0.weight[3, 0]` or `t12`. Raises NoAnswer if the trace does not tell, UnknownName if no tensor is called
-    that, TraceError for a file that cannot be read."""
+    """The origin of the gradient of a tensor in pass `number` (None: the last pass that gave it a gradient), as its
+    `most` largest contributions. If its elements were not recorded: the strongest path, by norms. `tensor` is a name
+    such as `w`, `net.0.weight[3, 0]` or `t12`. Raises NoAnswer if the trace does not show the origin, UnknownName if no
+    tensor has this name, TraceError for a file that cannot be read."""
     if isinstance(trace, Trace):
         return _why(Words(trace), tensor, number, most)
     with open_trace(trace) as opened:
@@ -95,7 +95,7 @@ def _contribution(path: Path, hops: Hops) -> Contribution:
 
 
 def _named(words: Words, text: str) -> tuple[int, str, str]:
-    """The tensor that was named, what it is called, and the element."""
+    """The tensor that the user named, its name, and the index of the element; empty for the whole tensor."""
     text = text.strip().removesuffix(".grad")
     last = words.trace.count - 1
     if last < 0:
@@ -112,10 +112,10 @@ def _named(words: Words, text: str) -> tuple[int, str, str]:
 
 
 def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[int, int, int, int, int]:
-    """Where the gradient of a tensor came: the node, its output, the pass, the event, the gradient."""
+    """The arrival of the gradient of a tensor: the node, its output, the pass, the event, the gradient."""
     query = words.query
     received = query.trace.table(Kind.RECEIVED)
-    is_kept = received["in_pass"] > 0  # else the pass was taken out of the file
+    is_kept = received["in_pass"] > 0  # 0: the pass was removed from the file
     rows = np.flatnonzero(is_kept & contained(received["node"], _nodes(query, tensor)))
     if number is None and len(rows) and tensor in query.of(Lacks).never_got and query.of(Lacks).of(tensor):
         returned = int(received["in_pass"][rows[-1]])
@@ -139,13 +139,13 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
 
 
 def _nodes(query: Query, tensor: int) -> list[int]:
-    """The nodes that receive the gradient of a tensor: those that were its `grad_fn`, and AccumulateGrad."""
+    """The nodes that receive the gradient of a tensor: each node that was its `grad_fn`, and AccumulateGrad."""
     made = distinct(query.nodes.of_tensors.of(tensor)[1]).tolist()
     return [*made, *(node for node, leaf in query.nodes.leaves.items() if leaf == tensor)]
 
 
 def _region(query: Query, index: str, called: str, gradient: int, event: int) -> Region:
-    """The element of a gradient that is meant."""
+    """The elements of a gradient that an index selects; None for all elements. Raises NoAnswer for a wrong index."""
     if not index:
         return None
     parts = [part.strip() for part in index.strip(",").split(",")]

@@ -25,7 +25,7 @@ from gradviz.explain.reason import (
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
-_HEAD, _TAIL = 6, 8  # hops of a path that are shown at its ends
+_HEAD, _TAIL = 6, 8  # the most hops that are shown at the ends of a path
 
 
 def reason_text(reason: Reason) -> Group:
@@ -50,7 +50,7 @@ def _contribution(contribution: Contribution, position: int, reason: Reason) -> 
 
 
 def _chain(contribution: Contribution) -> Table:
-    """The hops of a path from the root down, a line each."""
+    """The hops of a path from the root on, one in each line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold", ratio=2)
@@ -98,7 +98,7 @@ def _line(label: str, text: str) -> Text:
 
 
 def _addition(reason: Reason) -> str:
-    """The contributions as a sum: of numbers, or of shares of a tensor."""
+    """The contributions as a sum of numbers, or of shares if the gradient has several elements."""
     terms = [contribution.value for contribution in reason.contributions]
     terms += [reason.rest] * (reason.paths > len(terms)) + [reason.hooks] * bool(np.any(reason.hooks))
     if reason.gradient.size == 1:
@@ -157,7 +157,7 @@ def _finite(value: float) -> float | None:
 
 
 def _plain(array: np.ndarray) -> Any:
-    """Numbers in lists; those that JSON lacks (NaN, infinities, complex ones) as text."""
+    """The array as nested lists of numbers. Numbers that JSON lacks (NaN, infinities, complex numbers) are text."""
     if np.ndim(array):
         return [_plain(part) for part in array]
     one = array[()]

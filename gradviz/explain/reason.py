@@ -1,4 +1,4 @@
-"""Why a gradient is what it is: what `why` returns of a tensor whose elements were recorded."""
+"""Reason: the answer of `why` for a tensor whose elements were recorded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ ABOUT = "≈"
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one path contributes: its value and its share in the gradient. `exact` is whether the value is the product
-    of the local derivatives along the path; else gradients that met on it are divided by their sizes. The path
-    begins at a meeting whose elements were not recorded if `cut`. `left_out` hops in the middle are not told."""
+    """The contribution of one path: its value and its share in the gradient. `exact` is True if the value is the
+    product of the local derivatives along the path; else sums of gradients on the path are divided by the sizes of
+    their terms. `cut` is True if the path begins at a sum whose elements were not recorded. `left_out` hops in the
+    middle are left out."""
 
     value: np.ndarray
     share: float
@@ -31,9 +32,9 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The gradient of a tensor that a pass brought at an event, as a sum: the largest contributions, the `rest` of the
-    other paths, and `hooks`, what hooks on the tensor added. `paths` counts all paths; `index` is the element as it was
-    written, empty for the whole tensor; `roots` are the names of the roots."""
+    """The gradient of a tensor in a pass, at an event, as a sum: the largest contributions, the `rest` from all other
+    paths, and `hooks`, the part that hooks on the tensor added. `paths` counts all paths. `index` is the index as the
+    user wrote it, empty for the whole tensor. `roots` are the names of the roots."""
 
     tensor: int
     called: str
@@ -60,7 +61,7 @@ class Reason:
 
 
 def reason_head(reason: Reason) -> str:
-    """The gradient in a sentence."""
+    """The gradient, its pass and the number of its paths, in one sentence."""
     return (
         f"gradient of {reason_called(reason)} = {value_text(reason.gradient)} in pass {reason.number} "
         f"(event {reason.event + 1}): {paths_text(reason.paths)} from {clean(reason.roots)}"
@@ -86,7 +87,7 @@ def reason_called(reason: Reason) -> str:
 
 
 def hop_cells(hop: Hop, with_file: bool) -> tuple[str, ...]:
-    """The cells of a hop; a path through several files names them."""
+    """The cells of a hop in a table; with the file of its line if `with_file`."""
     place = place_told(hop.site, with_file)
     notes = (f"+ {hop.others} more" * bool(hop.others), ABOUT * (not hop.exact), "hook" * hop.hooked)
     note = " ".join(filter(None, notes))

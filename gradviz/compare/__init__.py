@@ -1,4 +1,4 @@
-"""Where two runs part, or one run in two systems."""
+"""The first places where two runs part, and all that differs between them."""
 
 from gradviz.compare.parting import diff
 

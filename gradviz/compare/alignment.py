@@ -1,7 +1,7 @@
-"""Lays two runs beside each other: which items correspond, which only one of them has.
+"""Lays two runs beside each other: pairs of items that correspond, and items that only one run has.
 
-First what has the same name on the same line of source, then between those what has the same name, then one for one
-what is left in the same place."""
+First, items with the same name on the same line of source are pairs. Between these pairs, items with the same name are
+pairs; then, one by one, the items that are left in the same place, if their kinds agree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 from gradviz.query.run_items import Stretch, Timeline
 
 NONE = -1  # in place of an item that one side lacks
-_MOST = 4_000  # items of a side that are compared with each other
+_MOST = 4_000  # the most items of a side that are compared with each other
 
 
 def aligned(one: Timeline, other: Timeline, pairs: list[tuple[Stretch, Stretch]]) -> np.ndarray:
-    """Rows of two: an item of one run and the item of the other that corresponds to it, NONE if there is none."""
+    """Rows of two: an item of one run, and the item of the other run that corresponds to it; NONE if there is none."""
     known: dict[tuple[bytes, bytes], np.ndarray] = {}
     found = [np.zeros((0, 2), np.int64)]
     for left, right in pairs:
@@ -35,7 +35,7 @@ def aligned(one: Timeline, other: Timeline, pairs: list[tuple[Stretch, Stretch]]
 
 
 def _at(items: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The items at these places, NONE for NONE."""
+    """The items at these places; NONE at a place NONE."""
     return np.append(items, NONE)[places]
 
 
@@ -63,7 +63,7 @@ def _kinds(words: np.ndarray, places: range) -> list[int]:
 
 
 def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[bool, tuple[int, int, int, int]]]:
-    """Stretches of two sequences in order: whether they are equal, and from where to where each goes."""
+    """Parts of two sequences, in order: (whether they are equal, (start and end in a, start and end in b))."""
     shorter = min(len(a), len(b))
     differs = np.flatnonzero(a[:shorter] != b[:shorter])
     head = int(differs[0]) if len(differs) else shorter

@@ -1,4 +1,4 @@
-"""How far two values are apart, and which lines of two sources differ."""
+"""The distance of two values, and the lines that differ between two sources."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from gradviz.tracefile import Snapshot, Trace
 
 
 def apart(one: Snapshot, other: Snapshot) -> float | None:
-    """The largest difference between the elements of two tensors, relative to the largest element; between their
-    statistics if the elements were not kept; NaN for other shapes or NaNs elsewhere; None if it is not known."""
+    """The largest difference between the elements of two tensors, relative to the largest element. If the elements were
+    not kept, the largest difference between their statistics. NaN if the shapes differ, or if NaNs or infinities are
+    not in the same places; None if it is not known."""
     if one.shape != other.shape:
         return float("nan")
     values = _numbers(one, other)
@@ -29,7 +30,7 @@ def apart(one: Snapshot, other: Snapshot) -> float | None:
 
 
 def _numbers(one: Snapshot, other: Snapshot) -> tuple[np.ndarray, np.ndarray] | None:
-    """The elements of both, else their statistics."""
+    """The elements of both values, else their statistics; None if neither is known."""
     if one.array is not None and other.array is not None:
         is_complex = "c" in (one.array.dtype.kind, other.array.dtype.kind)
         wide = np.complex128 if is_complex else np.float64
@@ -57,7 +58,7 @@ def changed_lines(one: Trace, other: Trace) -> Iterator[Lines]:
 
 
 def _files(one: Trace, other: Trace) -> list[tuple[str, str]]:
-    """The files of two runs that correspond: the scripts, and those of the same name."""
+    """The pairs of files that correspond in two runs: the two scripts, and files with the same name."""
     left, right = (
         {site.place.file for site in trace.sites.values() if trace.source(site.place.file)}
         for trace in (one, other)

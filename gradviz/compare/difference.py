@@ -1,4 +1,4 @@
-"""Difference: how two runs differ, as data."""
+"""Difference: all that differs between two runs, as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ADDED, GONE, CHANGED = "added", "gone", "changed"
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """An item of one run: its event, its line, what it is, and its value in words."""
+    """An item of one run: its event, its line, its description (`what`), and its value in words."""
 
     event: int
     site: Site | None
@@ -21,9 +21,10 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where the values of two runs first differ: an item of each, None where one lacks it. `apart` is the largest
-    difference between elements, relative to the largest element; NaN if they cannot be subtracted. `line` is the
-    changed line of source that it comes of, as a place in `lines` of the Difference; None if there is none."""
+    """The first items whose values differ: an item of each run, None if a run lacks it. `apart` is the largest
+    difference between elements, relative to the largest element; NaN if they cannot be subtracted. `number` is the
+    pass; 0 after the last. `line` is the changed line of source behind it, as a place in `lines` of the Difference, or
+    None."""
 
     one: Spot | None
     other: Spot | None
@@ -34,7 +35,7 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Items that only one run has, or that differ, from one pair of lines, `count` times."""
+    """Items from one pair of lines that only one run has, or that differ; they occur `count` times."""
 
     kind: str
     one: Spot | None
@@ -45,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of source that differ: from line `one` and from line `other` on (1 is the first), and their texts."""
+    """Lines of source that differ: the first line in each run (`one`, `other`, from 1), and the texts of the lines."""
 
     file: str
     other_file: str
@@ -57,7 +58,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The norm of a parameter's gradient in both runs; None where there is none."""
+    """The norms of a parameter's gradient in both runs; None if there is no gradient."""
 
     name: str
     one: float | None
@@ -66,8 +67,9 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two runs differ. `compared` counts the pairs of items whose values were compared, `unknown` those whose
-    values were not recorded; `passes` are the passes of each that were compared."""
+    """All that differs between two runs. `compared` counts the pairs of items whose values were compared, `unknown` the
+    pairs whose values were not recorded. `passes` are the numbers of the compared passes, or how many passes each run
+    has if whole runs are compared."""
 
     names: tuple[str, str]
     forward: Parting | None

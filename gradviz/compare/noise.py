@@ -1,5 +1,5 @@
-"""Whether two runs of one program are apart by rounding or by a bug: the first tensor of a pass that is further apart
-than rounding puts it."""
+"""The differences between two runs of one program that rounding does not explain: the first tensor of a pass that
+differs by more than rounding allows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gradviz.words.numbers import compact
 
 PHASES = ("entering", "forward", "backward", "gradients")
 _GIVEN_NUMBERS = WITH_NUMBERS | SUMS | CLAMPING
-_WRAPPERS = (".module", "._orig_mod")  # what DistributedDataParallel and compile put into a name
+_WRAPPERS = (".module", "._orig_mod")  # parts of names that DistributedDataParallel and compile add
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """What is further apart than rounding puts it: an item of each run, how far they are apart, and what is allowed,
-    both relative to the largest element."""
+    """A difference that rounding does not explain: an item of each run, how far they are apart, and how far rounding
+    allows them to be, both relative to the largest element."""
 
     one: Spot
     other: Spot
@@ -44,7 +44,7 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True)
 class OtherNumbers:
-    """An op that both runs call, with other numbers: an item of each run, and the arguments that differ."""
+    """An op that the two runs call with different numbers: an item of each run, and the arguments that differ."""
 
     op: str
     one: Spot
@@ -54,8 +54,8 @@ class OtherNumbers:
 
 @dataclass(frozen=True, slots=True)
 class NoisyGradient:
-    """A parameter's gradient in both runs: how far apart, and what rounding allows; None where that is not known.
-    `site` is where the pass reads the parameter first."""
+    """The gradient of a parameter in both runs: how far they are apart, and how far rounding allows them to be; None if
+    it is not known. `site` is where the pass first reads the parameter."""
 
     name: str
     apart: float | None
@@ -64,15 +64,15 @@ class NoisyGradient:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is further apart than rounding puts it."""
+        """Whether the gradients are further apart than rounding allows."""
         return self.apart is not None and self.allowed is not None and not self.apart <= self.allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Two runs, compared beyond rounding. `replayed` is the name of the one that ran again, `dtype` the coarsest of
-    both; `numbers` is the first op that they call with other numbers; `compared` counts the values whose rounding is
-    known, by what they are, `unknown` the others."""
+    """The comparison of two runs beyond rounding. `replayed` is the name of the run whose pass ran again, `dtype` the
+    coarsest dtype of both, `numbers` the first op that they call with different numbers. `compared` counts the values
+    whose rounding is known, by phase; `unknown` counts the other values."""
 
     names: tuple[str, str]
     passes: tuple[int, int]
@@ -88,14 +88,14 @@ class Noise:
 
     @property
     def same(self) -> bool:
-        """Whether nothing is further apart than rounding puts it."""
+        """Whether no value is further apart than rounding allows."""
         found = (self.entering, self.forward, self.backward)
         return not any(found) and not any(gradient.is_beyond for gradient in self.gradients)
 
 
 def noise(one: Trace, other: Trace, runner: Runner, passes: tuple[int, ...] = ()) -> Noise:
-    """Compare one pass of two runs (`passes`: else the first of each) beyond rounding. Raises NoDiff where a run has no
-    pass, ReplayError where the pass can run again in neither."""
+    """Compare one pass of each run beyond rounding: the `passes`, or the first pass of each. Raises NoDiff if a run has
+    no pass, ReplayError if the pass cannot run again in either run."""
     if not (one.passes and other.passes):
         raise NoDiff("--noise compares a backward pass of each run: one of them has none")
     numbers = (passes[0], passes[-1]) if passes else (one.passes[0].number, other.passes[0].number)
@@ -111,7 +111,7 @@ class _Noisy:
         self.queries: tuple[Query, Query] = (comparison.sides[0].query, comparison.sides[1].query)
         self.side, plan = self._plan()
         for query, number in zip(self.queries, numbers, strict=True):
-            with suppress(ReplayError):  # of it, statistics are known
+            with suppress(ReplayError):  # without a replay its statistics are compared
                 fill_in(query, runner, number)
         dtype = coarsest([step.value.dtype for step in plan.inputs] + [*self._dtypes()])
         self.rounding = Rounding(self.queries[self.side], plan, runner, dtype)
@@ -119,7 +119,7 @@ class _Noisy:
         self.unknown = 0
 
     def _plan(self) -> tuple[int, Plan]:
-        """The run whose pass can run again."""
+        """(side, plan) of the first run whose pass can run again. Raises ReplayError if there is none."""
         try:
             return 0, plan_of(self.queries[0], self.numbers[0])
         except ReplayError:
@@ -127,7 +127,7 @@ class _Noisy:
 
     @property
     def noise(self) -> Noise:
-        """What is beyond rounding."""
+        """The result of the comparison."""
         is_alike = self._are_of_one_layout
         entering = self._first_input()
         forward = self._first(Kind.OP, "forward") if is_alike else None
@@ -142,22 +142,22 @@ class _Noisy:
 
     @property
     def _are_of_one_layout(self) -> bool:
-        """Whether both runs are of as many ranks: else each rank computes of other data."""
+        """Whether both runs have the same number of ranks. If not, the ranks compute with different data."""
         one, other = (query.trace.meta.get("world", "1") for query in self.queries)
         return one == other
 
     def _dtypes(self) -> Iterator[str]:
-        """The dtypes of what ops of the pass made in both runs."""
+        """The dtypes of the results of the ops of the pass, in both runs."""
         for timeline, column in zip(self.comparison.sides, self.comparison.pairs.T, strict=True):
             for item in column[column != NONE].tolist():
                 for tensor in timeline.tensors(item) if timeline.kinds[item] == Kind.OP else ():
                     form = timeline.trace.shape(tensor)
                     yield form[1] if form is not None else ""
 
-    # --- what the ops are called with
+    # --- arguments of ops
 
     def _other_numbers(self) -> OtherNumbers | None:
-        """The first op that both runs call, with other numbers."""
+        """The first op that the two runs call with different numbers; None if there is none."""
         for one, other in self.comparison.pairs.tolist():
             if NONE in (one, other) or not self._are_alike(one, other, Kind.OP):
                 continue
@@ -172,10 +172,11 @@ class _Noisy:
                 return OtherNumbers(ops[0].op, spots[0], spots[1], _differing(ops[0].args, ops[1].args))
         return None
 
-    # --- what enters, what is computed
+    # --- inputs and results
 
     def _first_input(self) -> Beyond | None:
-        """The first parameter that enters both passes with other values."""
+        """The first parameter whose value at the beginning of the pass differs by more than rounding; None if none
+        does."""
         named = [self._entering(side) for side in (0, 1)]
         for name, other in _corresponding(*named):
             pair = named[0][name], named[1][other]
@@ -193,13 +194,13 @@ class _Noisy:
         return None
 
     def _entering(self, side: int) -> dict[str, tuple[int, int]]:
-        """The leaves that a pass reached, by name: the event at which it begins, and the leaf."""
+        """The leaves that a pass reached, by name: (the event at which the pass begins, the leaf)."""
         query, number = self.queries[side], self.numbers[side]
         began = query.passes.began(number).index
         return {name: (began, leaf) for name, leaf in _leaves(query, number).items()}
 
     def _first(self, kind: Kind, phase: str) -> Beyond | None:
-        """The first item of a kind that is further apart than rounding puts it."""
+        """The first item of a kind that is further apart than rounding allows; None if there is none."""
         for one, other in self.comparison.pairs.tolist():
             if NONE in (one, other) or not self._are_alike(one, other, kind):
                 continue
@@ -225,14 +226,14 @@ class _Noisy:
         return None
 
     def _are_alike(self, one: int, other: int, kind: Kind) -> bool:
-        """Whether two items are of a kind, and of one name."""
+        """Whether two items have this kind and the same name."""
         left, right = self.comparison.sides
         return bool(left.kinds[one] == kind and left.words[one] == right.words[other])
 
     def _measured(
         self, kind: Kind, events: list[int], pair: tuple[int, int], place: int
     ) -> Callable[[Snapshot], float | None]:
-        """What rounding may do to a tensor of an item, given what was recorded of it."""
+        """The function that gives how far rounding may put a tensor of an item, for its recorded value."""
         event, tensor = events[self.side], pair[self.side]
         if kind == Kind.OP:
             return lambda value: self.rounding.of_result(tensor, event, value)
@@ -247,7 +248,7 @@ class _Noisy:
         other: Snapshot | None,
         measure: Callable[[Snapshot], float | None],
     ) -> tuple[float, float] | None:
-        """How far two values are apart, and what rounding allows, if they are further apart than that."""
+        """(how far two values are apart, how far rounding allows), if they are further apart than rounding allows."""
         by, allowed = self._measure(phase, one, other, measure)
         if by is None or allowed is None:
             return None
@@ -260,13 +261,13 @@ class _Noisy:
         other: Snapshot | None,
         measure: Callable[[Snapshot], float | None],
     ) -> tuple[float | None, float | None]:
-        """How far two values are apart, and what rounding allows; None where that is not known."""
+        """(how far two values are apart, how far rounding allows); None for each that is not known."""
         if one is None or other is None or one.part or other.part:
             return None, None
         by = apart(one, other)
         own = (
             one if other.array is not None else other
-        )  # of whose elements no more is known than of the other's
+        )  # the value with less detail: of the other, only as much can be compared
         allowed = None if by is None else measure(own)
         is_known = allowed is not None
         self.compared[phase] += is_known
@@ -286,14 +287,15 @@ class _Noisy:
             yield NoisyGradient(names[self.side], by, allowed, self._read_at(leaf))
 
     def _read_at(self, leaf: int) -> Site | None:
-        """Where the pass that ran again reads a leaf first."""
+        """The site at which the pass that ran again first reads a leaf; None if it is unknown."""
         query = self.queries[self.side]
         calls = (call for call in self.rounding.plan.calls if leaf in call.inputs)
         first = next(calls, None)
         return None if first is None else query.places.site(first.site)
 
     def _gradients_of(self, side: int) -> dict[str, Snapshot | None]:
-        """The gradients that a pass gave parameters, by name; where ranks reduce them, those that are stepped with."""
+        """The gradients that a pass gave parameters, by name. If ranks reduce them, the gradients that the step
+        uses."""
         query, number = self.queries[side], self.numbers[side]
         backward_pass = query.passes.by_number[number]
         reduced = reduced_gradients(query, backward_pass)
@@ -318,7 +320,7 @@ class _Noisy:
 
 
 def _differing(one: str, other: str) -> tuple[str, str]:
-    """The arguments of an op in two runs, without those that both have in one place."""
+    """The arguments of an op in two runs, without the arguments that are equal in both."""
     parts = one.split(", "), other.split(", ")
     if len(parts[0]) != len(parts[1]):
         return one, other
@@ -327,7 +329,7 @@ def _differing(one: str, other: str) -> tuple[str, str]:
 
 
 def _leaves(query: Query, number: int) -> dict[str, int]:
-    """The leaves that a pass gave gradients to, by name, without what wrappers put into it."""
+    """The leaves that a pass gave gradients to, by name, without the parts of the name that wrappers add."""
     table = query.trace.table(Kind.ACCUMULATED)
     found = {}
     for leaf in table["tensor"][table["in_pass"] == number].tolist():
@@ -339,8 +341,8 @@ def _leaves(query: Query, number: int) -> dict[str, int]:
 
 
 def _corresponding(one: Iterable[str], other: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The names of parameters that correspond: equal ones, else those with the same path in a module, if there is one
-    on each side: the variables that hold the module may have other names."""
+    """The pairs of names of parameters that correspond: equal names, else names with the same path in a module, if only
+    one on each side has this path. The variables that hold the module may differ."""
     rest = dict.fromkeys(other)
     paths = Counter(map(_path, one)), Counter(map(_path, rest))
     by_path = {_path(name): name for name in rest}

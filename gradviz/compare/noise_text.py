@@ -1,4 +1,4 @@
-"""What is beyond rounding between two runs, as text for a terminal and as plain data."""
+"""The differences of two runs beyond rounding, as text for a terminal and as plain data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gradviz.words.escape import json_number, plain
 from gradviz.words.numbers import number, plural
 
 _THINGS = {"entering": "parameter", "forward": "result", "backward": "gradient"}
-_SHOWN = 20  # parameters
+_SHOWN = 20  # the most parameters that are shown
 _LONGEST = 200  # characters of a name
 
 
 def noise_text(found: Noise) -> Group:
-    """What is further apart than rounding puts it."""
+    """The differences that rounding does not explain, the gradients of parameters, and the verdict."""
     passes = [f" pass {pass_number}" for pass_number in found.passes]
     parts: list[RenderableType] = [
         Text.assemble((f"{sign} ", style), plain(name, _LONGEST) + of)
@@ -59,7 +59,7 @@ def _phases(found: Noise) -> list[tuple[str, Beyond | None]]:
 
 
 def _other_numbers(found: OtherNumbers) -> Iterator[Text]:
-    """`numbers  line 7: mul with 3.03 instead of 3.0`, and both items."""
+    """The line `numbers  line 7: mul with 3.03 instead of 3.0`, then both items."""
     where = "" if found.other.site is None else f"line {found.other.site.place.line}: "
     one, other = (plain(text, _LONGEST) or "none" for text in found.arguments)
     yield Text.assemble(
@@ -69,7 +69,7 @@ def _other_numbers(found: OtherNumbers) -> Iterator[Text]:
 
 
 def _both(one: Spot, other: Spot) -> Iterator[Text]:
-    """An item of each run, in a line each."""
+    """One line for the item of each run."""
     for sign, style, spot in (("−", "red", one), ("+", "green", other)):
         yield Text.assemble((f"         {sign} ", style), spot_text(spot))
 
@@ -89,7 +89,7 @@ def _sizes(apart: float, allowed: float) -> str:
 
 
 def _gradients(gradients: tuple[NoisyGradient, ...]) -> Table:
-    """The gradients of parameters, those that are furthest beyond rounding first."""
+    """The gradients of parameters, sorted by how far they are beyond rounding."""
     table = Table.grid(padding=(0, 2))
     table.add_row(Text("gradient", "bold"), "apart", "by rounding at most", "")
     for gradient in sorted(gradients, key=_excess, reverse=True)[:_SHOWN]:
@@ -119,7 +119,7 @@ def _size(size: float | None) -> str:
 
 
 def noise_json(found: Noise) -> dict[str, Any]:
-    """The same as plain data. Sizes are relative to the largest element."""
+    """The comparison as plain data. Sizes are relative to the largest element."""
     return {
         "runs": list(found.names),
         "passes": list(found.passes),

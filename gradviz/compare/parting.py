@@ -1,4 +1,4 @@
-"""Where two runs part: operations that only one has, the first values that differ, gradient norms side by side."""
+"""The comparison of two runs: operations that only one run has, the first values that differ, and gradient norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gradviz.words.words import Words
 
 TOLERANCE = 1e-5  # relative to the largest element
 _LONGEST = 44  # characters of an expression
-_LISTED = (Kind.OP, Kind.TENSOR, Kind.STEPPED)  # the kinds whose changes are listed; others follow from them
+_LISTED = (Kind.OP, Kind.TENSOR, Kind.STEPPED)  # the kinds whose changes are listed: others follow from them
 
 
 class NoDiff(GradvizError):
@@ -39,9 +39,9 @@ def diff(
     passes: tuple[int, ...] = (),
     tolerance: float = TOLERANCE,
 ) -> Difference:
-    """Compare two traces, or with `passes` one pass of each: of two traces, or of one (`passes` has two then). Values
-    differ if an element is further off than `tolerance` times the largest. Raises NoDiff for a pass that there is not,
-    TraceError for a file that cannot be read."""
+    """Compare two traces, or with `passes` one pass of each trace. Without `other`, compare two `passes` of one trace.
+    Values differ if an element is further off than `tolerance` times the largest element. Raises NoDiff if there is no
+    such pass, TraceError for a file that cannot be read."""
     with ExitStack() as stack:
         left = one if isinstance(one, Trace) else stack.enter_context(open_trace(one))
         right = left if other is None else other
@@ -53,7 +53,7 @@ def diff(
 
 
 class Comparison:
-    """Two runs, or one pass of each (`numbers`), laid beside each other: `pairs` are their items."""
+    """Two runs, or one pass of each (`numbers`), beside each other. `pairs` are the pairs of their items."""
 
     def __init__(self, one: Trace, other: Trace, numbers: tuple[int, int] | None, tolerance: float) -> None:
         shared = Shared()
@@ -75,8 +75,8 @@ class Comparison:
         return side.of_pass(number)
 
     def _in_step(self, one: list[Stretch], other: list[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
-        """The same number of stretches on both sides: the last of each is what follows, and a run with fewer
-        passes has empty ones before it."""
+        """The same number of stretches on both sides. The last stretch follows the last pass; a run with fewer passes
+        gets empty stretches before it."""
         most = max(len(one), len(other))
         filled = []
         for found in (one, other):
@@ -109,7 +109,7 @@ class Comparison:
 
     @cached_property
     def _differ(self) -> np.ndarray:
-        """For each pair whether it may differ: one lacks it, it looks different, or its values do."""
+        """For each pair, whether it may differ: a run lacks it, or its names or checksums differ."""
         one, other = self.pairs.T
         there = (one != NONE) & (other != NONE)
         differ = ~there
@@ -127,7 +127,8 @@ class Comparison:
         return int(known.sum()), int((valued & ~known).sum())
 
     def _parting(self, backward: bool) -> Parting | None:
-        """The first pair of a phase whose values differ beyond the tolerance, or that one side lacks."""
+        """The first pair of a phase whose values differ by more than the tolerance, or that a run lacks; None if there
+        is none."""
         phase = np.zeros(len(self.pairs), bool)
         for side, column in zip(self.sides, self.pairs.T, strict=True):
             there = column != NONE
@@ -144,8 +145,8 @@ class Comparison:
         return None
 
     def _counts(self, one: int, other: int) -> bool:
-        """Whether an item that only one run has is a difference of its own: a new tensor, a step, or an op through
-        which gradients flow. What comes of other ops is seen in the values that follow."""
+        """Whether an item that only one run has is a difference by itself: a new tensor, a step, or an op with a node.
+        The effect of any other op shows in the values that follow."""
         side, item = (self.sides[0], one) if other == NONE else (self.sides[1], other)
         kind = side.kinds[item]
         if kind == Kind.OP:
@@ -176,7 +177,7 @@ class Comparison:
         return Parting(*spots, by, number, self._cause(spots))
 
     def spot(self, side: int, item: int) -> Spot | None:
-        """An item of one run in words; None for NONE."""
+        """An item of one run as a Spot; None for NONE."""
         if item == NONE:
             return None
         timeline, words = self.sides[side], self.words[side]
@@ -191,7 +192,7 @@ class Comparison:
         return Spot(event, site, self._what(side, item), told)
 
     def _what(self, side: int, item: int) -> str:
-        """An item in a few words: the op with its expression, or the node."""
+        """The description of an item in a few words: the op with its expression, or the node."""
         timeline, words = self.sides[side], self.words[side]
         event, kind = int(timeline.events[item]), Kind(int(timeline.kinds[item]))
         told = timeline.trace.table(kind).object(event)
@@ -211,7 +212,8 @@ class Comparison:
     # --- changes
 
     def _changes(self) -> tuple[Change, ...]:
-        """What only one side has or what looks different, in order; the same change at the same lines once."""
+        """The items that only one run has or that differ in form, in order. The same change at the same lines occurs
+        once."""
         one, other = self.pairs.T
         there = (one != NONE) & (other != NONE)
         shown = ~there
@@ -244,7 +246,7 @@ class Comparison:
         return Change(kind, *spots, self._detail(one, other) if kind == CHANGED else "", count)
 
     def _detail(self, one: int, other: int) -> str:
-        """What differs between two items: the op, its arguments, shapes, nodes."""
+        """The facts that differ between two items, in words: the op, its arguments, shapes, nodes."""
         left, right = self._facts(0, one), self._facts(1, other)
         told = [
             f"{name} {left[name]} → {right[name]}"
@@ -280,7 +282,8 @@ class Comparison:
         return () if one is other else tuple(changed_lines(one, other))
 
     def _cause(self, spots: tuple[Spot | None, Spot | None]) -> int | None:
-        """The changed line at a parting, or the nearest one above it in its file."""
+        """The place in `lines` of the changed line at a parting, or of the nearest changed line above it in its file;
+        None if there is none."""
         site = next((spot.site for spot in spots if spot is not None and spot.site is not None), None)
         if site is None:
             return None
@@ -297,7 +300,8 @@ class Comparison:
 
     @property
     def _last_passes(self) -> tuple[int, int]:
-        """The passes whose gradients are set side by side: the last that both have, or those asked for."""
+        """The passes whose gradients are compared: the passes that the user gave, or the last pass that both runs
+        have."""
         if self.numbers is not None:
             return self.numbers
         common = min(len(side.trace.passes) for side in self.sides)
@@ -320,7 +324,7 @@ class Comparison:
 
 
 def _settings(groups: tuple[Group, ...]) -> dict[str, str]:
-    """The settings of parameter groups by name; `lr of group 2` from the second group on."""
+    """The settings of parameter groups by name. From the second group on, a name is `lr of group 2`."""
     found = {}
     for position, group in enumerate(groups, 1):
         of = f" of group {position}" if position > 1 else ""

@@ -16,12 +16,12 @@ from gradviz.words.escape import plain
 from gradviz.words.numbers import number, plural
 
 _STYLES = {ADDED: ("+", "green"), GONE: ("−", "red"), CHANGED: ("~", "yellow")}
-_SHOWN = 20  # changes, and parameters
+_SHOWN = 20  # the most changes that are shown, and the most parameters
 _LONGEST = 200  # characters of a text of the trace
 
 
 def difference_text(found: Difference) -> Group:
-    """Where the runs part, what only one has, and the norms."""
+    """The changed lines, the first differences, the changed operations, and the norms."""
     parts: list[RenderableType] = [Text.assemble(("− ", "red"), _line(found.names[0])),
                                    Text.assemble(("+ ", "green"), _line(found.names[1]))]  # fmt: skip
     parts += _lines(found)
@@ -70,7 +70,7 @@ def _line(text: str) -> str:
 
 
 def spot_text(spot: Spot) -> str:
-    """An item of a run in a line: its place, what it is, its value, its event."""
+    """One line for an item of a run: its place, its description, its value, its event."""
     value = f" = {_line(spot.value)}" if spot.value else ""
     return f"{_place(spot)}  {_line(spot.what)}{value}  (event {spot.event + 1})"
 
@@ -110,7 +110,7 @@ def _norms(found: Difference) -> Table:
 
 
 def _distance(norm: Norm) -> float:
-    """How far two norms are apart: the absolute logarithm of their ratio."""
+    """The distance of two norms: the absolute logarithm of their ratio."""
     if norm.one is None or norm.other is None or not norm.one > 0 or not norm.other > 0:
         same = norm.one == norm.other
         return 0.0 if same else np.inf

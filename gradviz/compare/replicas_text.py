@@ -1,4 +1,4 @@
-"""What two ranks of one run have in common where replicas should: parameters, averaged gradients, settings."""
+"""The comparison of ranks of one run as replicas: their parameters, averaged gradients and settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradviz.words.numbers import plural
 
 
 def replicas_text(traces: Sequence[Trace]) -> list[Text]:
-    """The lines about ranks as replicas; none where they have no parameters in common."""
+    """The lines about ranks as replicas; empty if they have no parameters in common."""
     ranks = Replicas({rank: Query(trace) for rank, trace in ranked_traces(traces).items()})
     if not ranks.common or not ranks.steps:
         return []

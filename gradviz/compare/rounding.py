@@ -1,5 +1,5 @@
-"""What rounding does to each tensor of a pass, measured: the pass runs again with inputs that are disturbed by one unit
-in the last place. The idea is that of TTrace (arXiv 2506.09280)."""
+"""The effect of rounding on each tensor of a pass. It is measured: the pass runs again with inputs that are disturbed
+by one unit in the last place. The idea is that of TTrace (arXiv 2506.09280)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradviz.replay.replayed_elements import graph_of
 from gradviz.tracefile import Snapshot
 
 REPLAYS = 4
-_MARGIN = 5.0  # how many times as far apart as the replays two runs may be
-# The last place of each dtype, relative to the largest number that has as many places before it.
+_MARGIN = 5.0  # two runs may be so many times as far apart as the replays
+# The machine epsilon of each dtype: the distance from 1 to the next number.
 UNITS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Rounding:
-    """What rounding may do to each tensor of a pass: how far two runs may be apart, relative to the largest element."""
+    """How far rounding may put each tensor of a pass apart in two runs, relative to the largest element."""
 
     def __init__(self, query: Query, plan: Plan, runner: Runner, dtype: str) -> None:
         graph = graph_of(query, plan)
@@ -40,7 +40,7 @@ class Rounding:
             self.calls.setdefault(tensor, []).append(event)
 
     def of_result(self, tensor: int, event: int, recorded: Snapshot) -> float | None:
-        """...to what an op of an event made; None where no replay gives it."""
+        """The bound for a result of the op at an event; None if no replay gives it."""
         calls = self.calls.get(tensor, [])
         at = bisect_left(calls, event)
         if at == len(calls):
@@ -48,12 +48,12 @@ class Rounding:
         return self._allowed(recorded, [run.made.get((calls[at], tensor)) for run in self._runs])
 
     def of_flow(self, node: int, place: int, recorded: Snapshot) -> float | None:
-        """...to the gradient that a node sends along one of its edges."""
+        """The bound for the gradient that a node gives along one of its edges; None if a replay lacks it."""
         flows = [run.nodes.get(node, Flowed((), ())).produced[place : place + 1] for run in self._runs]
         return self._allowed(recorded, [next(iter(found), None) for found in flows])
 
     def of_gradient(self, leaf: int, recorded: Snapshot) -> float | None:
-        """...to the gradient of a leaf."""
+        """The bound for the gradient of a leaf; None if a replay lacks it."""
         return self._allowed(recorded, [run.gradients.get(leaf) for run in self._runs])
 
     @property
@@ -61,8 +61,7 @@ class Rounding:
         return [self.base, *self.disturbed]
 
     def _allowed(self, recorded: Snapshot, arrays: Sequence[np.ndarray | None]) -> float | None:
-        """How far apart rounding puts what the replays give, seen as the recorded value is: by elements, or by
-        statistics."""
+        """The bound from the values of the replays, compared like the recorded value: by elements or by statistics."""
         known = [_as(recorded, array) for array in arrays if array is not None]
         if len(known) < len(arrays):
             return None
@@ -72,15 +71,15 @@ class Rounding:
 
 
 def _as(recorded: Snapshot, array: np.ndarray) -> Snapshot:
-    """What would have been recorded of an array."""
+    """The array as a Snapshot with as much detail as `recorded` has: elements or statistics."""
     if recorded.array is None:
         return replace(recorded, shape=array.shape, told=stats_of(array))
     return replace(recorded, shape=array.shape, array=array)
 
 
 def _disturbed(plan: Plan, unit: float, random: np.random.Generator) -> dict[int, np.ndarray]:
-    """What enters a pass, with each element larger or smaller by one unit; but for what enters it again when it has
-    been written to."""
+    """The floating-point inputs of a pass, each element larger or smaller by one unit. An input that enters the pass
+    again, after a write, is left out."""
     tensors = [step.tensor for step in plan.inputs]
     found = {}
     for step in plan.inputs:
@@ -92,5 +91,5 @@ def _disturbed(plan: Plan, unit: float, random: np.random.Generator) -> dict[int
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """The floating-point dtype with the fewest places; float32 if there is none."""
+    """The floating-point dtype with the fewest digits; float32 if there is none."""
     return max((dtype for dtype in dtypes if dtype in UNITS), key=UNITS.__getitem__, default="float32")

@@ -10,6 +10,7 @@ import numpy as np
 from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.copies import has_numbers_of_gradient
 from gradviz.query.cuts import sources
+from gradviz.query.ops import ZEROS
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
 from gradviz.query.writes import Writes
@@ -309,25 +310,41 @@ class Training:
 
     def _assigned(self) -> tuple[np.ndarray, ...]:
         assigned = self.trace.table(Kind.GRAD_ASSIGNED)
-        whats = np.where(assigned["grad"] > 0, CHANGED, CLEARED)
-        return assigned["tensor"], assigned.events, whats, np.zeros(len(assigned), np.int64)
+        leaves, events, grads = assigned["tensor"], assigned.events, assigned["grad"]
+        before = self.query.tensors.grads.last_of(leaves, events - 1)
+        clears = self._become_zero(events, grads, before)
+        clears |= (grads == 0) | contained(grads, self._made_of_zeros)
+        return leaves, events, np.where(clears, CLEARED, CHANGED), np.zeros(len(assigned), np.int64)
 
     def _written(self) -> tuple[np.ndarray, ...]:
-        """The writes in place to gradients; zeroing is clearing."""
+        """The writes in place to gradients; a write that makes a gradient 0 clears it."""
         events, tensors = self.query.tensors.all_writes
         outside = ~self.query.passes.contains(events)
         events, tensors = events[outside], tensors[outside]
         leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
         own = leaves > 0
         parts = [
-            (leaf, event)
+            (leaf, event, tensor)
             for event, tensor in zip(events[~own].tolist(), tensors[~own].tolist(), strict=True)
             for leaf in self._leaves_with_a_part.get(tensor, ())
         ]
-        events = np.append(events[own], np.array([event for _, event in parts], np.int64))
-        leaves = np.append(leaves[own], np.array([leaf for leaf, _ in parts], np.int64))
-        zeroing = contained(events, self._zeroing)
-        return leaves, events, np.where(zeroing, CLEARED, CHANGED), np.zeros(len(events), np.int64)
+        leaves, events, tensors = np.concatenate(
+            [np.stack([leaves, events, tensors])[:, own], np.array(parts, np.int64).reshape(-1, 3).T], axis=1
+        )
+        clears = contained(events, self._zeroing) | self._become_zero(events, tensors, tensors)
+        return leaves, events, np.where(clears, CLEARED, CHANGED), np.zeros(len(events), np.int64)
+
+    def _become_zero(self, events: np.ndarray, tensors: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Whether a tensor is 0 just after an event, and the tensor that was in its place before it is not."""
+        states = self.trace.states
+        was_zero = states.are_zero(states.rows_of(before, events - 1))
+        return states.are_zero(states.rows_of(tensors, events)) & ~was_zero
+
+    @cached_property
+    def _made_of_zeros(self) -> np.ndarray:
+        """The tensors that `zeros_like` and its like made."""
+        made = self.trace.table(Kind.TENSOR)
+        return made["tensor"][self.trace.named(made["how"], ZEROS)]
 
     @cached_property
     def _zeroing(self) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradviz.events.handles import Form, part_of
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
-from gradviz.events.values import Stats, packed_stats_of, stats_of, stats_table, unpack_stats
+from gradviz.events.values import Stat, Stats, packed_stats_of, stats_of, stats_table, unpack_stats
 from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
@@ -274,6 +274,13 @@ class States:
             array = self._elements_of_chunk(key >> 32, rows[places])
             if array is not None:
                 yield places, array
+
+    def are_zero(self, rows: np.ndarray) -> np.ndarray:
+        """Whether all elements of each state are known to be 0."""
+        found = rows >= 0
+        stats = self.stats[rows[found]]
+        found[found] = (stats[:, (Stat.MIN, Stat.MAX, Stat.NAN, Stat.INF)] == 0).all(axis=1)
+        return found
 
     def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """The Euclidean norm of the difference of each pair of states; −1 if elements of one of them were not kept, or

@@ -319,3 +319,16 @@ def test_a_node_is_told_of_in_the_pass_that_it_runs_in_alone(tmp_path: Path) -> 
         received = [(event.in_pass, event.grad_fn) for event in trace if type(event).__name__ == "Received"]
     assert received.count((1, "MulBackward0")) == 1
     assert received.count((2, "MulBackward0")) == 1
+
+
+def test_a_tensor_that_broadcast_tensors_returns_as_it_is_is_not_its_input(tmp_path: Path) -> None:
+    x, s = torch.ones(3, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        y = x * 2
+        for _ in range(3):
+            a, b = torch.broadcast_tensors(y, s)
+            (a * b).sum().backward(retain_graph=True)
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    made = of(trace, NodeMade)
+    calls = [op for op in of(trace, OpRan) if op.op == "broadcast_tensors"]
+    assert [op.inputs for op in calls] == [(made[1].edges[0].tensor,)] * 3

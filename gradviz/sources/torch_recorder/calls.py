@@ -75,6 +75,8 @@ NAMES = {
 }  # fmt: skip
 # Ops that write to the tensors of their first argument, return nothing, and count no version.
 UNCOUNTED = {"_amp_foreach_non_finite_check_and_unscale_"}
+# Functions of several tensors that return each tensor as it is, if there is nothing to do.
+PASSING_ON = {"broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "align_tensors"}
 # Ops whose result shares the memory of their input without being a view known to autograd.
 ALIASES = {"detach", "data", "view_as_real", "_make_dual"}
 

@@ -149,6 +149,9 @@ class Forward(TorchFunctionMode):
         if not inputs:
             self._made(name, outputs, frame)
             return
+        if name in calls.PASSING_ON:
+            self._tell(name, args, kwargs, *_without_passed_on(inputs, before, outputs), frame)
+            return
         self._tell(name, args, kwargs, inputs, before, outputs, frame)
         self.cache.learn(func, name, args, kwargs, inputs, result, frame)
         if func in calls.RUNNING:
@@ -436,6 +439,17 @@ class _Heard:
             return self.func(*args, **kwargs)
         finally:
             self.unheard.__enter__()
+
+
+def _without_passed_on(
+    inputs: Sequence[torch.Tensor], before: Sequence[int], outputs: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[int], list[torch.Tensor]]:
+    """The inputs, with their versions before the call, and the outputs of a function, without those inputs that it
+    returned as they are."""
+    passed_on = {id(tensor) for tensor in inputs} & {id(tensor) for tensor in outputs}
+    kept = [place for place, tensor in enumerate(inputs) if id(tensor) not in passed_on]
+    fresh = [tensor for tensor in outputs if id(tensor) not in passed_on]
+    return [inputs[place] for place in kept], [before[place] for place in kept], fresh
 
 
 def _as_written(listed: Any, inputs: Sequence[torch.Tensor], versions: list[int]) -> list[int]:

@@ -69,7 +69,8 @@ def _leaves(found: Overview) -> list[Text]:
             ),
         ]
     if not wanting:
-        return [_line("leaves", "no leaf requires grad, so nothing was differentiated")]
+        when = " at the end" if found.passes else ", so nothing was differentiated"
+        return [_line("leaves", f"no leaf requires grad{when}")]
     kinds = {
         "with a gradient": ([leaf for leaf in wanting if leaf.has_grad], "green"),
         "with a gradient that was cleared": ([leaf for leaf in wanting if leaf.is_cleared], "green"),

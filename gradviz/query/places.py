@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import cached_property
 from itertools import pairwise
 
@@ -35,6 +36,11 @@ class Places(Lookup):
         """The file and the line of a site; ("", 0) if there is no site."""
         site = self.site(number)
         return ("", 0) if site is None else (site.place.file, site.place.line)
+
+    def is_in_library(self, event: int) -> bool:
+        """Whether what an event tells of happened in a library's own code."""
+        site = self.site(int(self.trace.events["site"][event]))
+        return site is not None and site.library is not None
 
     def callers(self, number: int) -> list[Site]:
         """A site and its callers, innermost first."""
@@ -110,11 +116,18 @@ class Places(Lookup):
 
     @cached_property
     def of_one_op(self) -> set[int]:
-        """The sites at which only one op runs."""
+        """The sites at which only one op runs. An expression that runs several lines of a library is of none."""
         pairs = self.trace.site_ops.pairs
         sites, first, counts = np.unique(pairs >> 32, return_index=True, return_counts=True)
         of_one = (counts == 1) & (pairs[first] & SCOPE != SCOPE)
-        return set(sites[of_one].tolist())
+        lines = Counter(map(self._through_library, sites.tolist()))
+        lines[None] = 0
+        return {number for number in sites[of_one].tolist() if lines[self._through_library(number)] < 2}
+
+    def _through_library(self, number: int) -> tuple[int, Place] | None:
+        """The caller and the expression of a site that is a library's line; None for another site."""
+        site = self.trace.sites.get(number)
+        return (site.parent, site.place) if site is not None and site.library is not None else None
 
     def ops_at(self, number: int) -> set[str]:
         """The names of the ops that ran at a site; an empty text if a scope was entered there, too."""

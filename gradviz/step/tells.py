@@ -8,6 +8,7 @@ import numpy as np
 from rich.cells import set_cell_size
 
 from gradviz.events.kinds import Kind
+from gradviz.events.site import Place
 from gradviz.query.bad_numbers import bad_numbers
 from gradviz.query.changes import grad_changes
 from gradviz.query.predicate import Predicate
@@ -138,15 +139,17 @@ def where(session: Session, argument: str) -> None:
     if site is None:
         session.page = [session.say("this event has no place in the source")]
         return
-    lines = []
+    places = [] if site.library is None else [site.library]
     while site is not None:
-        place = site.place
-        text = session.trace.source(place.file)[place.line - 1 : place.line]
-        inside = session.say(" in {function}", function=clean(place.function))
-        lines.append(f"{clean(place.file)}:{place.line}{inside}")
-        lines += [f"    {clean(line.strip())}" for line in text]
+        places.append(site.place)
         site = session.trace.sites.get(site.parent) if site.parent < site.number else None
-    session.page = lines
+    session.page = [line for place in places for line in _call_at(session, place)]
+
+
+def _call_at(session: Session, place: Place) -> list[str]:
+    text = session.trace.source(place.file)[place.line - 1 : place.line]
+    inside = session.say(" in {function}", function=clean(place.function))
+    return [f"{clean(place.file)}:{place.line}{inside}", *(f"    {clean(line.strip())}" for line in text)]
 
 
 def path(session: Session, argument: str) -> None:

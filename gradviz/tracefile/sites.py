@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import sysconfig
 import threading
 from collections import deque
@@ -30,11 +31,17 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _PATHS = sysconfig.get_paths()
 _STDLIB = tuple(_PATHS[name] for name in ("stdlib", "platstdlib"))
 _LIBRARIES = tuple(_PATHS[name] for name in ("purelib", "platlib"))
+# A machine has several folders of libraries: the environment's, the user's own, the system's.
+_LIBRARY_FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def is_users(filename: str) -> bool:
     """Whether a file belongs to no library."""
-    return not filename.startswith((*_LIBRARIES, *_STDLIB))
+    return not (_is_in_library(filename) or filename.startswith(_STDLIB))
+
+
+def _is_in_library(filename: str) -> bool:
+    return filename.startswith(_LIBRARIES) or any(folder in filename for folder in _LIBRARY_FOLDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +214,7 @@ class Sites:
         """The owner of the code in a file: USER, LIBRARY or INTERNAL."""
         if filename.startswith((*self.own, "<frozen ", "<gradviz>")):
             return INTERNAL
-        if filename.startswith(_LIBRARIES):
+        if _is_in_library(filename):
             return LIBRARY
         return USER if is_users(filename) else INTERNAL
 

@@ -18,7 +18,7 @@ Cure: remove the call that blocks the gradient between the leaf and the loss: `.
 
 Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
 discriminator), a target network, an evaluation, a frozen copy, a number that is only logged, a probe on
-detached features, a sampled action beside its log-probability.
+detached features, a sampled action beside its log-probability, a part that a library's own code cuts off.
 """
 
 from __future__ import annotations
@@ -129,9 +129,14 @@ def _rows(case: Case) -> Iterator[Found]:
 
 
 def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:
-    """The cuts behind which every leaf gets a gradient. A leaf without a gradient has a finding of its own."""
+    """The cuts behind which every leaf gets a gradient. A leaf without a gradient has a finding of its own. A library
+    cuts on purpose, and no line of the program could mend it."""
     without = {lack.leaf for lack in case.of(lacking)}
-    return (cut for cut in case.of(question) if without.isdisjoint(cut.leaves))
+    return (
+        cut
+        for cut in case.of(question)
+        if without.isdisjoint(cut.leaves) and not case.query.places.is_in_library(cut.event)
+    )
 
 
 def _inputs(case: Case) -> Iterator[Found]:

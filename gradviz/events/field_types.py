@@ -12,13 +12,13 @@ from typing import Annotated, Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How a field is stored and what it stands for.
+    """The storage of a field, and what it stands for.
 
     `how` is `number` (an unsigned 32-bit integer), `text` (the number of a string), `rule` (the number of a Rule),
     `pass` (the trace's number of a pass), `back` (an earlier event, by how many events it lies back), `flag` (a bit),
     `time` (a double: seconds, or any real number) or `list`.
-    A list has `least` elements or more, and these have `parts`, one unsigned 32-bit integer each; `means` is what the
-    field stands for."""
+    A list has at least `least` elements; each has `parts`, one unsigned 32-bit integer each. `means` is what the field
+    stands for."""
 
     how: str
     means: str = ""

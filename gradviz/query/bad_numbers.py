@@ -56,7 +56,7 @@ def first_bad_pass(query: Query) -> int:
 
 
 class _Written:
-    """Follows the infinities of a trace from where they were written down."""
+    """Follows the infinities of a trace from the events that wrote them."""
 
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace

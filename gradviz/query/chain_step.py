@@ -67,8 +67,8 @@ class ChainStep:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which of the node's edges to the same tensor this is, from 1, and how many there are: (2, 2) for the second
-        factor of x * x."""
+        """The position of this edge among the node's edges to the same tensor, from 1, and their number: (2, 2) for the
+        second factor of x * x."""
         same = [i for i, edge in enumerate(self.made.edges) if edge.node and edge.tensor == self.tensor]
         return (same.index(self.position) + 1, len(same)) if self.tensor and self.position in same else (1, 1)
 
@@ -79,7 +79,7 @@ def is_number(formula: str) -> bool:
 
 
 def stated(rule: Rule, count: int) -> list[tuple[str, str]]:
-    """For each of `count` inputs of an op, or edges of a node, its name in the formulas and its formula; empty texts if
+    """The name in the formulas and the formula of each of `count` inputs of an op, or edges of a node; empty texts if
     the rule does not mention it. A rule with one formula applies to all."""
     if len(rule.inputs) == 1 and count > 1:
         return [("", rule.inputs[0][1])] * count

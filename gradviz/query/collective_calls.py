@@ -155,7 +155,7 @@ def all_reduced(query: Query) -> np.ndarray:
 
 
 def _are_of_some_ranks(trace: Trace) -> np.ndarray:
-    """For each OP event, whether it is a collective of a group."""
+    """Whether each OP event is a collective of a group."""
     texts = [text for text in trace.strings.values() if is_of_some_ranks(text)]
     return trace.named(trace.table(Kind.OP)["args"], texts)
 

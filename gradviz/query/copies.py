@@ -181,8 +181,7 @@ _ARRAYS = "np", "numpy"
 
 
 def numbers_in(node: ast.AST | None) -> Iterator[str]:
-    """The names in an expression whose numbers it uses; without names of which it uses only the shape or the
-    length."""
+    """The names in an expression whose numbers it uses. A name is left out if only its shape or length is used."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Subscript):

@@ -121,12 +121,12 @@ class Labels(Lookup):
         return re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
 
     def saved_result(self, tensor: int) -> int:
-        """The result of an op that a tensor is as its node saved it, which a derivative reads that is differentiated
-        again; 0 if it is none."""
+        """The result of an op that a tensor is the saved form of, in a derivative that is differentiated again; 0 if
+        there is none."""
         maker = self.tensors.made(tensor)
         if not isinstance(maker, TensorMade) or maker.how != _EARLIER:
             return 0
-        self.trace.reach_all()  # where it was read
+        self.trace.reach_all()  # the tensor may be read anywhere
         for node in self.nodes.of_op(self._first_reads.get(tensor, -1)):
             made = self.nodes.event(node)
             for edge in () if made is None else made.edges:

@@ -60,8 +60,8 @@ class Names(Lookup):
         return found
 
     def _are_written_in_their_lines(self, events: np.ndarray) -> np.ndarray:
-        """For each op in place, whether its line calls the op, or a module that does; true if the line is not known.
-        A function that writes to its argument, as `clip_grad_norm_` does, may return another tensor."""
+        """Whether the line of each op in place calls the op, or a module that does; true if the line is not known. A
+        function that writes to its argument, as `clip_grad_norm_` does, may return another tensor."""
         ops = self.trace.table(Kind.OP)
         codes = ops["op"][np.searchsorted(ops.events, events)].astype(np.int64)
         kinds, which = np.unique(
@@ -267,7 +267,7 @@ class AllNames:
 
     @cached_property
     def is_result(self) -> np.ndarray:
-        """For each event, whether it is an op that computed the result of its site (see Names)."""
+        """Whether each event is an op that computed the result of its site (see Names)."""
         table = self.trace.table(Kind.OP)
         sites = table.sites.astype(np.int64)
         order = np.lexsort((table.events, sites))

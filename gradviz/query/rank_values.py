@@ -46,7 +46,7 @@ def _is_known(value: Snapshot | None) -> bool:
 def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
     if one is None or other is None:
         return one is not other
-    if not _is_known(one) or not _is_known(other):  # such as a part of a tensor that lies on several ranks
+    if not _is_known(one) or not _is_known(other):  # as for a part of a tensor that lies on several ranks
         return False
     if one.array is not None and other.array is not None:
         return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")

@@ -84,7 +84,7 @@ def _end_of_step(copy: Trace, end: int) -> int:
 
 def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:
     """Keep each chunk as it is, no longer packed with the chunks before it, so that chunks can be removed. Values are
-    kept only for chunks of which some events stay."""
+    kept only for chunks with events that stay."""
     found = []
     for place, (number, first, count, _) in enumerate(copy.chunks.list):
         here = slice(first, first + count)

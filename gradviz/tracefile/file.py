@@ -103,7 +103,7 @@ def first_bytes(path: Path, size: int) -> bytes:
 
 
 def is_being_recorded(path: Path) -> bool:
-    """Whether a run records this file now. False where there are no locks: then it cannot be known."""
+    """Whether a run records this file now. False if the system has no locks: then it cannot be known."""
     try:
         if _identity(path.stat()) in _recorded:
             return True

@@ -33,11 +33,11 @@ def bad_numbers(query: Query) -> BadNumbers:
     with_nan, with_inf = (np.flatnonzero(fields.column(name).values) for name in ("nan", "inf"))
     written = _Written(query).events(with_inf)
     computed = without(with_inf, written)
-    found = distinct(np.concatenate([with_nan, computed]))
-    if not len(found):
+    bad = distinct(np.concatenate([with_nan, computed]))
+    if not len(bad):
         return BadNumbers(with_inf, nan=False, inf=bool(len(with_inf)))
     only_inf = without(computed, with_nan)
-    return BadNumbers(found, nan=bool(len(with_nan)), inf=bool(len(only_inf)))
+    return BadNumbers(bad, nan=bool(len(with_nan)), inf=bool(len(only_inf)))
 
 
 def first_bad_pass(query: Query) -> int:

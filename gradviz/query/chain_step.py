@@ -95,10 +95,10 @@ def chain_step(
     sums = made.rule.elementwise or is_number(plain)
     output, tensor = made.outputs[0] if len(made.outputs) == 1 else 0, made.edges[position].tensor
     up = _only(query, made, received)
-    given = (
+    gradient = (
         produced.flows[position].gradient if produced is not None and position < len(produced.flows) else 0
     )
-    down = query.memory.value(given, produced.index) if produced is not None and given else None
+    down = query.memory.value(gradient, produced.index) if produced is not None and gradient else None
     above = up or query.memory.value(output, made.index)
     below = down or _input(query, made, tensor)
     summed = _repeated(above, below) if sums else ()
@@ -107,7 +107,7 @@ def chain_step(
     step = ChainStep(made, position, symbol, stands, up, down, summed=summed)
     if up is None or down is None or produced is None:
         return step
-    return _in_numbers(query, step, up, down, _ROUNDINGS * rounding(query, given, produced.index))
+    return _in_numbers(query, step, up, down, _ROUNDINGS * rounding(query, gradient, produced.index))
 
 
 def _only(query: Query, made: NodeMade, received: Received | None) -> Snapshot | None:
@@ -135,16 +135,16 @@ def _in_numbers(query: Query, step: ChainStep, up: Snapshot, down: Snapshot, tol
     nothing is summed, downstream / upstream."""
     if step.summed and step.formula == "1":
         return replace(step, local=np.ones(()), product=up)
-    g, given = (_real(snapshot) for snapshot in (up, down))
-    if g is None or given is None or step.is_whole:
+    g, recorded = (_real(snapshot) for snapshot in (up, down))
+    if g is None or recorded is None or step.is_whole:
         return step
     local = _evaluated(query, step, g)
     if local is not None:
         with np.errstate(all="ignore"):
             product = np.broadcast_to(g * local, g.shape)
-            found = np.reshape(product.sum(step.summed), given.shape) if step.summed else product
+            result = np.reshape(product.sum(step.summed), recorded.shape) if step.summed else product
             scale = float(np.max(np.abs(product).sum(step.summed), initial=0.0))
-            agrees = found.shape == given.shape and np.all(np.abs(found - given) <= tolerance * scale)
+            agrees = result.shape == recorded.shape and np.all(np.abs(result - recorded) <= tolerance * scale)
         if agrees:
             of = replace(up, array=product.astype(np.float64), told=None) if step.summed else None
             return replace(step, local=local, product=of)

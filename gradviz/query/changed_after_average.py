@@ -32,10 +32,12 @@ def last_average(query: Query, pairs: np.ndarray, parameter: int, until: int) ->
     before = events <= until
     events, gradients = events[before], gradients[before]
     since = int(events[gradients == 0].max(initial=-1))
-    own = np.isin(pairs[:, 0], gradients[events >= since]) & (pairs[:, 1] <= until) & (pairs[:, 1] >= since)
-    if not own.any():
+    candidates = (
+        np.isin(pairs[:, 0], gradients[events >= since]) & (pairs[:, 1] <= until) & (pairs[:, 1] >= since)
+    )
+    if not candidates.any():
         return None
-    gradient, event = pairs[own][pairs[own][:, 1].argmax()].tolist()
+    gradient, event = pairs[candidates][pairs[candidates][:, 1].argmax()].tolist()
     return Averaged(query, parameter, gradient, event, until)
 
 
@@ -62,9 +64,9 @@ def _changes(one: Averaged) -> list[int]:
     """The events that write to the `.grad` since the average, or make it another tensor."""
     events, gradients = one.query.tensors.grads.of(one.parameter)
     other = gradients != np.append(0, gradients[:-1])[: len(gradients)]
-    own = (events > one.since) & (events < one.until)
-    held = [one.gradient, *gradients[own].tolist()]
-    assigned = events[own & other & (one.query.trace.kinds[events] == Kind.GRAD_ASSIGNED)]
+    between = (events > one.since) & (events < one.until)
+    held = [one.gradient, *gradients[between].tolist()]
+    assigned = events[between & other & (one.query.trace.kinds[events] == Kind.GRAD_ASSIGNED)]
     written = {
         event
         for gradient in dict.fromkeys(held)
@@ -77,8 +79,10 @@ def _changes(one: Averaged) -> list[int]:
 def _at_own_lines(averages: Sequence[Averaged], changes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The first change of each rank at a line that not all ranks have a change at; 0 if a rank has none."""
     sites = [
-        {event: one.query.places.site(int(one.query.trace.events["site"][event])) for event in own}
-        for one, own in zip(averages, changes, strict=True)
+        {event: one.query.places.site(int(one.query.trace.events["site"][event])) for event in of_rank}
+        for one, of_rank in zip(averages, changes, strict=True)
     ]
-    on_all = set(sites[0].values()).intersection(*(own.values() for own in sites))
-    return tuple(next((event for event, site in own.items() if site not in on_all), 0) for own in sites)
+    on_all = set(sites[0].values()).intersection(*(of_rank.values() for of_rank in sites))
+    return tuple(
+        next((event for event, site in of_rank.items() if site not in on_all), 0) for of_rank in sites
+    )

@@ -13,8 +13,8 @@ from gradviz.tracefile import Snapshot
 def value_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that made a tensor, changed it in place, or gave it other memory, in order."""
     query.trace.reach_all()
-    own, in_memory = query.tensors.value_events(tensor), query.memory.changes(tensor)
-    return _ordered(own, in_memory) if in_memory else own
+    direct, in_memory = query.tensors.value_events(tensor), query.memory.changes(tensor)
+    return _ordered(direct, in_memory) if in_memory else direct
 
 
 def writes_by_any_name(query: Query, tensor: int) -> list[int]:
@@ -47,9 +47,9 @@ def _written(query: Query, events: np.ndarray, grads: np.ndarray) -> np.ndarray:
     if not grads.any():
         return events[:0]
     log = query.tensors.value_log
-    own = contained(log.tensors, grads[grads > 0])
+    of_grads = contained(log.tensors, grads[grads > 0])
     # leave out the event that made the tensor
-    again = own & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(own)]
+    again = of_grads & np.append(False, log.tensors[1:] == log.tensors[:-1])[: len(of_grads)]
     pairs = [(log.tensors[again], log.events[again])]
     for grad in sorted(query.memory.shared.intersection(grads[grads > 0].tolist())):
         through = np.array(query.memory.changes(grad), np.int64)

@@ -78,9 +78,9 @@ def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) 
     names = [_named_tensors(*one) for one in zip(queries, parameters, strict=True)]
     called = zip(*(query.of(collectives) for query in queries), strict=False)
     for number, calls in enumerate(called, 1):
-        found = tuple(known.get(call.tensor, "") for known, call in zip(names, calls, strict=True))
-        if all(found) and len(set(found)) > 1:
-            return MixedUp(number, tuple(call.event for call in calls), found)
+        named = tuple(known.get(call.tensor, "") for known, call in zip(names, calls, strict=True))
+        if all(named) and len(set(named)) > 1:
+            return MixedUp(number, tuple(call.event for call in calls), named)
     return None
 
 
@@ -120,10 +120,11 @@ def collective_clock(query: Query) -> list[Collective]:
 def _averages(query: Query) -> list[Collective]:
     """The average of the first gradient that DistributedDataParallel averages in each pass."""
     written = query.trace.table(Kind.MUTATED)
-    own = query.trace.named(written["how"], (ALL_REDUCE,)) & (written["in_pass"] > 0)
-    firsts = np.unique(written["in_pass"][own], return_index=True)[1]
+    averaged = query.trace.named(written["how"], (ALL_REDUCE,)) & (written["in_pass"] > 0)
+    firsts = np.unique(written["in_pass"][averaged], return_index=True)[1]
     return [
-        Collective(ALL_REDUCE, (), event, False) for event in written.events[own][np.sort(firsts)].tolist()
+        Collective(ALL_REDUCE, (), event, False)
+        for event in written.events[averaged][np.sort(firsts)].tolist()
     ]
 
 
@@ -144,14 +145,14 @@ def all_reduced(query: Query) -> np.ndarray:
     grads = distinct(query.tensors.grads.values)
     pairs = [np.zeros((0, 2), np.int64)]
     written = trace.table(Kind.MUTATED)
-    own = trace.named(written["how"], (ALL_REDUCE,))
-    pairs.append(np.stack([written["tensor"][own], written.events[own]], axis=1))
+    is_reduced = trace.named(written["how"], (ALL_REDUCE,))
+    pairs.append(np.stack([written["tensor"][is_reduced], written.events[is_reduced]], axis=1))
     ops = trace.table(Kind.OP)
     outputs = ops.lists("outputs")
-    told = (trace.named(ops["op"], (ALL_REDUCE,)) & ~_are_of_some_ranks(trace))[outputs.owners]
-    pairs.append(np.stack([outputs.values[told], ops.events[outputs.owners[told]]], axis=1))
-    found = np.concatenate(pairs)
-    return found[contained(found[:, 0], grads)]
+    of_all_ranks = (trace.named(ops["op"], (ALL_REDUCE,)) & ~_are_of_some_ranks(trace))[outputs.owners]
+    pairs.append(np.stack([outputs.values[of_all_ranks], ops.events[outputs.owners[of_all_ranks]]], axis=1))
+    reductions = np.concatenate(pairs)
+    return reductions[contained(reductions[:, 0], grads)]
 
 
 def _are_of_some_ranks(trace: Trace) -> np.ndarray:
@@ -210,8 +211,8 @@ def handed_over(query: Query) -> list[HandedOver]:
     found = []
     for event in ops.events[query.trace.named(ops["op"], ("broadcast", "reduce"))].tolist():
         op = query.tensors.op(event)
-        own = [] if is_of_some_ranks(op.args) else [tensor for tensor in op.outputs if tensor in grads]
-        found += [HandedOver(gradient, op.op, event) for gradient in own]
+        gradients = [] if is_of_some_ranks(op.args) else [tensor for tensor in op.outputs if tensor in grads]
+        found += [HandedOver(gradient, op.op, event) for gradient in gradients]
     return found
 
 
@@ -222,5 +223,5 @@ def is_reduced_in_groups(query: Query) -> bool:
         return True
     grads = set(query.tensors.grads.values.tolist())
     ops = trace.table(Kind.OP)
-    own = trace.named(ops["op"], (ALL_REDUCE,)) & _are_of_some_ranks(trace)
-    return any(grads.intersection(query.tensors.op(event).outputs) for event in ops.events[own].tolist())
+    reducing = trace.named(ops["op"], (ALL_REDUCE,)) & _are_of_some_ranks(trace)
+    return any(grads.intersection(query.tensors.op(event).outputs) for event in ops.events[reducing].tolist())

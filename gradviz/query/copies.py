@@ -74,21 +74,21 @@ _COPIED = COPYING | OF_PARTS | {"view_as"}
 def original(query: Query, tensor: int) -> int:
     """The leaf that requires grad and that a tensor is a copy of, perhaps transposed; 0 if it is no copy. Copies are
     made by `clone`, `deepcopy`, `nn.Parameter(w.data)`, `DTensor.from_local(w)`."""
-    found = tensor
+    current = tensor
     for _ in range(_FAR):
-        maker = query.tensors.made(found)
+        maker = query.tensors.made(current)
         if isinstance(maker, OpRan):
             source = maker.inputs[0] if maker.op in _COPIED and maker.inputs else 0
         elif isinstance(maker, TensorMade):
-            base = query.tensors.base(query.tensors.before(found, maker.index))
+            base = query.tensors.base(query.tensors.before(current, maker.index))
             source = maker.source or (base.tensor if base is not None and maker.how in COPYING else 0)
         else:
             source = 0
         if not source:
             break
-        found = source
-        if query.tensors.is_leaf_that_requires_grad(found, query.trace.count):
-            return found
+        current = source
+        if query.tensors.is_leaf_that_requires_grad(current, query.trace.count):
+            return current
     return 0
 
 

@@ -68,8 +68,8 @@ def change_norms(query: Query) -> Norms:
     if not len(stepped) or not len(mutated):
         return Norms(*np.zeros((2, 0), np.int64), *np.zeros((2, 0)))
     step = np.searchsorted(stepped.events, mutated.events) - 1
-    own = (step >= 0) & (stepped["type"][step] == mutated["how"])
-    step, tensors, events = step[own], mutated["tensor"][own], mutated.events[own]
+    by_optimizer = (step >= 0) & (stepped["type"][step] == mutated["how"])
+    step, tensors, events = step[by_optimizer], mutated["tensor"][by_optimizer], mutated.events[by_optimizer]
     before = query.memory.rows_of(tensors, stepped.events[step])
     after = trace.states.rows_of(tensors, events)
     sizes = _norms(trace, before)

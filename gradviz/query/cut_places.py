@@ -79,17 +79,17 @@ def _mode_at(query: Query, number: int) -> tuple[Site, ast.With | ast.expr] | No
 
 def _mode_around(tree: ast.Module, line: int) -> ast.With | ast.expr | None:
     """The innermost `with`, or decorator of a function, around a line that sets grad mode."""
-    found: ast.With | ast.expr | None = None
+    innermost: ast.With | ast.expr | None = None
     for node in ast.walk(tree):  # outer ones first
         if not isinstance(node, ast.With | ast.FunctionDef) or not node.lineno <= line <= (
             node.end_lineno or 0
         ):
             continue
         if isinstance(node, ast.With):
-            found = node if any(_sets_mode(item.context_expr) for item in node.items) else found
+            innermost = node if any(_sets_mode(item.context_expr) for item in node.items) else innermost
         else:
-            found = next(filter(_sets_mode, node.decorator_list), found)
-    return found
+            innermost = next(filter(_sets_mode, node.decorator_list), innermost)
+    return innermost
 
 
 def _sets_mode(expression: ast.expr) -> bool:

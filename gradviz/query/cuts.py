@@ -111,18 +111,18 @@ def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
     """The tensors that a tensor was computed from: the inputs of the op that made it, and of the ops that
     changed it in place."""
     maker = query.tensors.made(tensor)
-    found: tuple[int, ...] = ()
+    origins: tuple[int, ...] = ()
     if isinstance(maker, OpRan):
-        found = computed_from(maker)
+        origins = computed_from(maker)
     elif through_memory and maker is not None:
         base = query.tensors.base(query.tensors.before(tensor, maker.index))
-        found = (base.tensor if base is not None else maker.source,)
+        origins = (base.tensor if base is not None else maker.source,)
     for event in query.tensors.writes(tensor):
         if query.tensors.is_op(event):
-            found += computed_from(query.tensors.op(event))
+            origins += computed_from(query.tensors.op(event))
         elif through_memory:
-            found += (query.tensors.mutation(event).source,)
-    return found
+            origins += (query.tensors.mutation(event).source,)
+    return origins
 
 
 def count_ways(query: Query, start: int, end: int) -> int:

@@ -88,16 +88,16 @@ def _parameters(query: Query) -> Columns:
     trace = query.trace
     names = trace.parameters
     known = {tensor: trace.snapshot(tensor) for tensor in names}
-    own = [tensor for tensor in names if known[tensor] is not None and tensor not in trace.buffers]
-    states = [state for tensor in own if (state := known[tensor]) is not None]
+    parameters = [tensor for tensor in names if known[tensor] is not None and tensor not in trace.buffers]
+    states = [state for tensor in parameters if (state := known[tensor]) is not None]
     return {
-        "name": [names[tensor] for tensor in own],
-        "module": [names[tensor].rpartition(".")[0] for tensor in own],
+        "name": [names[tensor] for tensor in parameters],
+        "module": [names[tensor].rpartition(".")[0] for tensor in parameters],
         "shape": [_shape(state.shape) for state in states],
         "dtype": [state.dtype for state in states],
         "elements": [math.prod(state.shape) for state in states],
         "requires_grad": [bool(state.flags & REQUIRES_GRAD) for state in states],
-        "tensor": own,
+        "tensor": parameters,
     }
 
 
@@ -197,9 +197,9 @@ def _statistics(query: Query, rows: np.ndarray) -> Columns:
     if not len(query.trace.states):
         return {name: [None] * len(rows) for name in (*_STATISTICS, *_COUNTS)}
     stats = np.where((rows >= 0)[:, None], query.trace.states.stats[rows], np.nan)
-    found: Columns = {name: _numbers(stats[:, column]) for name, column in _STATISTICS.items()}
+    statistics: Columns = {name: _numbers(stats[:, column]) for name, column in _STATISTICS.items()}
     counts = {name: _numbers(stats[:, column]) for name, column in _COUNTS.items()}
-    return found | {name: list(map(_count, own)) for name, own in counts.items()}
+    return statistics | {name: list(map(_count, values)) for name, values in counts.items()}
 
 
 def _count(value: float | None) -> int | None:

@@ -114,7 +114,7 @@ def _by_elements(
     gradient: np.ndarray,
     tolerance: float,
 ) -> Along | None:
-    told = compared(forward, inputs, which, upstream, gradient) if inputs[which].size <= _MOST else None
-    if told is None or not told.checked:
+    comparison = compared(forward, inputs, which, upstream, gradient) if inputs[which].size <= _MOST else None
+    if comparison is None or not comparison.checked:
         return None
-    return Along(told.given, told.found, told.error > tolerance)
+    return Along(comparison.given, comparison.found, comparison.error > tolerance)

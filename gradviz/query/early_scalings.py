@@ -58,8 +58,8 @@ def early_scalings(query: Query) -> list[Scaling]:
             for line, write in _writes(query, gradient, begin, reduced):
                 by_line.setdefault((step, line), []).append(write)
     clips = {query.places.line(site) for site in query.trace.table(Kind.CLIPPED).sites.tolist()}
-    found = [_scaling(step, writes, line in clips) for (step, line), writes in by_line.items()]
-    return sorted(found, key=lambda one: one.event)
+    scalings = [_scaling(step, writes, line in clips) for (step, line), writes in by_line.items()]
+    return sorted(scalings, key=lambda one: one.event)
 
 
 def _writes(query: Query, gradient: int, since: int, reduced: int) -> Iterable[tuple[_Line, _Write]]:

@@ -50,8 +50,8 @@ class Flow:
         self._arrived = cache(self._all_arrived)
         self._arrived_by_output = cache(self._all_by_output)
         received = trace.table(Kind.RECEIVED)
-        own = self._own(received)
-        self.received = received["node"][own], received.events[own]
+        rows = self._own(received)
+        self.received = received["node"][rows], received.events[rows]
         self._deliver(trace)
 
     def _own(self, table: Table) -> np.ndarray:
@@ -65,14 +65,14 @@ class Flow:
         assert isinstance(began, PassBegan)
         roots = np.array([(root.node, root.gradient) for root in began.roots], np.int64).reshape(-1, 2)
         produced = trace.table(Kind.PRODUCED)
-        own = self._own(produced)
+        rows = self._own(produced)
         flows = produced.lists("flows")
-        counts = flows.counts[own]
+        counts = flows.counts[rows]
         position = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        given = flows.elements[np.repeat(flows.starts[own], counts) + position]
-        self.targets, self.gradients = np.concatenate([roots, given]).T
+        flowing = flows.elements[np.repeat(flows.starts[rows], counts) + position]
+        self.targets, self.gradients = np.concatenate([roots, flowing]).T
         self.events = np.concatenate(
-            [np.full(len(roots), self.backward_pass.first), np.repeat(produced.events[own], counts)]
+            [np.full(len(roots), self.backward_pass.first), np.repeat(produced.events[rows], counts)]
         )
         self.positions = np.concatenate([np.arange(len(roots)), position])
         nodes, events = self.received

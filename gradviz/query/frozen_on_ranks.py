@@ -96,5 +96,5 @@ def _points(ranks: Replicas) -> list[tuple[int, tuple[int, ...]]]:
 def _last_change(query: Query, tensor: int, until: int) -> int:
     """The last event up to `until` that changed whether a tensor requires a gradient; 0 if there is none."""
     changed = query.trace.table(Kind.REQUIRES_GRAD_CHANGED)
-    own = changed.events[(changed["tensor"] == tensor) & (changed.events <= until)]
-    return int(own[-1]) if len(own) else 0
+    events = changed.events[(changed["tensor"] == tensor) & (changed.events <= until)]
+    return int(events[-1]) if len(events) else 0

@@ -152,14 +152,14 @@ class Paths:
         if gradient is None or parts is None or any(part.shape != gradient.shape for part in parts):
             raise Missing
         came = sum(parts, np.zeros_like(gradient))
-        found, weights = self._search(parts, most)
+        paths, weights = self._search(parts, most)
         rest = sum((weight * part for weight, part in zip(weights, parts, strict=True)), np.zeros_like(came))
         bounds = [self._bound(above) * np.abs(part) for above, part in zip(target.above, parts, strict=True)]
         size = float(np.max(sum(bounds, np.zeros(came.shape)), initial=0.0))
         hooks = gradient - came if target.hooked else np.zeros_like(came)
         return Decomposition(
             gradient,
-            tuple(Path(steps, part, _share(came, part), cut) for steps, part, cut in found),
+            tuple(Path(steps, part, _share(came, part), cut) for steps, part, cut in paths),
             rest,
             _share(came, rest),
             hooks,
@@ -176,7 +176,7 @@ class Paths:
         produced = self.query.trace.table(Kind.PRODUCED)
         givers = dict(zip(produced.events.tolist(), produced["node"].tolist(), strict=True))
         roots = self.query.passes.began(flow.backward_pass.number).roots
-        found: dict[int, list[Arrival]] = {}
+        arrivals: dict[int, list[Arrival]] = {}
         ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))
         last = self.query.trace.count
         rows = np.flatnonzero(flow.real)
@@ -189,8 +189,8 @@ class Paths:
                 continue  # a damaged trace: a node gets no gradients after it ran, and gives none before it ran
             edges = nodes.edges(source) if source else roots
             nr = edges[position].nr if position < len(edges) else 0
-            found.setdefault(target, []).append(Arrival(source, position, nr, gradient, event))
-        return found
+            arrivals.setdefault(target, []).append(Arrival(source, position, nr, gradient, event))
+        return arrivals
 
     def _inner_last(self, target: _Place) -> Iterator[_Place]:
         """All places above a place, and itself, in the order in which their nodes ran: each after those above it."""
@@ -292,16 +292,16 @@ class Paths:
             return False
         event = self.query.trace.table(Kind.RECEIVED).object(int(events[at]))
         nr = arrivals[0].nr
-        given = event.gradients[nr] if nr < len(event.gradients) else 0
-        if len(arrivals) == 1 and arrivals[0].gradient == given:
+        gradient = event.gradients[nr] if nr < len(event.gradients) else 0
+        if len(arrivals) == 1 and arrivals[0].gradient == gradient:
             return False
-        now = elements(self.query, given, int(events[at]), place.region)
-        own = _all([self._elements(one, place.region) for one in arrivals if one.nr == nr])
-        if now is None or own is None or any(part.shape != now.shape for part in own):
+        now = elements(self.query, gradient, int(events[at]), place.region)
+        parts = _all([self._elements(one, place.region) for one in arrivals if one.nr == nr])
+        if now is None or parts is None or any(part.shape != now.shape for part in parts):
             return False
-        came = sum(own, np.zeros_like(now))
-        size = sum((np.abs(part) for part in own), np.zeros(now.shape))
-        allowed = 4 * len(own) * rounding(self.query, given, int(events[at]))
+        came = sum(parts, np.zeros_like(now))
+        size = sum((np.abs(part) for part in parts), np.zeros(now.shape))
+        allowed = 4 * len(parts) * rounding(self.query, gradient, int(events[at]))
         return bool(np.any(np.abs(now - came) > allowed * size))
 
     @cached_property
@@ -326,12 +326,12 @@ class Paths:
             size = float(np.linalg.norm(parts[i]))
             best = _log(size) + (self.meetings[above].best if above is not None else 0.0)
             heapq.heappush(waiting, (-best, next(order), 1.0, i, above, (step, None)))
-        found: list[tuple[tuple[Step, ...], np.ndarray, bool]] = []
-        while waiting and len(found) < most and len(waiting) < _PIECES:
+        paths: list[tuple[tuple[Step, ...], np.ndarray, bool]] = []
+        while waiting and len(paths) < most and len(waiting) < _PIECES:
             best, _, weight, i, place, link = heapq.heappop(waiting)
             meeting = self.meetings[place] if place is not None else None
             if meeting is None or not meeting.arrivals:
-                found.append((_steps(link), weight * parts[i], meeting is not None))
+                paths.append((_steps(link), weight * parts[i], meeting is not None))
                 continue
             assert place is not None
             for arrival, share, above in zip(meeting.arrivals, meeting.shares, meeting.above, strict=True):
@@ -343,7 +343,7 @@ class Paths:
         weights: list[Number] = [0.0] * len(parts)
         for _, _, weight, i, place, _ in waiting:
             weights[i] += weight * (self.meetings[place].mass if place is not None else 1.0)
-        return found, weights
+        return paths, weights
 
     def _bound(self, above: _Place | None) -> float:
         return self.meetings[above].bound if above is not None else 1.0

@@ -40,21 +40,21 @@ def taken_from_one(ranks: Replicas) -> TakenFromOne | None:
     if len(givers) != 1 or place is None:
         return None
     first = ranks.common[0]
-    own = zip(ranks.queries, ranks.parameters, at, strict=True)
-    events = tuple(_last_change(query, known[first], event) for query, known, event in own)
+    of_ranks = zip(ranks.queries, ranks.parameters, at, strict=True)
+    events = tuple(_last_change(query, known[first], event) for query, known, event in of_ranks)
     return TakenFromOne(tuple(ranks.common), place, events)
 
 
 def _giver(ranks: Replicas, name: str, at: list[int]) -> int | None:
     """The place of the only rank whose gradient of a parameter all ranks step with; None if there is none."""
-    own = list(zip(ranks.queries, ranks.parameters, at, strict=True))
-    computed = [_computed(query, known[name], event) for query, known, event in own]
-    stepped = [query.tensors.gradient(known[name], event) for query, known, event in own]
+    of_ranks = list(zip(ranks.queries, ranks.parameters, at, strict=True))
+    computed = [_computed(query, known[name], event) for query, known, event in of_ranks]
+    stepped = [query.tensors.gradient(known[name], event) for query, known, event in of_ranks]
     if not are_same(stepped) or not all(map(_is_some, computed)):
         return None
     givers = [place for place, value in enumerate(computed) if are_same([value, stepped[0]])]
     others = [place for place, value in enumerate(computed) if are_apart([value, stepped[0]])]
-    return givers[0] if len(givers) == 1 and len(others) == len(own) - 1 else None
+    return givers[0] if len(givers) == 1 and len(others) == len(of_ranks) - 1 else None
 
 
 def _is_some(value: Snapshot | None) -> bool:

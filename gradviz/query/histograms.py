@@ -45,12 +45,12 @@ def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
     names = [module_of(leaf) for leaf in leaves.tolist()]
     found = []
     for name in dict.fromkeys(names):
-        own = np.array([one == name for one in names])[places]
-        numbers = distinct(came["in_pass"][own & (came["in_pass"] > 0)])
+        in_module = np.array([one == name for one in names])[places]
+        numbers = distinct(came["in_pass"][in_module & (came["in_pass"] > 0)])
         chosen = (
             numbers[distinct(np.linspace(0, len(numbers) - 1, _PASSES).astype(int))] if len(numbers) else []
         )
-        parts = {int(number): np.flatnonzero(own & (came["in_pass"] == number)) for number in chosen}
+        parts = {int(number): np.flatnonzero(in_module & (came["in_pass"] == number)) for number in chosen}
         gradients, parameters = (
             {number: _elements(query, came[field][at], came.events[at]) for number, at in parts.items()}
             for field in ("gradient", "tensor")
@@ -79,14 +79,14 @@ def _elements(query: Query, tensors: np.ndarray, events: np.ndarray) -> np.ndarr
 def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
     """The histograms of several passes over one range; None if the elements of a pass are not known, or if all are
     equal."""
-    known = {number: own[np.isfinite(own)] for number, own in elements.items() if own is not None}
+    known = {number: values[np.isfinite(values)] for number, values in elements.items() if values is not None}
     together = np.concatenate([np.zeros(0), *known.values()])
     if len(known) < len(elements) or not len(together) or together.min() == together.max():
         return None
     low, high = float(together.min()), float(together.max())
     counts: dict[int, np.ndarray] = {}
-    for number, own in known.items():
-        counted = counts_between(own, low, high)
+    for number, values in known.items():
+        counted = counts_between(values, low, high)
         if counted is None:
             return None
         counts[number] = counted
@@ -117,11 +117,11 @@ def binned(query: Query) -> list[Binned]:
     for row, event in enumerate(table.events.tolist()):
         low, high = float(table["low"][row]), float(table["high"][row])
         number = int(table["in_pass"][row]) or _following(began, event)
-        own = counts.of(row)[:, 0]
-        if number and low < high and len(own):
+        in_bins = counts.of(row)[:, 0]
+        if number and low < high and len(in_bins):
             what = trace.text(int(table["what"][row]))
             name = trace.text(int(table["module"][row])) or query.labels.of(int(table["tensor"][row]))
-            found.setdefault((name, what), {})[number] = Histogram(low, high, {number: own})
+            found.setdefault((name, what), {})[number] = Histogram(low, high, {number: in_bins})
     return [Binned(name, what, histograms) for (name, what), histograms in found.items()]
 
 

@@ -30,12 +30,12 @@ def hooked_on_some(ranks: Replicas) -> HookedOnSome | None:
     count = min(_PASSES, *(len(query.trace.passes) for query in ranks.queries))
     if count < _LEAST:
         return None
-    own = [query.of(hooked) for query in ranks.queries]
+    of_ranks = [query.of(hooked) for query in ranks.queries]
     for name in ranks.common:
-        does = {tuple(name in passes[at] for passes in own) for at in range(count)}
+        does = {tuple(name in passes[at] for passes in of_ranks) for at in range(count)}
         if len(does) == 1 and len(set(*does)) > 1:
             places = tuple(place for place, it_does in enumerate(next(iter(does))) if it_does)
-            first = [own[place][0][name] for place in places]
+            first = [of_ranks[place][0][name] for place in places]
             events, gradients = zip(*first, strict=True)
             return HookedOnSome(name, places, events, gradients, count)
     return None
@@ -45,10 +45,10 @@ def hooked(query: Query) -> list[dict[str, tuple[int, int]]]:
     """The parameters whose gradients hooks changed in each of the first passes, by name: the event, and the gradient
     that the hook gave. Use `query.of(hooked)`."""
     table = query.trace.table(Kind.HOOKED)
-    found = []
+    changed = []
     for one in query.trace.passes[:_PASSES]:
         rows = np.flatnonzero((table["in_pass"] == one.number) & (table["tensor"] > 0)).tolist()
-        found.append(
+        changed.append(
             {
                 query.names.of(int(table["tensor"][row])) or "": (
                     int(table.events[row]),
@@ -57,4 +57,4 @@ def hooked(query: Query) -> list[dict[str, tuple[int, int]]]:
                 for row in rows
             }
         )
-    return found
+    return changed

@@ -90,14 +90,18 @@ def _changes(
     """The events that change the `.grad` of a leaf in place at one of `lines` of the main program. Each comes behind
     the event that accumulated this gradient before the line of the assignment, and with its line."""
     came, lives = query.trace.table(Kind.ACCUMULATED), query.of(Training).lives
-    own = came.events[came["tensor"] == leaf].tolist()
+    accumulations = came.events[came["tensor"] == leaf].tolist()
     cleared = lives.events[(lives.leaves == leaf) & (lives.whats == CLEARED)].tolist()
-    for event in sorted([*own, *cleared]):
+    for event in sorted([*accumulations, *cleared]):
         line = _line_in(query, file, event)
         before, after = query.tensors.grad(leaf, event - 1), query.tensors.grad(leaf, event)
         if line not in lines or not after or before != after:
             continue
-        had = [earlier for earlier in own if query.tensors.grad(leaf, earlier) == before and earlier < event]
+        had = [
+            earlier
+            for earlier in accumulations
+            if query.tensors.grad(leaf, earlier) == before and earlier < event
+        ]
         if had and 0 < _line_in(query, file, had[0]) < assigned_at:
             yield had[0], event, line
 

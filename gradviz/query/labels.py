@@ -26,7 +26,7 @@ _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
-_EARLIER = "earlier"  # how a tensor came to be that no event made before it was read
+_EARLIER = "earlier"  # the maker of a tensor that no event made before it was read
 _NAMED_BY_READING = ("Parameter", "Buffer", _EARLIER)
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
@@ -151,25 +151,29 @@ class Labels(Lookup):
         """The operand in the source for an input of an op. If the op is all that its expression computes, the operands
         have the order of the inputs; for an op of a library function they are known from `INSIDE`."""
         try:
-            found = ast.parse(self.places.expression(op.site), mode="eval").body
+            expression = ast.parse(self.places.expression(op.site), mode="eval").body
         except SyntaxError:
             return ""
         if op.site in self.places.of_one_op:
-            operands = _in_order(found)
-            tensors = [one for one in operands if not _is_constant(one)] or _object_of(found)
+            operands = _in_order(expression)
+            tensors = [one for one in operands if not _is_constant(one)] or _object_of(expression)
             if len(operands) != len(op.inputs):
                 operands, position = tensors, position if all(op.inputs) else -1
             return _readable(operands[position]) if len(operands) == len(op.inputs) and position >= 0 else ""
-        if not isinstance(found, ast.Call):
+        if not isinstance(expression, ast.Call):
             return ""
-        name = found.func.attr if isinstance(found.func, ast.Attribute) else getattr(found.func, "id", "")
+        name = (
+            expression.func.attr
+            if isinstance(expression.func, ast.Attribute)
+            else getattr(expression.func, "id", "")
+        )
         reads = INSIDE.get(name, {})
         if op.op not in reads or not self.places.ops_at(op.site) <= reads.keys():
             return ""
         argument = reads[op.op][position]
-        by_name = {keyword.arg: keyword.value for keyword in found.keywords}
-        given = dict(zip(ARGUMENTS[name], found.args, strict=False)) | by_name
-        return _readable(given.get(argument))
+        by_name = {keyword.arg: keyword.value for keyword in expression.keywords}
+        arguments = dict(zip(ARGUMENTS[name], expression.args, strict=False)) | by_name
+        return _readable(arguments.get(argument))
 
     @cached_property
     def _first_reads(self) -> dict[int, int]:
@@ -276,8 +280,8 @@ class Labels(Lookup):
             roots = self.passes.with_tensors(event).roots
             return next((root.tensor for root in roots if root.gradient == gradient), 0)
         if isinstance(event, Received):
-            given = zip(self.nodes.tensors(event.node), event.gradients, strict=False)
-            return next((tensor for tensor, came in given if came == gradient), 0)
+            pairs = zip(self.nodes.tensors(event.node), event.gradients, strict=False)
+            return next((tensor for tensor, came in pairs if came == gradient), 0)
         if isinstance(event, Produced):
             along = zip(self.nodes.edges(event.node), event.flows, strict=False)
             return next((edge.tensor for edge, flow in along if flow.gradient == gradient), 0)

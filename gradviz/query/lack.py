@@ -287,7 +287,9 @@ class Lacks:
             return None
         last = begun[-1] if begun else None
         end = last.at if last is not None else self.trace.count
-        readers = [op for found in results.values() for op in found if op < end and not self._only_copies(op)]
+        readers = [
+            op for reading in results.values() for op in reading if op < end and not self._only_copies(op)
+        ]
         ops = map(self.query.tensors.op, readers)
         with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
         if not readers:

@@ -56,28 +56,28 @@ def wrong_values(query: Query) -> list[WrongValue]:
 
 def _meant(statement: ast.stmt, message: str) -> Iterator[tuple[str, str, ast.expr]]:
     """The expressions of a statement that an exception may be about, with the type and the attribute in its message."""
-    own = list(ast.walk(statement))
+    nodes = list(ast.walk(statement))
     lacks, operands, formatted = (pattern.search(message) for pattern in (_ATTRIBUTE, _OPERANDS, _FORMAT))
     subscript = _SUBSCRIPT.search(message)
     if lacks is not None:
-        for node in own:
+        for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr == lacks[2]:
                 yield lacks[1], lacks[2], node.value
     elif operands is not None:
-        for left, operator, right in filter(None, map(_operation, own)):
+        for left, operator, right in filter(None, map(_operation, nodes)):
             if operands[1].removesuffix("=") == _SIGNS.get(type(operator)):
                 yield operands[2], "", left
                 yield operands[3], "", right
     elif _SEQUENCE.search(message) is not None:
-        for left, _, right in filter(None, map(_operation, own)):
+        for left, _, right in filter(None, map(_operation, nodes)):
             yield "tuple", "", left
             yield "tuple", "", right
     elif formatted is not None:
-        for node in own:
+        for node in nodes:
             if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
                 yield formatted[1], "", node.value
     elif subscript is not None:
-        for node in own:
+        for node in nodes:
             if isinstance(node, ast.Subscript):
                 yield subscript[1], "", node.value
 

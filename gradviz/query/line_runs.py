@@ -20,20 +20,21 @@ def line_ends(query: Query) -> np.ndarray:
     passes = query.passes.numbers
     for backward_pass in trace.passes:
         sites[passes == backward_pass.number] = backward_pass.site
-    found = numbers[np.minimum(sites, len(numbers) - 1)]
-    known = np.flatnonzero(found)
+    line_of = numbers[np.minimum(sites, len(numbers) - 1)]
+    known = np.flatnonzero(line_of)
     if not len(known):
         return np.array([trace.count - 1], np.int64)
     before = np.maximum(np.searchsorted(known, np.arange(trace.count), side="right") - 1, 0)
-    found = found[known[before]]  # an event without a place belongs to the line before it
-    return np.append(np.flatnonzero(found[1:] != found[:-1]), trace.count - 1)
+    line_of = line_of[known[before]]  # an event without a place belongs to the line before it
+    return np.append(np.flatnonzero(line_of[1:] != line_of[:-1]), trace.count - 1)
 
 
 def named_tensors(query: Query, k: int) -> list[int]:
     """The tensors with a name in the program just after event k, as they were made; the newest of each name."""
     names = query.names.all
-    own = (names.codes > 0) & (names.born <= k)
+    is_named = (names.codes > 0) & (names.born <= k)
     newest = {
-        int(code): int(tensor) for code, tensor in zip(names.codes[own], names.tensors[own], strict=True)
+        int(code): int(tensor)
+        for code, tensor in zip(names.codes[is_named], names.tensors[is_named], strict=True)
     }
     return sorted(newest.values())

@@ -33,9 +33,9 @@ def _scaled(query: Query, pass_number: int) -> ScaledLoss | None:
     factor, numbers = 1.0, []
     if roots[0].gradient and (op is None or _value(query, op, roots[0].gradient) != 1):
         return None  # backward() is given another gradient
-    while op is not None and (own := number_of(query, op)):
-        factor *= own
-        numbers.append((op.index, own))
+    while op is not None and (number := number_of(query, op)):
+        factor *= number
+        numbers.append((op.index, number))
         op = op_of(query, next(tensor for tensor in op.inputs if _has_gradient(query, tensor, op.index)))
     if op is None:
         return None
@@ -51,10 +51,10 @@ def number_of(query: Query, op: OpRan) -> float:
     flowing = [bool(tensor) and _has_gradient(query, tensor, op.index) for tensor in op.inputs]
     if sum(flowing) != 1 or (divides and not flowing[0]):
         return 0.0
-    found = _value(query, op, op.inputs[flowing.index(False)])
-    if not divides or not found:
-        return found
-    return 1 / found
+    value = _value(query, op, op.inputs[flowing.index(False)])
+    if not divides or not value:
+        return value
+    return 1 / value
 
 
 def _value(query: Query, op: OpRan, operand: int) -> float:

@@ -101,8 +101,10 @@ def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
         networks.setdefault(row.path.partition(".")[0], []).append(row)
     return {
         row.path: row
-        for name, own in networks.items()
-        for row in ([_copy_of(name, own)] if len(own) > 1 and _is_never_used(own) else own)
+        for name, of_network in networks.items()
+        for row in (
+            [_copy_of(name, of_network)] if len(of_network) > 1 and _is_never_used(of_network) else of_network
+        )
     }
 
 
@@ -138,17 +140,17 @@ def _ordered(rows: dict[str, ModuleRow]) -> list[ModuleRow]:
 
 def _rolled(rows: list[ModuleRow]) -> list[ModuleRow]:
     """The rows, with one row for rows that differ only in the numbers of their paths."""
-    found: dict[tuple[str, object], ModuleRow] = {}
+    by_pattern: dict[tuple[str, object], ModuleRow] = {}
     for row in rows:
         pattern = alike(row.path)
         key = (pattern, (row.type, row.shapes, row.trainable))
-        if key in found:
-            found[key].paths.append(row.path)
+        if key in by_pattern:
+            by_pattern[key].paths.append(row.path)
         else:
-            found[key] = row
-    for row in found.values():
+            by_pattern[key] = row
+    for row in by_pattern.values():
         row.path = _shared_path(row.paths)
-    return list(found.values())
+    return list(by_pattern.values())
 
 
 def _shared_path(paths: list[str]) -> str:

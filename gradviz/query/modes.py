@@ -51,19 +51,19 @@ class Modes:
     @cached_property
     def sweeps(self) -> list[Sweep]:
         """The sweeps in order. A sweep begins where inputs become dual numbers."""
-        found: list[Sweep] = []
+        sweeps: list[Sweep] = []
         previous = ""
         for index in self.trace.indices(Kind.TANGENT).tolist():
             event = self.trace.event(index)
             assert isinstance(event, TangentPushed)
-            if not found or (event.how == "make_dual" != previous):
-                found.append(Sweep(len(found) + 1, index, index))
-            sweep, previous = found[-1], event.how
+            if not sweeps or (event.how == "make_dual" != previous):
+                sweeps.append(Sweep(len(sweeps) + 1, index, index))
+            sweep, previous = sweeps[-1], event.how
             sweep.last = index
             sweep.tangents[event.tensor] = event.tangent
             if event.how == "make_dual":
                 sweep.seeds[event.tensor] = event.tangent
-        return found
+        return sweeps
 
     def sweep_near(self, k: int) -> Sweep | None:
         """The sweep at event k, else the last one before it, else the first; None if there is none."""
@@ -111,30 +111,32 @@ class Modes:
 
     def _received(self, first: int, last: int) -> dict[int, tuple[int, int]]:
         """For each tensor whose node received a gradient between two events: the gradient, and the event."""
-        found: dict[int, tuple[int, int]] = {}
-        told = self.trace.indices(Kind.RECEIVED)
-        for index in told[np.searchsorted(told, first) : np.searchsorted(told, last, side="right")].tolist():
+        gradients: dict[int, tuple[int, int]] = {}
+        receipts = self.trace.indices(Kind.RECEIVED)
+        for index in receipts[
+            np.searchsorted(receipts, first) : np.searchsorted(receipts, last, side="right")
+        ].tolist():
             event = self.trace.event(index)
             assert isinstance(event, Received)
             tensors = self.query.nodes.tensors(event.node)
             for tensor, gradient in zip(tensors, event.gradients, strict=False):
                 if tensor and gradient:
-                    found[tensor] = gradient, index
-        return found
+                    gradients[tensor] = gradient, index
+        return gradients
 
     def _placed(self, tensors: list[int]) -> dict[Place, int]:
         """Tensors by the places of the ops that made them. Several at one place are counted."""
         turns: Counter[tuple[str, int, int, str]] = Counter()
-        found: dict[Place, int] = {}
+        by_place: dict[Place, int] = {}
         for tensor in sorted(tensors):
             op = self._op(tensor)
             site = self.trace.sites.get(op.site) if op is not None else None
             if op is None or site is None:
                 continue
             where = site.place.file, site.place.line, site.place.col, op.op
-            found[*where, turns[where]] = tensor
+            by_place[*where, turns[where]] = tensor
             turns[where] += 1
-        return found
+        return by_place
 
     def _op(self, tensor: int) -> OpRan | None:
         maker = self.query.tensors.made(tensor)

@@ -50,14 +50,14 @@ def losses(query: Query) -> list[NamedCurve]:
     known = is_scalar & ~np.isnan(stats[:, Stat.NAN])
     fills = trace.named(began["how"], ("backward",))
     known &= fills if fills.any() else True
-    found: dict[tuple[str, int], list[int]] = {}
+    by_place: dict[tuple[str, int], list[int]] = {}
     for row in np.flatnonzero(known).tolist():
         site = trace.sites.get(int(began.sites[row]))
         place = (site.place.file, site.place.line) if site is not None else ("", 0)
-        found.setdefault(place, []).append(row)
+        by_place.setdefault(place, []).append(row)
     return [
         NamedCurve(_called_at(query, int(first[rows[-1]]), place[1]), began["number"][rows], values[rows])
-        for place, rows in found.items()
+        for place, rows in by_place.items()
     ]
 
 
@@ -75,11 +75,11 @@ def learning_rates(query: Query) -> list[NamedCurve]:
         for optimizer, number in zip(stepped["optimizer"].tolist(), stepped["type"].tolist(), strict=True)
     }
     several = {name for name, count in Counter(classes.values()).items() if count > 1}
-    found = []
+    curves = []
     for optimizer, class_name in classes.items():
         name = f"{class_name} {optimizer}" if class_name in several else class_name
-        found += _with_groups(name, _rates_of_groups(query, optimizer))
-    return found
+        curves += _with_groups(name, _rates_of_groups(query, optimizer))
+    return curves
 
 
 def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], NamedCurve]]:
@@ -90,18 +90,18 @@ def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], Name
     texts = groups.elements[:, 0]
     rate_of = {text: number_of(settings_of(trace.text(text)).get("lr")) for text in distinct(texts).tolist()}
     rates = np.array([rate_of[text] for text in texts.tolist()])
-    own = (stepped["optimizer"][groups.owners] == optimizer) & ~np.isnan(rates)
-    found: list[tuple[list[int], NamedCurve]] = []
-    for group in distinct(groups.positions[own]).tolist():
-        here = own & (groups.positions == group)
+    of_optimizer = (stepped["optimizer"][groups.owners] == optimizer) & ~np.isnan(rates)
+    curves: list[tuple[list[int], NamedCurve]] = []
+    for group in distinct(groups.positions[of_optimizer]).tolist():
+        here = of_optimizer & (groups.positions == group)
         curve = NamedCurve("", groups.owners[here] + 1, rates[here])
-        alike = (numbers for numbers, known in found if _is_same(known, curve))
+        alike = (numbers for numbers, known in curves if _is_same(known, curve))
         numbers = next(alike, None)
         if numbers is None:
-            found.append(([group], curve))
+            curves.append(([group], curve))
         else:
             numbers.append(group)
-    return found
+    return curves
 
 
 def _is_same(one: NamedCurve, other: NamedCurve) -> bool:
@@ -148,12 +148,12 @@ def _together(
     totals = [np.sqrt(np.bincount(places, part**2)) for part in (norms.values, norms.sizes)]
     values = measure(*totals)
     unknown |= values == -1
-    found = []
+    curves = []
     for name, number in numbers.items():
-        own = (keys // last == number) & ~unknown
-        if own.any():
-            found.append(NamedCurve(name, keys[own] % last, values[own]))
-    return found
+        of_module = (keys // last == number) & ~unknown
+        if of_module.any():
+            curves.append(NamedCurve(name, keys[of_module] % last, values[of_module]))
+    return curves
 
 
 def modules_of(query: Query, most: int) -> Grouping:

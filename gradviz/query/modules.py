@@ -27,15 +27,15 @@ class Modules(Lookup):
         """The leaves by the outermost module all of whose parameters that require grad at the end are among them, with
         its path. A leaf without such a module stands alone under its own name, which is empty if it is no
         parameter."""
-        names, own = self.trace.parameters, list(leaves)
-        inside = Counter(path for leaf in own for path in _modules_of(names.get(leaf, "")))
-        found = defaultdict(list)
-        for leaf in own:
+        names, listed = self.trace.parameters, list(leaves)
+        inside = Counter(path for leaf in listed for path in _modules_of(names.get(leaf, "")))
+        by_module = defaultdict(list)
+        for leaf in listed:
             name = names.get(leaf, "")
             whole = (path for path in _modules_of(name) if inside[path] >= self._sizes[path])
             path = next(whole, name)
-            found[path, 0 if path else leaf].append(leaf)
-        return [(path, together) for (path, _), together in found.items()]
+            by_module[path, 0 if path else leaf].append(leaf)
+        return [(path, together) for (path, _), together in by_module.items()]
 
     @cached_property
     def _sizes(self) -> Counter[str]:

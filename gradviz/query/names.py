@@ -32,8 +32,8 @@ class Names(Lookup):
 
     def of(self, tensor: int) -> str | None:
         """The tensor's name in the source; None if it has none."""
-        told = self.trace.parameters.get(tensor) or self.trace.variables.get(tensor)
-        return told or self.given(tensor, self.tensors.made(tensor)) or self._changed(tensor)
+        recorded = self.trace.parameters.get(tensor) or self.trace.variables.get(tensor)
+        return recorded or self.given(tensor, self.tensors.made(tensor)) or self._changed(tensor)
 
     def _changed(self, tensor: int) -> str | None:
         self.trace.reach_history(tensor, self.trace.count)
@@ -47,17 +47,17 @@ class Names(Lookup):
         events, tensors = self.tensors.all_writes
         by_op = contained(events, self.tensors.ops)
         events, tensors = events[by_op], tensors[by_op]
-        own = self._are_written_in_their_lines(events)
+        in_line = self._are_written_in_their_lines(events)
         pairs = chain(
             zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
-            zip(trace.events["site"][events[own]].tolist(), tensors[own].tolist(), strict=True),
+            zip(trace.events["site"][events[in_line]].tolist(), tensors[in_line].tolist(), strict=True),
         )
-        found: dict[int, str] = {}
+        names_of: dict[int, str] = {}
         for site, tensor in pairs:
             names = sites[site].names if site in sites else ()
             if len(names) == 1:
-                found.setdefault(tensor, names[0])
-        return found
+                names_of.setdefault(tensor, names[0])
+        return names_of
 
     def _are_written_in_their_lines(self, events: np.ndarray) -> np.ndarray:
         """Whether the line of each op in place calls the op, or a module that does; true if the line is not known. A
@@ -124,7 +124,7 @@ class Names(Lookup):
     def calls(self) -> dict[int, tuple[list[int], list[int]]]:
         """The calls at each site that ran ops: outermost scopes, and backward passes. The value is their first events
         in order, and their last events."""
-        found: dict[int, tuple[list[int], list[int]]] = {}
+        by_site: dict[int, tuple[list[int], list[int]]] = {}
         passes = [backward_pass for backward_pass in self.trace.passes if backward_pass.last is not None]
         sites, firsts, lasts = (
             np.concatenate(
@@ -136,8 +136,8 @@ class Names(Lookup):
         sites, firsts, lasts = sites[order], firsts[order], lasts[order]
         bounds = np.flatnonzero(np.diff(sites, prepend=-1, append=-1)).tolist()
         for start, end in pairwise(bounds):
-            found[int(sites[start])] = firsts[start:end].tolist(), lasts[start:end].tolist()
-        return found
+            by_site[int(sites[start])] = firsts[start:end].tolist(), lasts[start:end].tolist()
+        return by_site
 
     @cached_property
     def parts(self) -> set[int]:
@@ -165,7 +165,7 @@ class Names(Lookup):
     def tensor_called(self, name: str, k: int) -> int:
         """The newest tensor of a name at event k, else the first later one; 0 if there is none."""
         known = chain(self.trace.parameters.items(), self.trace.variables.items())
-        parameter = next((t for t, told in known if told == name), 0)
+        parameter = next((t for t, called in known if called == name), 0)
         sites = [number for number, site in self.trace.sites.items() if name in site.names]
         if parameter or not sites:
             return parameter
@@ -177,7 +177,7 @@ class Names(Lookup):
             for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
                 if tensor and self.of(tensor) == name:
                     return tensor
-        return next((tensor for tensor, told in self.changed.items() if told == name), 0)
+        return next((tensor for tensor, called in self.changed.items() if called == name), 0)
 
     @cached_property
     def all(self) -> AllNames:
@@ -224,13 +224,13 @@ class AllNames:
     def _making(self) -> tuple[np.ndarray, ...]:
         """The event of each tensor, the tensor, its position among the outputs and their number (0: not by an op), in
         order of the events."""
-        ops, told = self.trace.table(Kind.OP), self.trace.table(Kind.TENSOR)
+        ops, tensors = self.trace.table(Kind.OP), self.trace.table(Kind.TENSOR)
         outputs = ops.lists("outputs")
-        events = np.concatenate([ops.events[outputs.owners], told.events]).astype(np.int32)
+        events = np.concatenate([ops.events[outputs.owners], tensors.events]).astype(np.int32)
         order = np.argsort(events, kind="stable")
-        nothing = np.zeros(len(told), np.int64)
+        nothing = np.zeros(len(tensors), np.int64)
         columns = (
-            np.concatenate([outputs.values, told["tensor"]]),
+            np.concatenate([outputs.values, tensors["tensor"]]),
             np.concatenate([outputs.positions, nothing]),
             np.concatenate([outputs.counts[outputs.owners], nothing]),
         )
@@ -272,9 +272,9 @@ class AllNames:
         sites = table.sites.astype(np.int64)
         order = np.lexsort((table.events, sites))
         ops, sites, names = table.events[order], sites[order], table["op"][order]
-        found = np.zeros(self.trace.count, bool)
+        are_results = np.zeros(self.trace.count, bool)
         if not len(ops):
-            return found
+            return are_results
         last_of_site = np.append(sites[1:] != sites[:-1], True)
         ends = np.cumsum(np.append(True, last_of_site[:-1])) - 1  # the group of each op
         result = names == names[last_of_site][ends]
@@ -284,13 +284,13 @@ class AllNames:
             if group == len(starts) or sites[starts[group]] != site:
                 continue
             stop = starts[group + 1] if group + 1 < len(starts) else len(ops)
-            own = ops[starts[group] : stop]
-            call = np.searchsorted(firsts, own, side="right") - 1
+            of_site = ops[starts[group] : stop]
+            call = np.searchsorted(firsts, of_site, side="right") - 1
             end = np.where(call >= 0, np.array(lasts)[call], -1)
-            following = np.append(own[1:], self.trace.count)
-            result[starts[group] : stop] &= (own > end) | (following >= end)
-        found[ops[result]] = True
+            following = np.append(of_site[1:], self.trace.count)
+            result[starts[group] : stop] &= (of_site > end) | (following >= end)
+        are_results[ops[result]] = True
         outputs = table.lists("outputs")
         of_parts = contained(outputs.values, np.fromiter(self.names.parts, np.int64))
-        found[table.events[outputs.owners[of_parts]]] = False
-        return found
+        are_results[table.events[outputs.owners[of_parts]]] = False
+        return are_results

@@ -189,15 +189,15 @@ class Nodes(Lookup):
     def walk(self, roots: list[int], since: int = 0) -> list[int]:
         """The nodes reachable from `roots` through `next_functions`, roots first. Leaves out the nodes made by ops
         before event `since`, and nodes that only these lead to."""
-        found: dict[int, None] = {}
+        reached: dict[int, None] = {}
         stack = [root for root in reversed(roots) if root]
         while stack:
             node = stack.pop()
-            if node in found or self.is_before(node, since):
+            if node in reached or self.is_before(node, since):
                 continue
-            found[node] = None
+            reached[node] = None
             stack += [edge.node for edge in reversed(self.edges(node)) if edge.node]
-        return list(found)
+        return list(reached)
 
     def is_before(self, node: int, since: int) -> bool:
         """Whether an op before event `since` made this node."""

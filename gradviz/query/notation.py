@@ -70,8 +70,8 @@ def _split(text: str) -> list[str]:
 
 def _holds(text: str, names: Names) -> Any:
     for word, join in (" or ", np.logical_or), (" and ", np.logical_and):
-        left, found, right = text.partition(word)
-        if found:
+        left, separator, right = text.partition(word)
+        if separator:
             return join(_holds(left, names), _holds(right, names))
     if text.startswith("not "):
         return np.logical_not(_holds(text.removeprefix("not "), names))

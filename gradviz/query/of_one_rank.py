@@ -28,23 +28,23 @@ def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
     """The value of the first root of each of the first passes; None if it is not known, was reduced, or was computed
     from tensors that ranks put together."""
     not_own = {0, *query.tensors.outputs.firsts[query.tensors.are_collectives].tolist()}
-    given = _given_to_others(query)
+    shared = _given_to_others(query)
     for backward_pass in query.trace.passes[:count]:
         roots = query.passes.began(backward_pass.number).roots
         is_own = bool(roots) and roots[0].tensor not in not_own
-        if is_own and given:
-            is_own = given.isdisjoint(Upstream(query, roots[0].tensor, backward_pass.first).came)
+        if is_own and shared:
+            is_own = shared.isdisjoint(Upstream(query, roots[0].tensor, backward_pass.first).came)
         yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
 
 
 def _given_to_others(query: Query) -> set[int]:
     """The tensors that are given to collectives, such as the results of a network that ranks gather before the loss.
     Leaves that require grad are left out."""
-    given = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
+    in_collectives = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
     last = query.trace.count - 1
     tensors = {
-        *given,
-        *(_copied(query, tensor) for tensor in given),
+        *in_collectives,
+        *(_copied(query, tensor) for tensor in in_collectives),
     }  # a function with a gradient gives a copy to the collective
     return {t for t in tensors if t and not query.tensors.is_leaf_that_requires_grad(t, last)}
 
@@ -71,14 +71,18 @@ class Calls:
 def module_calls(query: Query) -> dict[str, Calls]:
     """The calls of each module, by name."""
     entered = query.trace.table(Kind.SCOPE_ENTERED)
-    own = query.trace.named(entered["kind"], ("module",))
-    numbers, events, training = entered["name"][own], entered.events[own], entered["training"][own]
-    found = {}
+    is_module = query.trace.named(entered["kind"], ("module",))
+    numbers, events, training = (
+        entered["name"][is_module],
+        entered.events[is_module],
+        entered["training"][is_module],
+    )
+    calls = {}
     for number in distinct(numbers).tolist():
         rows = numbers == number
         if name := query.trace.text(number):
-            found[name] = Calls(events[rows], training[rows])
-    return found
+            calls[name] = Calls(events[rows], training[rows])
+    return calls
 
 
 class Read(NamedTuple):

@@ -35,14 +35,14 @@ class OtherArguments(NamedTuple):
 def other_arguments(ranks: Replicas) -> OtherArguments | None:
     """The first op whose arguments differ between ranks, while each rank has the same in each of the first passes.
     None if there is none, or if the ranks do not call the same ops."""
-    own = [query.of(called_before_passes) for query in ranks.queries]
-    passes = list(zip(*own, strict=False))
+    called = [query.of(called_before_passes) for query in ranks.queries]
+    passes = list(zip(*called, strict=False))
     if len(passes) < _LEAST or not all(_are_alike(together) for together in passes):
         return None
     for place in range(min(len(calls) for together in passes for calls in together)):
         calls = [tuple(calls[place] for calls in together) for together in passes]
-        told = {tuple(call.args for call in together) for together in calls}
-        if len(told) == 1 and len(set(*told)) > 1:
+        arguments = {tuple(call.args for call in together) for together in calls}
+        if len(arguments) == 1 and len(set(*arguments)) > 1:
             return OtherArguments(calls[0], len(passes))
     return None
 
@@ -53,16 +53,16 @@ def called_before_passes(query: Query) -> list[list[Called]]:
     ops = query.trace.table(Kind.OP)
     named = ops.events[query.trace.named(ops["op"], WITH_NUMBERS) & (ops["in_pass"] == 0)]
     losses = query.of(scaled_losses)
-    found, since = [], -1
+    called, since = [], -1
     for number, one in enumerate(query.trace.passes[:_PASSES]):
         loss = losses[number] if number < len(losses) else None
         apart = {event for event, _ in loss.numbers} if loss is not None else set()
         events = named[(named > since) & (named < one.first)].tolist()
-        found.append(
+        called.append(
             [_called(query, event) for event in events if event not in apart and query.nodes.of_op(event)]
         )
         since = one.first
-    return found
+    return called
 
 
 def _called(query: Query, event: int) -> Called:

@@ -96,7 +96,7 @@ def leaves(query: Query) -> list[LeafInfo]:
     leaves that a site makes repeatedly it is the first."""
     trace, names = query.trace, query.names
     at = trace.count - 1
-    found: list[LeafInfo] = []
+    infos: list[LeafInfo] = []
     seen: set[tuple[str, int]] = set()
     for tensor in _candidates(query):
         requires_grad = bool(query.tensors.flags(tensor, at) & REQUIRES_GRAD)
@@ -113,7 +113,7 @@ def leaves(query: Query) -> list[LeafInfo]:
             seen.add((name, place[1]))
         snapshot = trace.snapshot(tensor)
         if snapshot is not None:
-            found.append(
+            infos.append(
                 LeafInfo(
                     tensor,
                     query.labels.of(tensor),
@@ -125,7 +125,7 @@ def leaves(query: Query) -> list[LeafInfo]:
                     *place,
                 )
             )
-    return found
+    return infos
 
 
 def _candidates(query: Query) -> list[int]:

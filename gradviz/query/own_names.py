@@ -15,8 +15,8 @@ def optimizer_name(query: Query, optimizers: set[int]) -> str:
     numbers = optimizers or set(held["optimizer"].tolist())
     if len(numbers) != 1:
         return ""
-    own = held.sites[held["optimizer"] == min(numbers)].tolist()
-    return next((name for site in own if (name := assigned_at(query, site))), "")
+    sites = held.sites[held["optimizer"] == min(numbers)].tolist()
+    return next((name for site in sites if (name := assigned_at(query, site))), "")
 
 
 def scheduler_name(query: Query) -> str:

@@ -54,9 +54,11 @@ class PassOwners:
         """The passes that belong to the optimizers of a leaf; only those that gave some parameter of these optimizers a
         gradient, if any did. All passes, if the leaf is in no optimizer or no pass belongs to it."""
         training, passes = self.training, self.query.trace.passes
-        own = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
-        belonging = [backward_pass for backward_pass in passes if own & self.optimizers(backward_pass.number)]
-        giving = self._giving_to(own) if belonging else set()
+        optimizers = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
+        belonging = [
+            backward_pass for backward_pass in passes if optimizers & self.optimizers(backward_pass.number)
+        ]
+        giving = self._giving_to(optimizers) if belonging else set()
         return (
             [backward_pass for backward_pass in belonging if backward_pass.number in giving]
             or belonging

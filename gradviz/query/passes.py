@@ -96,18 +96,18 @@ class Passes(Lookup):
         """The innermost pass that each event belongs to, 0 if none: the pass that the event names, else the pass that
         its thread is in."""
         trace = self.trace
-        found = np.zeros(trace.count, np.int64)
+        pass_numbers = np.zeros(trace.count, np.int64)
         first = self.nesting.innermost(np.arange(trace.count), trace.threads)
         began = trace.indices(Kind.PASS_BEGAN)
         if len(began):
             numbers = np.array([self._by_first.get(event, 0) for event in began.tolist()])
-            found = np.where(first >= 0, numbers[np.searchsorted(began, np.maximum(first, 0))], 0)
+            pass_numbers = np.where(first >= 0, numbers[np.searchsorted(began, np.maximum(first, 0))], 0)
         for kind, layout in LAYOUTS.items():
             if "in_pass" in layout.fields:
                 table = trace.table(kind)
-                told = table["in_pass"]
-                found[table.events[told > 0]] = told[told > 0]
-        return found
+                named = table["in_pass"]
+                pass_numbers[table.events[named > 0]] = named[named > 0]
+        return pass_numbers
 
     def at(self, k: int) -> PassInfo | None:
         """The innermost pass that event k belongs to; None if there is none."""

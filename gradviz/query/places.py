@@ -132,8 +132,8 @@ class Places(Lookup):
     def ops_at(self, number: int) -> set[str]:
         """The names of the ops that ran at a site; an empty text if a scope was entered there, too."""
         pairs = self.trace.site_ops.pairs
-        own = pairs[pairs >> 32 == number] & 0xFFFFFFFF
-        return {"" if op == SCOPE else self.trace.text(op) for op in own.tolist()}
+        ops = pairs[pairs >> 32 == number] & 0xFFFFFFFF
+        return {"" if op == SCOPE else self.trace.text(op) for op in ops.tolist()}
 
     @cached_property
     def of_events(self) -> np.ndarray:

@@ -36,9 +36,9 @@ def read_as_number(query: Query, result: int) -> tuple[int, str] | None:
         reading = (
             rf"(?<![\w.])(?:{names})\.(?:item|tolist)\(\)|(?<![\w.])(?:float|int|math\.\w+)\((?:{names})\)"
         )
-        found = re.search(reading, query.places.line_text(site))
-        if found is not None:
-            return int(made.events[ran & (made.sites == site)][0]), found[0]
+        match = re.search(reading, query.places.line_text(site))
+        if match is not None:
+            return int(made.events[ran & (made.sites == site)][0]), match[0]
     return None
 
 

@@ -261,8 +261,8 @@ class _Parser:
         test = self._or()
         if self.at < len(self.tokens):
             _, token, column = self.tokens[self.at]
-            told = "{text} at column {column} does not belong there: join parts with and, or"
-            self._fail(told, text=_shown(token), column=column + 1)
+            message = "{text} at column {column} does not belong there: join parts with and, or"
+            self._fail(message, text=_shown(token), column=column + 1)
         return test
 
     def _or(self) -> _Test:
@@ -373,8 +373,8 @@ class _Parser:
         if token not in NAMES and before:
             self._fail("text needs quotes: {text}", text=f'{before} "{_shown(token)}"')
         if token not in NAMES:
-            told, names = _suggested(token)
-            self._fail(told, field=_shown(token), names=names)
+            message, names = _suggested(token)
+            self._fail(message, field=_shown(token), names=names)
         self.fields.add(token)
         return kind, token
 

@@ -62,8 +62,8 @@ class TraceColumns:
     def outputs(self) -> Rows:
         """The tensors that events made or changed in place: an op's outputs, a new tensor, a mutated tensor."""
         states = self.trace.states
-        told = contained(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
-        return states.events[told].astype(np.int32), np.flatnonzero(told).astype(np.int32)
+        is_output = contained(self.trace.kinds[states.events], _MADE) & (states.forms > 0)
+        return states.events[is_output].astype(np.int32), np.flatnonzero(is_output).astype(np.int32)
 
     @cached_property
     def inputs(self) -> Rows:
@@ -79,8 +79,8 @@ class TraceColumns:
         hook."""
         parts = []
         received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
-        given, flows = received.lists("gradients"), produced.lists("flows")
-        parts.append((received.events[given.owners], given.values))
+        arrived, flows = received.lists("gradients"), produced.lists("flows")
+        parts.append((received.events[arrived.owners], arrived.values))
         parts.append((produced.events[flows.owners], flows.elements[:, 1]))
         singles = ((Kind.HOOKED, "after"), (Kind.ACCUMULATED, "grad"), (Kind.RETAINED, "grad"))
         for kind, field in (*singles, (Kind.GRAD_ASSIGNED, "grad")):
@@ -118,8 +118,8 @@ class TraceColumns:
         table = np.array([*map(self.trace.text, numbers.tolist()), ""], object)
         codes = np.full(self.count, len(numbers), np.int32)
         for kind in kinds:
-            told = self.trace.table(kind)
-            codes[told.events] = np.searchsorted(numbers, told[field])
+            of_kind = self.trace.table(kind)
+            codes[of_kind.events] = np.searchsorted(numbers, of_kind[field])
         return Column(table, codes=codes)
 
     @cached_property

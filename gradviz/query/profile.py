@@ -34,13 +34,13 @@ class Cost:
     def add(self, other: Cost) -> None:
         """Add the cost of other ops."""
         self.ops += other.ops
-        for own, more in (
+        for total, more in (
             (self.seconds, other.seconds),
             (self.made, other.made),
             (self.flops, other.flops),
         ):
             for phase in _PHASES:
-                own[phase] += more[phase]
+                total[phase] += more[phase]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def flops_of_stretches(query: Query, stretches: Mapping[str, tuple[int, int]]) -
     forward = (measured["in_pass"] == 0) & (measured["node"] == 0) & ~measured["in_step"]
     events = measured.events[forward]
     sums = np.append(0.0, np.cumsum(measured["flops"][forward]))
-    found = {}
+    totals = {}
     for name, (first, last) in stretches.items():
         low, high = np.searchsorted(events, [first, last + 1])
         if high > low:
-            found[name] = float(sums[high] - sums[low])
-    return found
+            totals[name] = float(sums[high] - sums[low])
+    return totals

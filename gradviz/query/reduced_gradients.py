@@ -20,10 +20,10 @@ _Writes = Mapping[
 def on_gradients(query: Query, backward_pass: PassInfo) -> dict[int, list[str]]:
     """The collectives that each `.grad` went through, by the leaf that the pass accumulated into, in order, from then
     until a pass accumulated into it again; each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
-    told: dict[int, list[str]] = {}
+    collectives: dict[int, list[str]] = {}
     for _, leaf, name in _reductions(query, backward_pass):
-        told.setdefault(leaf, []).append(name)
-    return told
+        collectives.setdefault(leaf, []).append(name)
+    return collectives
 
 
 def reduced_gradients(query: Query, backward_pass: PassInfo) -> dict[int, Snapshot | None]:
@@ -43,21 +43,21 @@ def _reductions(query: Query, backward_pass: PassInfo) -> list[tuple[int, int, s
     until = _filled_again(query, backward_pass, since)
     writes = _collective_writes(query, backward_pass.first, max(until.values(), default=0))
     held = {query.tensors.grad(leaf, event): leaf for leaf, event in since.items()}
-    found: list[tuple[int, int, str]] = []
+    reductions: list[tuple[int, int, str]] = []
     others: dict[tuple[int, int], str] = {}
     for (event, tensor), name in writes.items():
         leaf = held.get(tensor, 0)
         if not leaf or query.tensors.grad(leaf, event) != tensor:
             leaf = query.at(event).owner(tensor)  # `p.grad.data`, or a gradient that was assigned since
         if leaf:
-            found.append((event, leaf, name))
+            reductions.append((event, leaf, name))
         else:
             others[event, tensor] = name
     if others:
-        found += _Copies(query, held, others).followed(min(since.values()), max(until.values()))
+        reductions += _Copies(query, held, others).followed(min(since.values()), max(until.values()))
     return [
         (event, leaf, name)
-        for event, leaf, name in sorted(found)
+        for event, leaf, name in sorted(reductions)
         if since.get(leaf, trace.count) <= event < until.get(leaf, 0)
     ]
 
@@ -65,44 +65,44 @@ def _reductions(query: Query, backward_pass: PassInfo) -> list[tuple[int, int, s
 def _filled_in(query: Query, number: int) -> dict[int, int]:
     """The last event at which a pass accumulated into each leaf."""
     filled = query.trace.table(Kind.ACCUMULATED)
-    own = filled["in_pass"] == number
-    return dict(zip(filled["tensor"][own].tolist(), filled.events[own].tolist(), strict=True))
+    in_pass = filled["in_pass"] == number
+    return dict(zip(filled["tensor"][in_pass].tolist(), filled.events[in_pass].tolist(), strict=True))
 
 
 def _filled_again(query: Query, backward_pass: PassInfo, since: Mapping[int, int]) -> dict[int, int]:
     """The event at which a later pass accumulates into each leaf; the end of the examined events if none does."""
     trace = query.trace
-    found: dict[int, int] = {}
+    events: dict[int, int] = {}
     end = trace.count
     for number in range(backward_pass.number + 1, backward_pass.number + 1 + _FOLLOWING):
         following = trace.find_pass(number)
-        if following is None or len(found) == len(since):
+        if following is None or len(events) == len(since):
             break
         last = trace.count if following.last is None else following.last + 1
         trace.reach(backward_pass.first, last)
         for leaf, event in _filled_in(query, number).items():
             if event > since.get(leaf, trace.count):
-                found.setdefault(leaf, event)
+                events.setdefault(leaf, event)
     else:
         end = last
-    trace.reach(backward_pass.first, max(found.values()) if since and len(found) == len(since) else end)
-    return {leaf: found.get(leaf, end) for leaf in since}
+    trace.reach(backward_pass.first, max(events.values()) if since and len(events) == len(since) else end)
+    return {leaf: events.get(leaf, end) for leaf in since}
 
 
 def _collective_writes(query: Query, first: int, end: int) -> _Writes:
     """The writes of collectives from event `first` to before `end`, in order."""
     trace = query.trace
     written, ops = trace.table(Kind.MUTATED), trace.table(Kind.OP)
-    found = {}
+    writes = {}
     for row in np.flatnonzero((written.events >= first) & (written.events < end)).tolist():
         name = trace.text(int(written["how"][row]))
         if name in COLLECTIVES:
-            found[int(written.events[row]), int(written["tensor"][row])] = name
+            writes[int(written.events[row]), int(written["tensor"][row])] = name
     of_ranks = query.tensors.are_collectives & (ops.events >= first) & (ops.events < end)
     for event in ops.events[of_ranks].tolist():
         op = query.tensors.op(event)
-        found |= {(event, tensor): " ".join(filter(None, (op.op, op.args))) for tensor in op.outputs}
-    return dict(sorted(found.items()))
+        writes |= {(event, tensor): " ".join(filter(None, (op.op, op.args))) for tensor in op.outputs}
+    return dict(sorted(writes.items()))
 
 
 class _Copies:

@@ -223,7 +223,7 @@ class Replicas:
         self, number: int, together: Sequence[Stepped], found_before: Sequence[str] = ()
     ) -> list[Difference]:
         """The parameters of a step whose gradients differ, without the parameters `found_before`."""
-        found = []
+        differences = []
         at = [step.index for step in together]
         for name in self.common:
             held = zip(self.queries, together, self._tensors(name), strict=True)
@@ -231,13 +231,13 @@ class Replicas:
                 continue
             gradients = self._gradients(name, at)
             if are_apart(gradients):
-                own = zip(self.queries, self.reduced, self._tensors(name), at, strict=True)
-                averages = [last_average(*one) for one in own]
+                arguments = zip(self.queries, self.reduced, self._tensors(name), at, strict=True)
+                averages = [last_average(*one) for one in arguments]
                 averaged = tuple(one is not None for one in averages)
                 known = [one for one in averages if one is not None]
                 changed = changed_since(known) if all(averaged) else ()
-                found.append(Difference(name, number, gradients, averaged, changed))
-        return found
+                differences.append(Difference(name, number, gradients, averaged, changed))
+        return differences
 
     @cached_property
     def mixed_up(self) -> MixedUp | None:
@@ -284,10 +284,10 @@ class Replicas:
     def other_mode(self) -> OtherMode | None:
         """The first pass for which a module is in training mode on some ranks and in evaluation mode on others."""
         calls = [query.of(module_calls) for query in self.queries]
-        names = [name for name in calls[0] if all(name in own for own in calls)]
+        names = [name for name in calls[0] if all(name in of_rank for of_rank in calls)]
         for passes in zip(*(query.trace.passes[:MOST_STEPS] for query in self.queries), strict=False):
             for name in sorted(names, key=lambda name: name.count(".")):
-                last = [own[name].before(one.first) for own, one in zip(calls, passes, strict=True)]
+                last = [of_rank[name].before(one.first) for of_rank, one in zip(calls, passes, strict=True)]
                 events, modes = tuple(event for event, _ in last), tuple(mode for _, mode in last)
                 if all(event >= 0 for event in events) and len(set(modes)) > 1:
                     return OtherMode(name, passes[0].number, events, modes)
@@ -307,9 +307,9 @@ class Replicas:
     def buffer_apart(self) -> OtherBuffer | None:
         """The first running statistics of a normalisation that differ between the ranks when they are read again."""
         read = [query.of(running_statistics) for query in self.queries]
-        for name in (name for name in read[0] if all(name in own for own in read)):
-            for events in list(zip(*(own[name].events for own in read), strict=False))[1:]:
-                at = zip(self.queries, (own[name].tensor for own in read), events, strict=True)
+        for name in (name for name in read[0] if all(name in of_rank for of_rank in read)):
+            for events in list(zip(*(of_rank[name].events for of_rank in read), strict=False))[1:]:
+                at = zip(self.queries, (of_rank[name].tensor for of_rank in read), events, strict=True)
                 values = tuple(query.memory.value(tensor, event - 1) for query, tensor, event in at)
                 if are_apart(values):
                     return OtherBuffer(name, events, values)
@@ -371,8 +371,8 @@ class Replicas:
 
     def _gradients(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
         """The `.grad` of a parameter on each rank at these events; None if there is none."""
-        own = zip(self.queries, self._tensors(name), at, strict=True)
-        return tuple(query.tensors.gradient(tensor, event) for query, tensor, event in own)
+        of_ranks = zip(self.queries, self._tensors(name), at, strict=True)
+        return tuple(query.tensors.gradient(tensor, event) for query, tensor, event in of_ranks)
 
 
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:

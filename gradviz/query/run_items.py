@@ -82,19 +82,19 @@ class Timeline:
     @cached_property
     def words(self) -> np.ndarray:
         """The number of each item's kind and name: the name of its op, node or writer."""
-        found = np.zeros(len(self.events), np.int64)
+        numbers = np.zeros(len(self.events), np.int64)
         for kind, (field, _) in _KINDS.items():
             if field:
-                self._put(found, kind, self._texts[self.trace.table(kind)[field]])
+                self._put(numbers, kind, self._texts[self.trace.table(kind)[field]])
         produced = self.trace.table(Kind.PRODUCED)
         names = {
             node: self.shared.number(self.query.nodes.name(node))
             for node in distinct(produced["node"]).tolist()
         }
         self._put(
-            found, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64)
+            numbers, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64)
         )
-        return found * 64 + self.kinds
+        return numbers * 64 + self.kinds
 
     @cached_property
     def strong(self) -> np.ndarray:
@@ -112,21 +112,21 @@ class Timeline:
     def looks(self) -> np.ndarray:
         """The arguments, grad mode and nodes of each op, with the shapes and dtypes of its results, as one number; for
         a step its settings."""
-        found = np.zeros(len(self.events), np.int64)
+        looks = np.zeros(len(self.events), np.int64)
         ops, made = self.trace.table(Kind.OP), self.trace.table(Kind.NODE)
         values = self._texts[ops["args"]] * 2 + ops["grad_enabled"]
         at = np.searchsorted(ops.events, made["op"])
-        own = made["op"] >= 0
-        np.add.at(values, at[own], self._texts[made["grad_fn"][own]] << 20)
+        by_op = made["op"] >= 0
+        np.add.at(values, at[by_op], self._texts[made["grad_fn"][by_op]] << 20)
         outputs = ops.lists("outputs")
         np.add.at(
             values, outputs.owners, self._forms[self._rows(outputs.values, ops.events[outputs.owners])] << 40
         )
-        self._put(found, Kind.OP, values)
+        self._put(looks, Kind.OP, values)
         stepped = self.trace.table(Kind.STEPPED)
         settings = [self.shared.number(tuple(stepped.object(k).groups)) for k in stepped.events.tolist()]
-        self._put(found, Kind.STEPPED, np.array(settings, np.int64))
-        return found
+        self._put(looks, Kind.STEPPED, np.array(settings, np.int64))
+        return looks
 
     @cached_property
     def _forms(self) -> np.ndarray:
@@ -140,7 +140,7 @@ class Timeline:
     @cached_property
     def checksums(self) -> np.ndarray:
         """A checksum of the values of each item; 0 if no values were kept."""
-        found = np.zeros(len(self.events), np.uint64)
+        checksums = np.zeros(len(self.events), np.uint64)
         for kind, (_, field) in _KINDS.items():
             if not field:
                 continue
@@ -154,8 +154,8 @@ class Timeline:
             sums = np.where(rows >= 0, self.trace.states.checksums[rows], 0).astype(np.uint64)
             values = np.zeros(len(table), np.uint64)
             np.add.at(values, owners, sums * weights.astype(np.uint64))
-            self._put(found, kind, values)
-        return found
+            self._put(checksums, kind, values)
+        return checksums
 
     def tensors(self, item: int) -> list[int]:
         """The tensors of an item: results, or gradients."""
@@ -163,10 +163,10 @@ class Timeline:
         field = _KINDS[kind][1]
         if not field:
             return []
-        told = getattr(self.trace.table(kind).object(int(self.events[item])), field)
+        value = getattr(self.trace.table(kind).object(int(self.events[item])), field)
         if kind == Kind.PRODUCED:
-            return [flow.gradient for flow in told]
-        return list(told) if kind == Kind.OP else [told]
+            return [flow.gradient for flow in value]
+        return list(value) if kind == Kind.OP else [value]
 
     @cached_property
     def backward(self) -> np.ndarray:
@@ -192,21 +192,21 @@ class Timeline:
         itself."""
         received, made = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.NODE)
         ran = contained(made["node"], received["node"][received["in_pass"] == number])
-        own = self.query.passes.numbers[self.events] == number
+        in_pass = self.query.passes.numbers[self.events] == number
         with_nodes = [event for event in distinct(made["op"][ran]).tolist() if event >= 0]
-        own |= contained(self.events, [*with_nodes, *self._ops_on_data(with_nodes)])
-        return Stretch(number, np.flatnonzero(own))
+        in_pass |= contained(self.events, [*with_nodes, *self._ops_on_data(with_nodes)])
+        return Stretch(number, np.flatnonzero(in_pass))
 
     def _ops_on_data(self, ops: list[int]) -> set[int]:
         """The ops without nodes that made the inputs of these ops, such as a scaling of the data."""
         tensors, nodes = self.query.tensors, self.query.nodes
-        found: set[int] = set()
+        makers: set[int] = set()
         waiting = list(ops)
         while waiting:
             for tensor in tensors.op(waiting.pop()).inputs:
                 maker = tensors.maker(tensor) if tensor else None
-                is_new = maker is not None and maker not in found
+                is_new = maker is not None and maker not in makers
                 if maker is not None and is_new and tensors.is_op(maker) and not nodes.of_op(maker):
-                    found.add(maker)
+                    makers.add(maker)
                     waiting.append(maker)
-        return found
+        return makers

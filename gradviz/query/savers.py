@@ -29,15 +29,15 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     window[window] = ~contained(nodes["node"][saved.owners[window]], ran)
     written = _counted_together(query, tensor, distinct(saved.elements[window, 0]).tolist(), k)
     window &= contained(saved.elements[:, 0], list(written))
-    found = []
+    pairs = []
     for event in nodes.events[distinct(saved.owners[window])][-_SHOWN:].tolist():
         node = nodes.object(event)
         kept = next(s for s in node.saved if s.tensor in written and s.version < version)
         if kept.version == query.tensors.version(
             kept.tensor, node.index
         ):  # else the node's op itself wrote over the tensor, and saved a copy
-            found.append((node, kept))
-    return found
+            pairs.append((node, kept))
+    return pairs
 
 
 def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) -> set[int]:

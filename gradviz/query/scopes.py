@@ -74,16 +74,16 @@ class Scopes(Lookup):
     def _open(self, begins: Iterable[int]) -> _Open:
         """The scope that the first of these events entered, inside the scopes that the following events entered."""
         new = []
-        found = _NONE
+        scope = _NONE
         for begin in begins:
             if begin in self._known:
-                found = self._known[begin]
+                scope = self._known[begin]
                 break
             new.append(begin)
         table = self.trace.table(Kind.SCOPE_ENTERED)
         for begin in reversed(new):
-            found = self._known[begin] = _entered(table.object(begin), found)
-        return found
+            scope = self._known[begin] = _entered(table.object(begin), scope)
+        return scope
 
     def last_entered(self, events: np.ndarray) -> np.ndarray:
         """The name of the scope that was entered last before each event, as the number of a text; 0 if there is none.

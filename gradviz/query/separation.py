@@ -105,20 +105,20 @@ class Ways:
     def _open_ways(self) -> dict[int, bool]:
         """The tensors from which gradients flow to the root, in order of distance; with each, whether an op with
         parameters of its own is on the way."""
-        found = {self.root: False}
+        reached = {self.root: False}
         waiting = deque([self.root])
-        while waiting and len(found) < MOST:
+        while waiting and len(reached) < MOST:
             tensor = waiting.popleft()
             if self._is_end(tensor):
                 continue
             steps = self._steps_to(tensor)
             self._blocked[tensor] = [hop for hop in steps if hop.blocks] or _NONE
             for hop in steps:
-                learns = found[tensor] or self._has_parameters(hop.event)
-                if not hop.blocks and (hop.source not in found or (learns and not found[hop.source])):
-                    found[hop.source] = learns
+                learns = reached[tensor] or self._has_parameters(hop.event)
+                if not hop.blocks and (hop.source not in reached or (learns and not reached[hop.source])):
+                    reached[hop.source] = learns
                     waiting.append(hop.source)
-        return found
+        return reached
 
     def _blocked_ways(self) -> None:
         """The best ways from the tensors behind blocking events, by Dijkstra's search."""
@@ -220,12 +220,12 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
 def _drawn_from(query: Query, maker: TensorMade) -> tuple[int, ...]:
     """The inputs of a distribution that a tensor was drawn from: the inputs of the ops without grad mode, right before
     in the same expression, that give `torch.normal` its arguments."""
-    sites, found = query.trace.events["site"], list[int]()
+    sites, inputs = query.trace.events["site"], list[int]()
     for event in range(maker.index - 1, max(maker.index - 1 - _VIEWS, -1), -1):
         if not query.tensors.is_op(event) or sites[event] != sites[maker.index]:
             break
         op = query.tensors.op(event)
         if op.grad_enabled:
             break
-        found += filter(None, op.inputs)
-    return tuple(found)
+        inputs += filter(None, op.inputs)
+    return tuple(inputs)

@@ -30,20 +30,20 @@ class Memory(Lookup):
     def value(self, tensor: int, at: int) -> Snapshot | None:
         """The value of a tensor just after event `at`; None if it is unknown."""
         self.trace.reach_tensors([tensor], at)
-        own = self.trace.snapshot(tensor, at=at)
-        if own is None or tensor not in self.shared:
-            return own
+        snapshot = self.trace.snapshot(tensor, at=at)
+        if snapshot is None or tensor not in self.shared:
+            return snapshot
         written = self._last_write(tensor, at)
         if written is None:
-            return own
+            return snapshot
         event, writer = written
         if writer == tensor or event <= self._own_change(tensor, at):
-            return own
+            return snapshot
         other = self.trace.snapshot(writer, at=event)
-        if other is None or np.prod(other.shape) != np.prod(own.shape):
-            return own
-        array = other.array.reshape(own.shape) if other.array is not None else None
-        return replace(own, array=array, told=other.told)
+        if other is None or np.prod(other.shape) != np.prod(snapshot.shape):
+            return snapshot
+        array = other.array.reshape(snapshot.shape) if other.array is not None else None
+        return replace(snapshot, array=array, told=other.told)
 
     def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
         """The state with the value of each tensor just after the event beside it, by its row, as `value` finds it for
@@ -52,8 +52,8 @@ class Memory(Lookup):
         order = np.argsort(tensors, kind="stable")
         order = order[contained(tensors[order], sorted(self.shared))]
         bounds = np.flatnonzero(np.diff(tensors[order])) + 1
-        for own in np.split(order, bounds) if len(order) else ():
-            rows[own] = self._rows_in_memory(int(tensors[own[0]]), events[own], rows[own])
+        for places in np.split(order, bounds) if len(order) else ():
+            rows[places] = self._rows_in_memory(int(tensors[places[0]]), events[places], rows[places])
         return rows
 
     def _rows_in_memory(self, tensor: int, events: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -146,8 +146,10 @@ class Memory(Lookup):
         states = self.trace.states
         whole = np.where(states.flags & WHOLE > 0, states.bases, 0)
         ever = distinct(states.tensors[whole > 0])
-        own = contained(states.tensors, ever) & (states.forms > 0)
-        bases = Log(states.tensors[own], states.events[own], whole[own]).without_repeats()
+        ever_shared = contained(states.tensors, ever) & (states.forms > 0)
+        bases = Log(
+            states.tensors[ever_shared], states.events[ever_shared], whole[ever_shared]
+        ).without_repeats()
         begun = np.append(True, bases.tensors[1:] != bases.tensors[:-1])[: len(bases.tensors)]
         changed = (bases.values > 0) | ~begun
         shares = np.stack(
@@ -166,10 +168,10 @@ class Memory(Lookup):
         born = np.array([states.first(int(tensor)) for tensor in states.tensors[rows]], np.int64)
         rows = rows[rows != born]
         moved = set(zip(shares[:, 0].tolist(), shares[:, 2].tolist(), strict=True))
-        found = [tuple(row) for row in shares.tolist()]
-        found += [
+        happenings = [tuple(row) for row in shares.tolist()]
+        happenings += [
             (event, _WRITE, tensor, 0)
             for event, tensor in zip(states.events[rows].tolist(), states.tensors[rows].tolist(), strict=True)
             if (event, tensor) not in moved
         ]
-        return sorted(found)
+        return sorted(happenings)

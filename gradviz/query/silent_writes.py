@@ -86,19 +86,19 @@ class _Search:
         mutated = self.trace.table(Kind.MUTATED)
         assigned = set(mutated.events[self.trace.named(mutated["how"], ("data",))].tolist())
         places = {tensor: self._memory_and_counter(tensor) for tensor in distinct(tensors).tolist()}
-        found: dict[int, list[tuple[int, int]]] = {}
+        by_memory: dict[int, list[tuple[int, int]]] = {}
         several: set[int] = set()  # memories with a counter of their own beside that of the tensor
         for event, tensor in zip(events.tolist(), tensors.tolist(), strict=True):
             memory, counter = places[tensor]
             if event in assigned:
-                found.setdefault(tensor, []).append((event, 0))
+                by_memory.setdefault(tensor, []).append((event, 0))
                 several.add(tensor)
                 continue
-            found.setdefault(memory, []).append((event, counter))
+            by_memory.setdefault(memory, []).append((event, counter))
             if counter != memory:
                 several.add(memory)
         several.update(self._memory_and_counter(tensor)[0] for tensor in self.bases if self._apart(tensor))
-        return {memory: found[memory] for memory in several & found.keys()}
+        return {memory: by_memory[memory] for memory in several & by_memory.keys()}
 
     def _memory_and_counter(self, tensor: int) -> tuple[int, int]:
         """The tensor whose memory a tensor shares, and the tensor whose version counter it counts."""

@@ -48,9 +48,9 @@ class Log:
 
     def standing(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Every tensor with a value up to event k, and its last value."""
-        told = self.events <= k
-        later = told[1:] & (self.tensors[1:] == self.tensors[:-1])
-        last = told & ~np.concatenate([later, np.zeros(min(1, len(told)), bool)])
+        so_far = self.events <= k
+        later = so_far[1:] & (self.tensors[1:] == self.tensors[:-1])
+        last = so_far & ~np.concatenate([later, np.zeros(min(1, len(so_far)), bool)])
         return self.tensors[last], self.values[last]
 
 

@@ -81,13 +81,13 @@ def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | 
         )
         if is_around:
             scope = node  # the walk begins at the outermost function
-    own = [
+    assignments = [
         node
         for node in _of_scope(scope)
         if isinstance(node, ast.Assign) and node.lineno < site.place.line
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
     ]
-    return max(own, key=lambda node: node.lineno, default=None)
+    return max(assignments, key=lambda node: node.lineno, default=None)
 
 
 def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:

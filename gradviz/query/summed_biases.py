@@ -35,17 +35,17 @@ def added_before_sums(query: Query) -> list[Added]:
     """The biases that a rank adds before the first sums over all ranks, in order; without sums that are divided by the
     number of ranks. Use `query.of(added_before_sums)`."""
     ops = query.trace.table(Kind.OP)
-    own = query.trace.named(ops["op"], (ALL_REDUCE,)) & (ops["in_pass"] == 0)
-    found = []
-    for event in ops.events[own][:_MOST].tolist():
+    is_sum = query.trace.named(ops["op"], (ALL_REDUCE,)) & (ops["in_pass"] == 0)
+    biases = []
+    for event in ops.events[is_sum][:_MOST].tolist():
         call = query.tensors.op(event)
         if is_of_some_ranks(call.args) or call.args.split(", ")[0] not in ("", "SUM"):
             continue
         made = op_behind(query, call.outputs[0], COPYING | RESHAPING) if call.outputs else None
         added = None if made is None else _added(query, made, event)
         if added is not None and not _is_divided(query, made):
-            found.append(added)
-    return found
+            biases.append(added)
+    return biases
 
 
 def summed_biases(ranks: Replicas) -> tuple[Added, ...] | None:
@@ -108,7 +108,10 @@ def _have_own_weights(ranks: Replicas, together: Sequence[Added]) -> bool:
     events = [added.event for added in together]
     return all(
         are_apart(
-            [query.memory.value(w, event) for query, w, event in zip(ranks.queries, own, events, strict=True)]
+            [
+                query.memory.value(w, event)
+                for query, w, event in zip(ranks.queries, of_ranks, events, strict=True)
+            ]
         )
-        for own in weights
+        for of_ranks in weights
     )

@@ -57,14 +57,14 @@ def undivided_sums(ranks: Replicas) -> list[Sum]:
     step = _first_step(ranks)
     if step is None:
         return []
-    query, found = step.query, []
+    query, undivided = step.query, []
     for name, gradient, event in step.summed(ranks.parameters[0]):
         if changes_between(query, gradient, event, step.event):
             continue
         earlier = _reductions(ranks, gradient, event)
         if earlier or not changes_between(query, gradient, step.passes[-1].last or 0, event):
-            found.append(Sum(name, event, "average" in earlier, "sum" in earlier))
-    return found
+            undivided.append(Sum(name, event, "average" in earlier, "sum" in earlier))
+    return undivided
 
 
 def other_shares(ranks: Replicas) -> list[OtherShare]:
@@ -73,15 +73,15 @@ def other_shares(ranks: Replicas) -> list[OtherShare]:
     step, world = _first_step(ranks), len(ranks.queries)
     if step is None or len(step.passes) != 1 or step.query.trace.meta.get("world") != str(world):
         return []
-    found = []
+    shares = []
     for name, gradient, event in step.summed(ranks.parameters[0]):
         changes = changes_between(step.query, gradient, event, step.event)
         if len(changes) != 1 or event <= step.passes[0].first:
             continue
         divisor = _divisor(step.query, gradient, changes[0])
         if divisor not in (0, 1, world):
-            found.append(OtherShare(name, changes[0], divisor))
-    return found
+            shares.append(OtherShare(name, changes[0], divisor))
+    return shares
 
 
 def _first_step(ranks: Replicas) -> _FirstStep | None:
@@ -97,10 +97,10 @@ def _first_step(ranks: Replicas) -> _FirstStep | None:
 def _reductions(ranks: Replicas, gradient: int, until: int) -> set[str]:
     """The earlier reductions of a gradient on the first rank, before an event: `average`, `sum`."""
     query, pairs = ranks.queries[0], ranks.reduced[0]
-    own = {event for one, event in query.of(sums) if one == gradient}
+    summed = {event for one, event in query.of(sums) if one == gradient}
     events = pairs[(pairs[:, 0] == gradient) & (pairs[:, 1] < until), 1].tolist()
     return {
-        "sum" if event in own and not changes_between(query, gradient, event, until) else "average"
+        "sum" if event in summed and not changes_between(query, gradient, event, until) else "average"
         for event in events
     }
 

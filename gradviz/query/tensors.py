@@ -149,8 +149,8 @@ class Tensors(Lookup):
         if not len(called.events):
             return found
         call = np.searchsorted(called.events, ops.events) - 1
-        own = np.flatnonzero((call >= 0) & (called["how"][call] == ops["op"]))
-        found[own[np.unique(call[own], return_index=True)[1]]] = True
+        matching = np.flatnonzero((call >= 0) & (called["how"][call] == ops["op"]))
+        found[matching[np.unique(call[matching], return_index=True)[1]]] = True
         return found
 
     @cached_property
@@ -331,8 +331,10 @@ class Tensors(Lookup):
     def value_log(self) -> Log:
         """The events that gave a tensor a value: the event that made it, and those that changed it in place."""
         states = self.trace.states
-        told = states.forms > 0
-        return Log(states.tensors[told], states.events[told], np.zeros(int(told.sum()), np.int64))
+        has_value = states.forms > 0
+        return Log(
+            states.tensors[has_value], states.events[has_value], np.zeros(int(has_value.sum()), np.int64)
+        )
 
     def value_events(self, tensor: int) -> np.ndarray:
         """The events that made a tensor or changed it in place, in order."""

@@ -140,10 +140,10 @@ class Training:
         """The highest learning rate of the groups of each step; NaN if it is unknown."""
         groups = self.stepped.lists("groups")
         texts, which = np.unique(groups.elements[:, 0], return_inverse=True)
-        told = [number_of(settings_of(self.trace.text(text)).get("lr")) for text in texts.tolist()]
-        found = np.full(len(self.stepped), np.nan)
-        np.fmax.at(found, groups.owners, np.array(told, float)[which])
-        return found
+        rates = [number_of(settings_of(self.trace.text(text)).get("lr")) for text in texts.tolist()]
+        highest = np.full(len(self.stepped), np.nan)
+        np.fmax.at(highest, groups.owners, np.array(rates, float)[which])
+        return highest
 
     @cached_property
     def trained(self) -> set[int]:
@@ -152,8 +152,8 @@ class Training:
         cleared = self.trace.table(Kind.GRADS_CLEARED)
         lists = cleared.lists("tensors")
         of_optimizer = contained(cleared["how"][lists.owners], self.stepped["type"])
-        told = np.concatenate([self.by_hand[1], lists.values[of_optimizer]])
-        return set(self.owners) | set(distinct(told).tolist()) | self._held_with_gradient
+        leaves = np.concatenate([self.by_hand[1], lists.values[of_optimizer]])
+        return set(self.owners) | set(distinct(leaves).tolist()) | self._held_with_gradient
 
     @cached_property
     def _held_with_gradient(self) -> set[int]:
@@ -166,8 +166,8 @@ class Training:
         """The events of steps that the program computes itself, and the leaf that each changes. They are writes to a
         leaf of values that come from a gradient, or writes by code whose ops are not recorded."""
         writes = self.query.of(Writes)
-        own = contained(writes.leaves, self._wanting) & ~contained(writes.events, writes.of_optimizers)
-        events, leaves = writes.events[own], writes.leaves[own]
+        candidates = contained(writes.leaves, self._wanting) & ~contained(writes.events, writes.of_optimizers)
+        events, leaves = writes.events[candidates], writes.leaves[candidates]
         sites = self.trace.events["site"][events]
         known: dict[int, bool] = {}
         for site, event in zip(sites.tolist(), events.tolist(), strict=True):
@@ -224,13 +224,13 @@ class Training:
         waiting = [tensor]
         seen: set[int] = set()
         while waiting and len(seen) < _LOOKED_AT:
-            found = waiting.pop(0)
-            if not found or found in seen:
+            candidate = waiting.pop(0)
+            if not candidate or candidate in seen:
                 continue
-            if self._was_gradient(found, before):
+            if self._was_gradient(candidate, before):
                 return True
-            seen.add(found)
-            waiting += sources(self.query, found, through_memory=True)
+            seen.add(candidate)
+            waiting += sources(self.query, candidate, through_memory=True)
         return False
 
     def _was_gradient(self, tensor: int, before: int) -> bool:
@@ -252,8 +252,8 @@ class Training:
     def _of_gradients(self) -> dict[int, int]:
         """The leaf of each tensor that is its `.grad` at any time."""
         log = self.query.tensors.grads
-        given = log.values > 0
-        return dict(zip(log.values[given].tolist(), log.tensors[given].tolist(), strict=True))
+        is_set = log.values > 0
+        return dict(zip(log.values[is_set].tolist(), log.tensors[is_set].tolist(), strict=True))
 
     def _gradient_of(self, tensor: int) -> int:
         """The leaf whose `.grad` a tensor is, or shares the memory of; 0 if there is none."""
@@ -272,14 +272,14 @@ class Training:
         states = self.trace.states
         is_view = states.bases > 0
         bases = dict(zip(states.tensors[is_view].tolist(), states.bases[is_view].tolist(), strict=True))
-        found: dict[int, set[int]] = {}
+        by_base: dict[int, set[int]] = {}
         for grad, leaf in self._of_gradients.items():
             base, seen = bases.get(grad, 0), {grad}
             while base and base not in seen:
-                found.setdefault(base, set()).add(leaf)
+                by_base.setdefault(base, set()).add(leaf)
                 seen.add(base)
                 base = bases.get(base, 0)
-        return found
+        return by_base
 
     @cached_property
     def lives(self) -> Lives:
@@ -322,14 +322,15 @@ class Training:
         outside = ~self.query.passes.contains(events)
         events, tensors = events[outside], tensors[outside]
         leaves = np.array([self._gradient_of(tensor) for tensor in tensors.tolist()], np.int64)
-        own = leaves > 0
+        of_leaf = leaves > 0
         parts = [
             (leaf, event, tensor)
-            for event, tensor in zip(events[~own].tolist(), tensors[~own].tolist(), strict=True)
+            for event, tensor in zip(events[~of_leaf].tolist(), tensors[~of_leaf].tolist(), strict=True)
             for leaf in self._leaves_with_a_part.get(tensor, ())
         ]
         leaves, events, tensors = np.concatenate(
-            [np.stack([leaves, events, tensors])[:, own], np.array(parts, np.int64).reshape(-1, 3).T], axis=1
+            [np.stack([leaves, events, tensors])[:, of_leaf], np.array(parts, np.int64).reshape(-1, 3).T],
+            axis=1,
         )
         clears = contained(events, self._zeroing) | self._become_zero(events, tensors, tensors)
         return leaves, events, np.where(clears, CLEARED, CHANGED), np.zeros(len(events), np.int64)

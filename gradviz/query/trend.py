@@ -36,8 +36,8 @@ def trend(query: Query, leaf: int) -> Trend | None:
     for number in sample:
         trace.find_pass(number)
     table = trace.table(Kind.ACCUMULATED)
-    own = (table["tensor"] == leaf) & contained(table["in_pass"], sample)
-    events = table.events[own].tolist()
+    sampled = (table["tensor"] == leaf) & contained(table["in_pass"], sample)
+    events = table.events[sampled].tolist()
     if len(events) < _LEAST:
         return None
     norms = []

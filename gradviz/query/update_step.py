@@ -50,10 +50,10 @@ def update_step(query: Query, event: Mutated) -> Update | None:
         return None
     last = steps[-1]
     with np.errstate(all="ignore"):
-        found = explain(steps)
-    if found is None:
+        explained = explain(steps)
+    if explained is None:
         return None
-    formula, terms, change = found
+    formula, terms, change = explained
     near = np.allclose(last.before - change, last.after, rtol=1e-6, atol=_TOLERANCE * _size(change))
     return Update(formula, tuple(terms), last.after) if near else None
 
@@ -68,17 +68,17 @@ def _steps(query: Query, event: Mutated) -> list[_Step]:
         return []
     query.trace.reach_history(event.tensor, event.index)
     mutated = query.trace.table(Kind.MUTATED)
-    own = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == _code(query, event))]
-    found: list[_Step] = []
+    writes = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == _code(query, event))]
+    steps: list[_Step] = []
     optimizers = set()
-    for at in own[own <= event.index].tolist():
+    for at in writes[writes <= event.index].tolist():
         step = _step_around(query, at)
         read = None if step is None else _step(query, step, event.tensor, at)
         if read is None or step is None:
             return []
         optimizers.add(step.optimizer)
-        found.append(read)
-    return found if len(optimizers) == 1 else []
+        steps.append(read)
+    return steps if len(optimizers) == 1 else []
 
 
 def _step_around(query: Query, at: int) -> Stepped | None:

@@ -61,12 +61,12 @@ def _events(query: Query, ways: Ways) -> list[int]:
 def groups_behind(query: Query, ways: Ways, groups: dict[int, int]) -> dict[int, int]:
     """The groups of the leaves that each tensor with an open way to a root was computed from, as bits; `groups` has the
     bit of each leaf."""
-    found = dict(groups)
+    groups_of = dict(groups)
     for event in _events(query, ways):
         op = query.tensors.op(event)
         bits = 0
         for source in op.inputs:
-            bits |= found.get(source, 0)
+            bits |= groups_of.get(source, 0)
         for output in op.outputs:
-            found[output] = found.get(output, 0) | bits
-    return found
+            groups_of[output] = groups_of.get(output, 0) | bits
+    return groups_of

@@ -125,10 +125,10 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
     begun = [backward_pass for backward_pass in trace.passes if backward_pass.first <= k]
     if not begun:
         return _cut_off(query, tensor, k) or Absence(Why.NO_PASS_YET, to_come=to_come)
-    own = [
+    of_optimizer = [
         backward_pass for backward_pass in query.of(PassOwners).passes_of(tensor) if backward_pass.first <= k
     ]
-    backward_pass = (own or begun)[-1]
+    backward_pass = (of_optimizer or begun)[-1]
     if (backward_pass.last is None or backward_pass.last > k) and to_come >= 0:
         return Absence(Why.PASS_UNDER_WAY, number=backward_pass.number, to_come=to_come)
     began = query.passes.began(backward_pass.number)
@@ -142,14 +142,18 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
 def _never(query: Query, tensor: int, began: PassBegan, k: int) -> Absence | None:
     """The reason why a leaf never gets a gradient; None if it gets one at some time, or if the reason is not known."""
     lacks = query.of(Lacks)
-    found = lacks.of(tensor, k) if tensor in lacks.never_got else None
-    if found is None or found.lack not in _OF_LACK:
+    lacking = lacks.of(tensor, k) if tensor in lacks.never_got else None
+    if lacking is None or lacking.lack not in _OF_LACK:
         return None
-    event = query.trace.event(found.event)
+    event = query.trace.event(lacking.event)
     cut = event if isinstance(event, OpRan | TensorMade) else None
-    root = found.root or next((root.tensor for root in began.roots), 0)
+    root = lacking.root or next((root.tensor for root in began.roots), 0)
     return Absence(
-        _OF_LACK[found.lack], number=found.pass_number or began.number, root=root, cut=cut, lacking=found
+        _OF_LACK[lacking.lack],
+        number=lacking.pass_number or began.number,
+        root=root,
+        cut=cut,
+        lacking=lacking,
     )
 
 
@@ -177,5 +181,5 @@ def accumulations(query: Query, tensor: int, k: int, most: int) -> list[Accumula
     """The last `most` events up to k that accumulated into a leaf's `.grad`, in order."""
     query.trace.reach_all()
     accumulated = query.trace.table(Kind.ACCUMULATED)
-    own = accumulated.events[(accumulated.events <= k) & (accumulated["tensor"] == tensor)]
-    return [accumulated.object(event) for event in own[-most:].tolist()]
+    events = accumulated.events[(accumulated.events <= k) & (accumulated["tensor"] == tensor)]
+    return [accumulated.object(event) for event in events[-most:].tolist()]

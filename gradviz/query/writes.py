@@ -34,8 +34,8 @@ class Writes:
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace
         events, tensors = query.tensors.all_writes
-        own = ~contained(events, self._echoes)
-        events, tensors = events[own], tensors[own]
+        originals = ~contained(events, self._echoes)
+        events, tensors = events[originals], tensors[originals]
         written, which = np.unique(tensors, return_inverse=True)
         leaves = np.array([self.leaf_of(tensor) for tensor in written.tolist()], np.int64)[which]
         self.events, self.leaves = events[leaves > 0], leaves[leaves > 0]
@@ -82,10 +82,10 @@ class Writes:
         started = np.array([self.started(leaf) for leaf in self.leaves.tolist()], np.int64)
         late = self.events > started
         events, leaves = self.events[late], self.leaves[late]
-        own = [
+        is_training = [
             self.author(event, leaf) is not Author.LOAD for event, leaf in zip(events, leaves, strict=True)
         ]
-        return distinct(leaves[np.array(own, bool)])
+        return distinct(leaves[np.array(is_training, bool)])
 
     @cached_property
     def of_optimizers(self) -> np.ndarray:
@@ -146,11 +146,13 @@ class Writes:
         """Whether a tensor was computed, element by element, from another leaf of the same shape."""
         waiting, seen = [tensor], set[int]()
         while waiting and len(seen) < _FAR:
-            found = waiting.pop()
-            seen.add(found)
-            if self.leaf_of(found) not in (0, leaf) and self.trace.shape(found) == self.trace.shape(leaf):
+            candidate = waiting.pop()
+            seen.add(candidate)
+            if self.leaf_of(candidate) not in (0, leaf) and self.trace.shape(candidate) == self.trace.shape(
+                leaf
+            ):
                 return True
-            made = self.query.tensors.made(found)
+            made = self.query.tensors.made(candidate)
             if isinstance(made, OpRan) and (made.rule.elementwise or made.op in COPYING):
                 waiting += [source for source in made.inputs if source and source not in seen]
         return False

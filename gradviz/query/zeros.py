@@ -60,18 +60,18 @@ def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
     from_start = False
     while waiting and len(seen) < _MOST:
         for delivery in flow.arrivals(waiting.popleft(), accumulated.index):
-            given = query.trace.event(delivery.event)
+            event = query.trace.event(delivery.event)
             if not is_zero(query.at(delivery.event).value(delivery.gradient)):
                 return Zero()  # gradients of several paths cancel
-            if not isinstance(given, Produced):
+            if not isinstance(event, Produced):
                 from_start = True
-            elif given.node not in seen:
-                seen.add(given.node)
-                received = query.at(given.index).received(given.node)
+            elif event.node not in seen:
+                seen.add(event.node)
+                received = query.at(event.index).received(event.node)
                 came = (
                     [gradient for gradient in received.gradients if gradient] if received is not None else []
                 )
                 if received is None or not all(is_zero(query.at(received.index).value(one)) for one in came):
-                    return Zero(node=given.node)
-                waiting.append(given.node)
+                    return Zero(node=event.node)
+                waiting.append(event.node)
     return Zero(from_start=True) if from_start else None

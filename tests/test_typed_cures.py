@@ -43,6 +43,7 @@ with torch.no_grad():
 
 def first_finding(text: str, folder: Path) -> tuple[int, Finding | None]:
     """The status of a program, and the first finding of its cut path, if there is one."""
+    folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(text)
     status = run(Target(str(folder / "script.py"), False, ()), folder / "script.gradviz").status
     with open_trace(folder / "script.gradviz") as trace:
@@ -113,3 +114,28 @@ def test_a_side_of_a_dimension_less_gets_it_as_the_cure_says(
     [told] = found(loss)
     assert told.partition("  #")[0] == cure
     assert found(cure.join(loss.rsplit(flat, 1))) == []
+
+
+LIST = """\
+import torch
+w = torch.tensor(1.0, requires_grad=True)
+losses = []
+for x in (1.0, 2.0, 3.0):
+    losses.append(((w * x - 2.0) ** 2).item())
+loss = torch.tensor(losses).mean()
+loss.backward()
+"""
+
+
+def test_a_list_of_numbers_is_stacked_of_tensors_as_the_cure_says(tmp_path: Path) -> None:
+    status, found = first_finding(LIST, tmp_path)
+    assert (status, found is not None) == (1, True)
+    assert found is not None
+    here, _, there = found.fix.partition("  # and ")
+    assert (found.line, here) == (6, "torch.stack(losses)")
+    filling, _, where = there.partition(" at line ")
+    assert where.startswith("5,")
+    lines = LIST.splitlines()
+    lines[4] = f"    {filling}"
+    lines[5] = lines[5].replace("torch.tensor(losses)", here)
+    assert first_finding("\n".join(lines) + "\n", tmp_path / "cured") == (0, None)

@@ -11,7 +11,7 @@ from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_li
 from gradviz.query.cut_places import place_of_cut, switched_off
 from gradviz.query.cuts import Reason, why_no_node
 from gradviz.query.ops import DISCRETE, DRAWN
-from gradviz.query.source_trees import assigned_to, in_place, statement_at
+from gradviz.query.source_trees import appended_before, assigned_to, in_place, method_calls, statement_at
 from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
 
@@ -49,6 +49,8 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
             return NO_NODE[reason], update
         if reason is Reason.DETACHED:
             return NO_NODE[reason], _without_detach(case, event)
+        if reason is Reason.NOT_DIFFERENTIABLE:
+            return f"the result of {clean(maker.op)} is not differentiable", _CURES[reason]
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
     if maker.how in DRAWN and _is_sample(case, event):
@@ -103,6 +105,8 @@ def _are_tensors(case: Case, parts: list[ast.expr], at: int) -> bool:
 def _without_copy(case: Case, made: TensorMade) -> str:
     """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if the statement has this form; else empty."""
     statement = statement_at(case.query, case.query.places.site(made.site))
+    if stacked := _of_list(case, made, statement):
+        return stacked
     call = statement.value if isinstance(statement, ast.Assign) else None
     if made.how not in _COPYING or not isinstance(call, ast.Call) or not call.args:
         return ""
@@ -114,6 +118,22 @@ def _without_copy(case: Case, made: TensorMade) -> str:
         return clean(f"{target} = {stacked}  # the tensors themselves")
     if isinstance(own, ast.BinOp | ast.Call) and read_in_its_line(case.query, made):
         return clean(f"{target} = {_with_tensors(own)}  # the tensor itself")
+    return ""
+
+
+def _of_list(case: Case, made: TensorMade, statement: ast.stmt | None) -> str:
+    """`torch.stack(losses)` for `torch.tensor(losses)` of a list that was filled with `losses.append(loss.item())`, and
+    the line that fills it with tensors; empty for any other statement."""
+    for call, module in method_calls(statement, made.how):
+        filled = call.args[0] if len(call.args) == 1 and isinstance(call.args[0], ast.Name) else None
+        site = case.query.places.site(made.site)
+        appended = appended_before(case.query, site, filled.id) if filled is not None else None
+        if filled is None or appended is None or of_tensors(ast.Expr(appended)) == "":
+            continue
+        stacked = f"{ast.unparse(module)}.stack({filled.id})"
+        return clean(
+            f"{stacked}  # and {_with_tensors(appended)} at line {appended.lineno}, without the numbers"
+        )
     return ""
 
 

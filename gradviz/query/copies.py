@@ -13,7 +13,7 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.ops import COPYING, OF_PARTS
 from gradviz.query.query import Query
-from gradviz.query.source_trees import assigned_before, method_calls, statement_at
+from gradviz.query.source_trees import appended_before, assigned_before, method_calls, statement_at
 from gradviz.tracefile import Site
 
 _BEFORE = 4096  # the states before the copy that are compared
@@ -123,7 +123,7 @@ def written_in_its_line(query: Query, event: int) -> int:
 
 def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int) -> int:
     """The tensor that requires grad and whose numbers an expression uses, directly or through an array that was
-    assigned above it; 0 if it names none."""
+    assigned above it or a list that was filled there; 0 if it names none."""
     for name in numbers_in(value):
         tensor = query.names.tensor_called(name, event)
         if tensor:
@@ -131,7 +131,10 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
                 return tensor
             continue
         assigned = assigned_before(query, site, name)
-        array = assigned.value if assigned is not None else None
+        array: ast.AST | None = assigned.value if assigned is not None else None
+        if isinstance(array, ast.List) and not array.elts:
+            appended = appended_before(query, site, name)
+            array = appended.args[0] if appended is not None else None
         for source in numbers_in(array):
             tensor = query.names.tensor_called(source, event)
             if tensor and query.tensors.flags(tensor, event) & REQUIRES_GRAD:

@@ -108,7 +108,8 @@ class Labels(Lookup):
         if result:
             return self._older(result, tensor)
         if maker.how in _NAMED_BY_READING:
-            return self._read_as(tensor)
+            is_typed = self.is_exact or maker.how == _EARLIER
+            return self._read_as(tensor) or ("" if is_typed else self._short(self._at(maker.site)))
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"

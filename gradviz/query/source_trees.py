@@ -71,9 +71,35 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
 def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | None:
     """The last assignment to a name above the line of a site, in the same function, or outside of all functions if the
     site is."""
+    own = [
+        node
+        for node in _above(query, site)
+        if isinstance(node, ast.Assign)
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    ]
+    return max(own, key=lambda node: node.lineno, default=None)
+
+
+def appended_before(query: Query, site: Site | None, name: str) -> ast.Call | None:
+    """The only call of `append` of a list of this name above the line of a site, in the same function; None if there is
+    none or several."""
+    own = [
+        node
+        for node in _above(query, site)
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func) == f"{name}.append"
+        and len(node.args) == 1
+    ]
+    return own[0] if len(own) == 1 else None
+
+
+def _above(query: Query, site: Site | None) -> Iterator[ast.AST]:
+    """The nodes of the source above the line of a site, in the same function, or outside of all functions if the site
+    is."""
     tree = query.of(trees).get(site.place.file) if site is not None else None
     if tree is None or site is None:
-        return None
+        return
     scope: ast.AST = tree
     for node in ast.walk(tree):
         is_around = isinstance(node, ast.FunctionDef) and node.lineno < site.place.line <= (
@@ -81,13 +107,9 @@ def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | 
         )
         if is_around:
             scope = node  # the walk begins at the outermost function
-    assignments = [
-        node
-        for node in _of_scope(scope)
-        if isinstance(node, ast.Assign) and node.lineno < site.place.line
-        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
-    ]
-    return max(assignments, key=lambda node: node.lineno, default=None)
+    for node in _of_scope(scope):
+        if getattr(node, "lineno", site.place.line) < site.place.line:
+            yield node
 
 
 def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:

@@ -47,10 +47,11 @@ def _search(case: Case) -> Iterator[Found]:
             same = earlier and [r.node for r in case.query.passes.began(earlier).roots] == [
                 r.node for r in root
             ]
+            once = earlier and _was_made_before(case, error, earlier)
             what = "the same graph" if same else f"{case.words.node_name(error.node)}{made},"
             yield Found(
                 f"pass {error.number} goes through {what} again; pass {earlier or '?'} freed its saved tensors",
-                _keeping(case, earlier) if same else _cure(case, error, earlier),
+                _keeping(case, earlier) if same or once else _cure(case, error, earlier),
                 (error.event, *((shared.index,) if shared is not None else ())),
                 site=error.site,
                 severity=case.severity_of(error),
@@ -58,6 +59,17 @@ def _search(case: Case) -> Iterator[Found]:
                 number=error.number,
                 tensors=tuple(leaves_behind(case.query, [error.node])),
             )
+
+
+def _was_made_before(case: Case, error: Failure, earlier: int) -> bool:
+    """Whether all that the pass begins at was computed before the earlier pass ended: two results of one forward, not a
+    state that is carried from one to the next."""
+    run = case.query.passes.by_number.get(earlier)
+    if run is None or not error.number:
+        return False
+    roots = [case.query.nodes.event(root.node) for root in case.query.passes.began(error.number).roots]
+    end = case.query.passes.last(run)
+    return all(root is not None and root.index < end for root in roots)
 
 
 def _keeping(case: Case, earlier: int) -> str:

@@ -45,7 +45,7 @@ def _search(case: Case) -> Iterator[Found]:
             yield _of_saved(case, error)
         elif any(text in error.message for text in _LEAF):
             yield Found(
-                "a leaf that requires grad is changed in place while grad mode is on: the leaf would lose its history",
+                "a leaf that requires grad is changed in place while grad mode is on: it would be no leaf any more",
                 _without_grad(case, error),
                 (error.event,),
                 site=error.site,

@@ -72,6 +72,16 @@ def test_the_elements_of_large_leaves_and_data_are_kept_and_no_others(record: Re
     assert [value is not None and value.array is not None for value in values] == [False, False, True]
 
 
+def test_what_a_small_tensor_is_kept_for_is_not_kept_itself(record: Record) -> None:
+    """A layer's small bias is kept just before its large result is recorded."""
+    scale, x = torch.ones(16, requires_grad=True), torch.randn(400, 16)
+    trace = record(lambda: (x * scale).tanh().sum().backward())
+    (product, *_) = calls(trace)
+    value = trace.snapshot(product.outputs[0], trace.count - 1)
+    assert value is not None
+    assert value.array is None
+
+
 def test_a_parameter_is_kept_once_and_after_each_write(record: Record) -> None:
     w, frozen = torch.ones(100, requires_grad=True), torch.ones(100)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradviz.events.counters import next_tensor_number
-from gradviz.events.handles import Reader
+from gradviz.events.handles import AtOnce, Reader
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, SMALL
@@ -66,14 +66,30 @@ class InputsRecorder(Recorder):
         return 0, states
 
     def _keep(self, value: Any, reader: Reader) -> tuple[int, int]:
-        how, self._keeping = self._keeping, ""
-        if not how and reader.size(value) > SMALL:
+        if not self._begin_keeping(reader.size(value)):
             return 0, 0
-        self.most_elements = SMALL if how in ("", GRADIENT) else LARGEST
         try:
             return super()._keep(value, reader)
         finally:
             self.most_elements = SMALL
+
+    def _keep_small(self, found: AtOnce, reader: Reader) -> tuple[int, int, int]:
+        form, count, *_ = found
+        if not self._begin_keeping(count):
+            known = self.same_forms.get(id(form))
+            return known[0] if known is not None else self._number_of_form(form), 0, 0
+        try:
+            return super()._keep_small(found, reader)
+        finally:
+            self.most_elements = SMALL
+
+    def _begin_keeping(self, size: int) -> bool:
+        """Whether a value of that many elements is kept: then `most_elements` says how many are kept in full."""
+        how, self._keeping = self._keeping, ""
+        if not how and size > SMALL:
+            return False
+        self.most_elements = SMALL if how in ("", GRADIENT) else LARGEST
+        return True
 
     def _produced_gradient(self, number: int, value: Any, later: int) -> None:
         self._state(number, value, 0, 0, 0, later)

@@ -87,7 +87,7 @@ def stops(text: str) -> list[str]:
 
 def test_it_starts_at_the_first_event_and_ends_with_the_commands(debug: Run, tmp_path: Path) -> None:
     done = debug(LESSON, "")
-    assert stops(done.stderr) == ["tensor made x, a leaf that requires grad"]
+    assert stops(done.stderr) == ["torch.tensor([1.0, 0.0, 4.0], …) made x, a leaf that requires grad"]
     assert "event 1 of 1 ·" in done.stderr
     assert (done.stdout, done.returncode) == ("", 0)
     with open_trace(tmp_path / "lesson.debug.gradviz") as trace:
@@ -98,7 +98,7 @@ def test_a_step_lets_the_script_go_on_by_one_event(debug: Run) -> None:
     done = debug(LESSON, "next; back; next; next 2", "--no-nan")
     assert stops(done.stderr)[:2] == [
         "x**3 made y (PowBackward0)",
-        "tensor made x, a leaf that requires grad",
+        "torch.tensor([1.0, 0.0, 4.0], …) made x, a leaf that requires grad",
     ]
     assert "> next 2\nevent 4 of 5 ·" in done.stderr
     assert done.stdout == "begun\n"

@@ -89,8 +89,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 raise GradvizError("--names is for pictures: a page has the names of the program")
             doing(f"making {path.name}")
             query = Query(traces[0])
-            told = replayed([finding for _, finding in found[0]], traces[0])
-            listed = [(number, finding) for (number, _), finding in zip(found[0], told, strict=True)]
+            with_cures = replayed([finding for _, finding in found[0]], traces[0])
+            listed = [(number, finding) for (number, _), finding in zip(found[0], with_cures, strict=True)]
             return write_page(
                 traces[0],
                 lambda number: _sliced(query, number, choice, True, found[0]),

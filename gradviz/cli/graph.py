@@ -155,5 +155,5 @@ def graph(
         edits,
     )
     with all_opened(traces) as recorded:
-        told = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)
-    click.echo(told)
+        message = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)
+    click.echo(message)

@@ -101,11 +101,13 @@ def _print(queries: list[Query]) -> None:
         for query, known in zip(queries, found, strict=True)
     ]
     if len(traces) > 1:
-        columns = [{"": label_of(trace), **told} for trace, told in zip(traces, columns, strict=True)]
+        columns = [
+            {"": label_of(trace), **facts_of_run} for trace, facts_of_run in zip(traces, columns, strict=True)
+        ]
     for label in columns[0]:
-        if label == "profile" and not any(told[label] for told in columns):
+        if label == "profile" and not any(facts_of_run[label] for facts_of_run in columns):
             continue
-        facts.add_row(Text(label, "dim"), *(Text(clean(told[label])) for told in columns))
+        facts.add_row(Text(label, "dim"), *(Text(clean(facts_of_run[label])) for facts_of_run in columns))
     console.print(facts)
     for trace, known in zip(traces, found, strict=True):
         if known.leaves:
@@ -137,8 +139,10 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
     for line in _wholes(replicas):
         console.print(line)
     found = next(findings_of(replicas, BETWEEN_RANKS), None)
-    told = "in nothing that check compares" if found is None else f"{found.rule}: {found.message}"
-    console.print(Text("\nthe ranks differ ", "dim" if found is None else "yellow").append(told, "default"))
+    difference = "in nothing that check compares" if found is None else f"{found.rule}: {found.message}"
+    console.print(
+        Text("\nthe ranks differ ", "dim" if found is None else "yellow").append(difference, "default")
+    )
 
 
 def _wholes(ranks: Replicas) -> Iterator[Text]:
@@ -148,9 +152,9 @@ def _wholes(ranks: Replicas) -> Iterator[Text]:
             yield Text(f"… and {len(ranks.wholes) - place} more", "dim")
             return
         grad = "None" if gradient is None else f"rms {number(gradient.rms, 4)}"
-        told = f"rms {number(whole.rms, 4)}, .grad {grad} over all {len(ranks.ranks)} ranks"
+        text = f"rms {number(whole.rms, 4)}, .grad {grad} over all {len(ranks.ranks)} ranks"
         yield Text.assemble(
-            ("whole ", "dim") if place else ("\nwhole ", "dim"), (clean(name), "bold"), f" {told}"
+            ("whole ", "dim") if place else ("\nwhole ", "dim"), (clean(name), "bold"), f" {text}"
         )
 
 
@@ -176,8 +180,8 @@ def _print_differences(traces: list[Trace], queries: list[Query]) -> None:
             f"{label_of(trace)} {brief(gradient)}" + ("" if reduced else ", not all-reduced")
             for trace, gradient, reduced in zip(traces, found.gradients, found.averaged, strict=True)
         ]
-        told = f"the gradient of {found.name} is not the same on all ranks at step {found.step}: {'; '.join(values)}"
-        console.print(Text("\ndiffers ", "yellow").append(clean(told), "default"))
+        text = f"the gradient of {found.name} is not the same on all ranks at step {found.step}: {'; '.join(values)}"
+        console.print(Text("\ndiffers ", "yellow").append(clean(text), "default"))
 
 
 def _facts(trace: Trace, found: Overview) -> dict[str, str]:

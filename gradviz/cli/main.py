@@ -98,9 +98,9 @@ def _unforeseen(error: Exception, command: str) -> str:
         return f"{command} failed: {shortened(str(error), _LONGEST)}"
     if isinstance(error, MemoryError):
         return f"{command} needs more memory than there is: try a part of the run, or another machine"
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return (
-        f"{command} failed ({shortened(told, _LONGEST)}). If the trace is not damaged, this is a bug of gradviz: "
+        f"{command} failed ({shortened(said, _LONGEST)}). If the trace is not damaged, this is a bug of gradviz: "
         f"{DEBUG}=1 shows where"
     )
 

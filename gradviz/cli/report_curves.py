@@ -222,6 +222,6 @@ def _total(query: Query, summary: Sequence[ModuleRow]) -> str:
     elements = sum(row.own * row.count for row in summary)
     frozen = sum((row.own - row.trainable) * row.count for row in summary)
     modules = sum(row.count * row.modules for row in summary)
-    told = f"{plural(modules, 'module')} with {plural(elements, 'element')} of parameters"
-    told += f", {frozen:,} of them frozen at the end" if frozen else ""
-    return f"{told}. {_COUNTED if is_profiled(query) else _OPS}"
+    text = f"{plural(modules, 'module')} with {plural(elements, 'element')} of parameters"
+    text += f", {frozen:,} of them frozen at the end" if frozen else ""
+    return f"{text}. {_COUNTED if is_profiled(query) else _OPS}"

@@ -134,8 +134,8 @@ def _warn_of_options(arguments: tuple[str, ...]) -> None:
     known = {name for option in click.get_current_context().command.params for name in option.opts}
     ours = [word for word in arguments if word.startswith("-") and word.partition("=")[0] in known]
     if ours:
-        told = f"gradviz: {ours[0]} after SCRIPT goes to the script; for gradviz, put it before SCRIPT"
-        stderr.print(Text(clean(told), "yellow"))
+        message = f"gradviz: {ours[0]} after SCRIPT goes to the script; for gradviz, put it before SCRIPT"
+        stderr.print(Text(clean(message), "yellow"))
 
 
 def tell(

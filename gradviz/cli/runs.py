@@ -185,5 +185,5 @@ def _findings(row: Row) -> Text:
     counts = [(severity, row.findings[severity]) for severity in SEVERITIES if severity in row.findings]
     if not counts:
         return Text("none", "green")
-    told = ", ".join(plural(count, severity) for severity, count in counts)
-    return Text(f"{told}: {row.first_rule}", _STYLES[counts[0][0]])
+    counted = ", ".join(plural(count, severity) for severity, count in counts)
+    return Text(f"{counted}: {row.first_rule}", _STYLES[counts[0][0]])

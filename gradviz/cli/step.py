@@ -133,10 +133,10 @@ def _side_by_side(group: Group, lines: list[str]) -> None:
         click.echo(label + _taken_message(session))
     console.print(_columns([Text(clean(label_of(session.trace)), "bold") for session in group.shown]))
     for line in lines or [""]:
-        told = said_by_each(group, line)
-        if len(told) < len(group.sessions):
+        outputs = said_by_each(group, line)
+        if len(outputs) < len(group.sessions):
             console.print(Text(clean(label_of(group.first.trace)), "bold"))
-        console.print(_columns([Text(text) for text in told]))
+        console.print(_columns([Text(text) for text in outputs]))
 
 
 def _taken_message(session: Session) -> str:

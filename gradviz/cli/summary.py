@@ -38,8 +38,8 @@ def _other_ranks(trace: Trace) -> list[Text]:
     are_recorded = SETTINGS in os.environ or rank_meta() or rank_in(trace.path) >= 0
     if are_recorded or "rank" not in meta or not trace.passes_begun:
         return []
-    told = f"this process is rank {meta['rank']} of {meta.get('world', '?')}, and the others are not recorded"
-    return [_line("ranks", f"{told}: gradviz trace --ranks SCRIPT records each", "yellow")]
+    note = f"this process is rank {meta['rank']} of {meta.get('world', '?')}, and the others are not recorded"
+    return [_line("ranks", f"{note}: gradviz trace --ranks SCRIPT records each", "yellow")]
 
 
 def _line(label: str, text: str, style: str = "") -> Text:

@@ -231,8 +231,8 @@ def _tell_others(scope: str, others: Sequence[str]) -> None:
     """Report that the scope to record was never entered, and which scopes were."""
     some = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
     entered = f"; those entered were {some}" if others else ", and none of another"
-    told = f"gradviz: no module or Function named {scope} was entered{entered}"
-    stderr.print(Text(clean(told), "yellow"))
+    message = f"gradviz: no module or Function named {scope} was entered{entered}"
+    stderr.print(Text(clean(message), "yellow"))
 
 
 def _check_picture(path: Path) -> None:

@@ -130,9 +130,9 @@ def _show_compiled(words: Words, runner: Runner, backend: str, number: int | Non
     _show(compiled_json(words, found) if as_json else compiled_text(words, found))
 
 
-def _show(told: dict[str, Any] | Group) -> None:
+def _show(shown: dict[str, Any] | Group) -> None:
     """Print data as JSON, or text."""
-    if isinstance(told, dict):
-        click.echo(json_text(told))
+    if isinstance(shown, dict):
+        click.echo(json_text(shown))
     else:
-        Console(highlight=False).print(told)
+        Console(highlight=False).print(shown)

@@ -48,8 +48,8 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
         reason = _with_a_replay(trace, words[-1], number, paths)
     if form == "json":
-        told = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
-        click.echo(json_text(told))
+        data = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
+        click.echo(json_text(data))
         return
     text = norm_text(reason) if isinstance(reason, NormReason) else reason_text(reason)
     Console(highlight=False).print(text)

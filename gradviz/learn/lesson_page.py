@@ -26,7 +26,7 @@ def lesson_page(exercise: Exercise, session: Session) -> str:
         for at, (question, (stop, shown)) in enumerate(zip(lesson.questions, exercise.places, strict=True))
     ]
     texts = {name: said(language, text) for name, text in _SAID.items()}
-    told = PageLesson(language, lesson.title[language], lesson.about[language], questions, texts)
+    page_lesson = PageLesson(language, lesson.title[language], lesson.about[language], questions, texts)
     trace = session.trace
     first = trace.passes[0].number if trace.passes else None
-    return html(trace, lambda number: build(session.query, number), first, told)
+    return html(trace, lambda number: build(session.query, number), first, page_lesson)

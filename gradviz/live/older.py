@@ -122,5 +122,5 @@ def _copied(state: State) -> Any:
         return None
     if value.size <= SMALL:
         return value.copy()
-    told = state.tensor, state.version, value.shape, value.dtype.name, "cpu", state.flags, state.base
-    return Snapshot(*told, array=None, told=stats_of(value))
+    form = state.tensor, state.version, value.shape, value.dtype.name, "cpu", state.flags, state.base
+    return Snapshot(*form, array=None, told=stats_of(value))

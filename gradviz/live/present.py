@@ -205,9 +205,9 @@ class Present:
     @property
     def in_pass(self) -> int:
         """The backward pass; 0 if there is none."""
-        told = self.field("in_pass") if self.has("in_pass") else 0
-        if told:
-            return self._numbers.get(told, 0)
+        number = self.field("in_pass") if self.has("in_pass") else 0
+        if number:
+            return self._numbers.get(number, 0)
         if self.kind in (Kind.PASS_BEGAN, Kind.PASS_ENDED):
             return self._numbers.get(self.field("number"), 0)
         return next((own for own, _ in reversed(self.nest()) if own), 0)
@@ -286,8 +286,8 @@ class Present:
 
     def shapes(self) -> list[str]:
         """The shapes of the tensors that the event made or changed in place."""
-        told = self.states if self.kind in _MADE else ()
-        return ["x".join(map(str, state.value.shape)) for state in told if state.value is not None]
+        states = self.states if self.kind in _MADE else ()
+        return ["x".join(map(str, state.value.shape)) for state in states if state.value is not None]
 
     def versions(self) -> list[int]:
         """The versions that the event produced."""

@@ -54,8 +54,8 @@ class PausedScript:
                 value = repr(eval(compile(expression.strip(), "<p>", "eval"), names))
             except BaseException as error:  # whatever the error is, the stop goes on
                 value = traceback.format_exception_only(error)[-1].strip()
-        told = [f"{one.category.__name__}: {one.message}" for one in warned]
-        lines = [*said.getvalue().splitlines(), *told, *value.splitlines()]
+        warning_lines = [f"{one.category.__name__}: {one.message}" for one in warned]
+        lines = [*said.getvalue().splitlines(), *warning_lines, *value.splitlines()]
         more = len(lines) - _MOST_LINES
         return lines if more <= 0 else [*lines[:_MOST_LINES], f"… and {more:,} more lines"]
 

@@ -36,7 +36,7 @@ def firsts(words: Words) -> dict[str, int]:
 def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     """For each of these events, the view of a page that replays it, and the step: `[-1, event]` if no view does."""
     steps = [[step["k"] for step in view["steps"]] for view in views]
-    told = {}
+    place_of = {}
     for name, k in found.items():
         at = [(bisect_left(own, k), position) for position, own in enumerate(steps)]
         held = [
@@ -44,8 +44,8 @@ def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict
             for step, position in at
             if step < len(steps[position]) and steps[position][step] == k
         ]
-        told[name] = [held[0][1], held[0][0]] if held else [-1, k]
-    return told
+        place_of[name] = [held[0][1], held[0][0]] if held else [-1, k]
+    return place_of
 
 
 def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
@@ -63,6 +63,6 @@ def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
     found = {}
     for node in wanted[:_MOST_WHY]:
         if words.trace.born(node.number) is not None:
-            told = zero_told if stop.moment.grad(node.number) else no_grad_told
-            found[node.id] = plain(told(stop, node.number, words.called(node.number)), _LONGEST)
+            reason_of = zero_told if stop.moment.grad(node.number) else no_grad_told
+            found[node.id] = plain(reason_of(stop, node.number, words.called(node.number)), _LONGEST)
     return {name: reason for name, reason in found.items() if reason}

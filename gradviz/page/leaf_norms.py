@@ -19,13 +19,13 @@ def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
     `leaves` a list of {name, norms}. A norm is None if the pass did not reach the leaf or the value was not
     kept, and "odd" if it has NaN or inf."""
     passes = trace.passes[:: -(-len(trace.passes) // MOST_PASSES) or 1]
-    told = trace.table(Kind.ACCUMULATED)
+    accumulated = trace.table(Kind.ACCUMULATED)
     leaves: dict[str, list[float | str | None]] = {}
     for position, backward_pass in enumerate(passes):
         last = trace.count if backward_pass.last is None else backward_pass.last
-        first, end = told.events.searchsorted([backward_pass.first, last + 1])
-        for k in told.events[first:end].tolist():
-            event = told.object(k)
+        first, end = accumulated.events.searchsorted([backward_pass.first, last + 1])
+        for k in accumulated.events[first:end].tolist():
+            event = accumulated.object(k)
             name = called(event.tensor)
             if name not in leaves and len(leaves) == MOST_LEAVES:
                 continue

@@ -235,14 +235,14 @@ class _Pass:
         for kind in (Kind.ACCUMULATED, Kind.RETAINED):
             table = trace.table(kind)
             for event in table.events[table["in_pass"] == self.began.number].tolist():
-                told = trace.event(event)
-                assert isinstance(told, (Accumulated, Retained))
-                earlier = before.grad(told.tensor)
-                if earlier and isinstance(told, Retained):
-                    raise _Refused("{name} kept a gradient before", name=self._called(told.tensor))
-                gradient = told.gradient if isinstance(told, Accumulated) else told.grad
+                kept = trace.event(event)
+                assert isinstance(kept, (Accumulated, Retained))
+                earlier = before.grad(kept.tensor)
+                if earlier and isinstance(kept, Retained):
+                    raise _Refused("{name} kept a gradient before", name=self._called(kept.tensor))
+                gradient = kept.gradient if isinstance(kept, Accumulated) else kept.grad
                 yield {
-                    "t": told.tensor,
+                    "t": kept.tensor,
                     "before": _numbers(self._elements(earlier, self.began.index)) if earlier else None,
                     "is": _expected(trace.snapshot(gradient, event)),
                 }
@@ -276,11 +276,11 @@ def _produced(query: Query, number: int) -> dict[int, list[Any]]:
     table = query.trace.table(Kind.PRODUCED)
     found: dict[int, list[Any]] = {}
     for event in table.events[table["in_pass"] == number].tolist():
-        told = query.trace.event(event)
-        assert isinstance(told, Produced)
-        found[told.node] = [
+        produced = query.trace.event(event)
+        assert isinstance(produced, Produced)
+        found[produced.node] = [
             _expected(query.trace.snapshot(flow.gradient, event)) if flow.gradient else None
-            for flow in told.flows
+            for flow in produced.flows
             if flow.node
         ]
     return found

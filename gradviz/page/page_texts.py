@@ -22,8 +22,8 @@ def in_language(page: str, language: str) -> str:
     def put(found: re.Match[str]) -> str:
         text = found["words"] or found["text"]
         own = known.get(unescape(text.strip()))
-        told = text if own is None else text.replace(text.strip(), escape(own))
-        return (found["before"] or found["end"]) + told
+        shown = text if own is None else text.replace(text.strip(), escape(own))
+        return (found["before"] or found["end"]) + shown
 
     return _STATIC.sub(put, page).replace('<html lang="en">', f'<html lang="{language}">')
 

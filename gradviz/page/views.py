@@ -177,9 +177,9 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
     within = np.zeros(trace.count, bool)
     within[events] = True
     for kind in (Kind.RECEIVED, Kind.PRODUCED):
-        told = trace.table(kind)
-        own = within[told.events]
-        for k, node in zip(told.events[own].tolist(), told["node"][own].tolist(), strict=True):
+        table = trace.table(kind)
+        own = within[table.events]
+        for k, node in zip(table.events[own].tolist(), table["node"][own].tolist(), strict=True):
             if f"n{node}" in graph.nodes:
                 found[f"n{node}"] = min(k, found.get(f"n{node}", k))
     pairs = {node.number: node.pair for node in graph.nodes.values() if node.is_leaf and node.pair}

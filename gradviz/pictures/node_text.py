@@ -41,11 +41,11 @@ def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[L
 def apart_told(one: Apart) -> list[str]:
     """The differences between ranks: `.grad on rank 0: rms 0.3`, and so on for each rank."""
     if one.what == "node":
-        return [f"only on {called_ranks(ranks)}" for told, ranks in one.held if told is not None]
-    texts = told_apart([told if isinstance(told, Snapshot) else None for told, _ in one.held])
+        return [f"only on {called_ranks(ranks)}" for value, ranks in one.held if value is not None]
+    texts = told_apart([value if isinstance(value, Snapshot) else None for value, _ in one.held])
     shown = [
-        f"{one.what} on {called_ranks(ranks)}: {plain(told, 60) if isinstance(told, str) else text}"
-        for text, (told, ranks) in zip(texts[:_MOST_APART], one.held, strict=False)
+        f"{one.what} on {called_ranks(ranks)}: {plain(value, 60) if isinstance(value, str) else text}"
+        for text, (value, ranks) in zip(texts[:_MOST_APART], one.held, strict=False)
     ]
     more = [rank for _, ranks in one.held[_MOST_APART:] for rank in ranks]
     return [*shown, *([f"something else on {called_ranks(more)}"] if more else [])]
@@ -70,8 +70,8 @@ def _tensor(node: Node, show: str) -> list[Line]:
         lines.append(("error", f"in backward {value_label(node.used)}"))
     if node.grad is not None:
         lines.append(_valued(".grad", node.grad, "grad", node.becomes.get("grad")))
-        if told := added_told(node.added):
-            lines.append(("grad", told))
+        if sum_text := added_told(node.added):
+            lines.append(("grad", sum_text))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         now = node.becomes.get("grad")
         lines.append(
@@ -99,20 +99,20 @@ _TOLD_BY_LOOK = {
 
 def facts(node: Node) -> str:
     """The role of a tensor for autograd: `leaf · requires_grad`."""
-    told = ["leaf" if node.is_leaf else "non-leaf"]
+    parts = ["leaf" if node.is_leaf else "non-leaf"]
     if node.requires_grad:
-        told.append("requires_grad")
+        parts.append("requires_grad")
     elif node.parameter:
-        told.append("frozen")
+        parts.append("frozen")
     elif node.name is not None:
-        told.append("requires_grad=False")
+        parts.append("requires_grad=False")
     if node.root:
-        told.append("root")
+        parts.append("root")
     if node.op == "gradient":
-        told.append("starts the pass")
+        parts.append("starts the pass")
     if node.retained:
-        told.append("retains grad")
-    return " · ".join(told)
+        parts.append("retains grad")
+    return " · ".join(parts)
 
 
 def added_told(added: tuple[Snapshot, Snapshot] | None) -> str:

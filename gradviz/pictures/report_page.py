@@ -365,7 +365,7 @@ def _not_checked(report: Report) -> str:
     if report.runs:
         return ""
     rows = "".join(f"<li><b>{_text(rules)}</b>: {_text(reason)}</li>" for reason, rules in report.not_checked)
-    told = f"{report.checked} rules were checked."
+    count = f"{report.checked} rules were checked."
     return (
-        f'<section id="not-checked"><h2>Not checked</h2><p class="quiet">{told}</p><ul>{rows}</ul></section>'
+        f'<section id="not-checked"><h2>Not checked</h2><p class="quiet">{count}</p><ul>{rows}</ul></section>'
     )

@@ -94,14 +94,18 @@ def scene_of(graph: Graph) -> Scene:
 def _add_collectives(scene: Scene, graph: Graph) -> None:
     """Add a gate behind each leaf, and each module, whose gradients went through a collective."""
     for node in graph.nodes.values():
-        if told := _collectives(node):
+        if label := _collectives(node):
             gate = Thing(
-                f"{node.id}c", ["gate"], [("value", told)], f"{node.id}  {told}", scene.things[node.id].scope
+                f"{node.id}c",
+                ["gate"],
+                [("value", label)],
+                f"{node.id}  {label}",
+                scene.things[node.id].scope,
             )
             source = node.pair if node.pair in graph.nodes else node.id
             classes = ["grad", "flowed"]
             link = Link(
-                f"e{node.id}c", source, gate.id, classes, [], f"{node.label}.grad → {told}", backward=True
+                f"e{node.id}c", source, gate.id, classes, [], f"{node.label}.grad → {label}", backward=True
             )
             scene.things[gate.id] = gate
             scene.links.append(link)
@@ -111,13 +115,13 @@ def _collectives(node: Node) -> str:
     """The collectives that the gradients of a leaf, or of a module's parameters, went through; if not all gradients
     did, also how many."""
     leaves = [*node.box.parameters.values()] if node.box is not None else []
-    told = dict.fromkeys(one.collectives for one in leaves if one.collectives)
-    if not told:
+    collectives = dict.fromkeys(one.collectives for one in leaves if one.collectives)
+    if not collectives:
         return plain(node.collectives, 60)
     due = sum(one.has_grad for one in leaves)
     through = sum(bool(one.collectives) for one in leaves)
     few = f", {through} of {due} gradients" if through < due else ""
-    return plain("; ".join(told), 60) + few
+    return plain("; ".join(collectives), 60) + few
 
 
 def _types(graph: Graph) -> dict[str, str]:

@@ -162,9 +162,9 @@ class _Book:
         args = number if _is_number(number) else ""
         lines: list[Line] = [("name", f"{_SYMBOLS.get(name, name)} {args}".strip())]
         for step in self._steps(made):
-            if step.made.edges[step.position].node and (told := local(self.words, step)):
-                told += f", {over(self.words, step)}" * bool(step.summed)
-                lines += [("args", plain(line, _LONGEST)) for line in _broken(told)]
+            if step.made.edges[step.position].node and (equation := local(self.words, step)):
+                equation += f", {over(self.words, step)}" * bool(step.summed)
+                lines += [("args", plain(line, _LONGEST)) for line in _broken(equation)]
         return Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), "")
 
     def _variable(self, tensor: int, made: NodeMade) -> Thing:
@@ -172,8 +172,8 @@ class _Book:
         lines: list[Line] = [("value", self._value(tensor))]
         lines.append(("fact", "leaf" if node else "requires_grad=False"))
         lines += self._gradient(node, 0, tensor)
-        if told := added_told(self._added.get(tensor)):
-            lines.append(("grad", f".grad {told.replace('(before)', self.words.say('(before)'))}"))
+        if sum_text := added_told(self._added.get(tensor)):
+            lines.append(("grad", f".grad {sum_text.replace('(before)', self.words.say('(before)'))}"))
         return Thing(f"v{tensor}", ["variable"], lines, "", "")
 
     def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
@@ -198,10 +198,10 @@ class _Book:
         """The gradient of a tensor, as the sum of the gradients along its wires."""
         if self.backward_pass is None or not node or not self.moment.meeting(node, nr).arrivals:
             return []
-        name, told = self.words.derivative(tensor, self.moment), so_far(self.words, self.moment, node, nr)
-        addition, _, total = told.rpartition(" = ")
-        if not addition or len(told) <= _LONGEST_SUM:
-            return [("grad", plain(f"{name} = {told}", _LONGEST))]
+        name, text = self.words.derivative(tensor, self.moment), so_far(self.words, self.moment, node, nr)
+        addition, _, total = text.rpartition(" = ")
+        if not addition or len(text) <= _LONGEST_SUM:
+            return [("grad", plain(f"{name} = {text}", _LONGEST))]
         parts = len(self.moment.meeting(node, nr).arrivals)
         return [
             ("grad", plain(f"{name} = {total}", _LONGEST)),

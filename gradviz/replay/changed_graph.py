@@ -39,8 +39,8 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
         if node.kind in (LEAF, TENSOR):
             _mark_node(plan, node, before, after, changed)
     _mark_edges(query, plan, graph, before, after)
-    told = [*sets, *(f"without {text}" for text in without)]
-    graph.notes.append(f"what if {clean(', '.join(told))}: as it was → as it would be")
+    changes = [*sets, *(f"without {text}" for text in without)]
+    graph.notes.append(f"what if {clean(', '.join(changes))}: as it was → as it would be")
     if held := [clean(name) for _, name in held_of(words, plan)]:
         graph.notes.append(f"held as recorded: {listed(held)}")
 

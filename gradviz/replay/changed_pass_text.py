@@ -94,15 +94,15 @@ def check_text(words: Words, check: Check) -> str:
         compared.append(f"{check.equal_gradients} of {plural(check.gradients, 'recorded gradient')}{how}")
     if not compared:
         return "nothing was recorded that the replay could be compared with"
-    told = f"it gives {listed(compared)}"
+    text = f"it gives {listed(compared)}"
     if check.differences:
         first = check.differences[0]
         size = "" if np.isnan(first.largest) else f" by up to {number(first.largest, 3)}"
-        told += f"; it differs first in {words.called(first.tensor)} (event {first.event + 1}){size}"
+        text += f"; it differs first in {words.called(first.tensor)} (event {first.event + 1}){size}"
         sizes = [one.largest for one in check.differences if not np.isnan(one.largest)]
         if len(sizes) > 1:
-            told += f", and by at most {number(max(sizes), 3)} where elements were recorded"
-    return told
+            text += f", and by at most {number(max(sizes), 3)} where elements were recorded"
+    return text
 
 
 def _table(found: WhatIf) -> Table:
@@ -153,18 +153,18 @@ def _size(change: Changed) -> str:
 
 
 def _first(words: Words, found: WhatIf) -> str:
-    told = (
+    text = (
         []
         if found.sample is None
         else [f"index {found.sample} of the first dimension is left out of the loss"]
     )
     if found.dtype:
-        told.append(f"floating-point numbers are computed in {found.dtype}")
+        text.append(f"floating-point numbers are computed in {found.dtype}")
     elif found.first is None:
-        told.append("no call gives anything else")
+        text.append("no call gives anything else")
     else:
-        told.append(f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}")
-    return "; ".join(told)
+        text.append(f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}")
+    return "; ".join(text)
 
 
 def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
@@ -202,10 +202,10 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
 
 
 def _change_json(change: Changed, is_edited: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {"of": change.called, "before": _array_json(change.before)}
+    data: dict[str, Any] = {"of": change.called, "before": _array_json(change.before)}
     if is_edited:
-        told |= {"after": _array_json(change.after), "change": _size(change)}
-    return told
+        data |= {"after": _array_json(change.after), "change": _size(change)}
+    return data
 
 
 def _array_json(array: np.ndarray | None) -> Any:

@@ -166,9 +166,9 @@ def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapsho
     for event in kept.events[trace.named(kept["how"], (GRADIENT,))].tolist():
         if event <= plan.began.index:
             continue
-        told = trace.event(event)
-        leaf = by_gradient.get(told.original, 0)  # type: ignore[attr-defined]
-        value = trace.snapshot(told.copy, event) if leaf in leaves else None  # type: ignore[attr-defined]
+        kept_value = trace.event(event)
+        leaf = by_gradient.get(kept_value.original, 0)  # type: ignore[attr-defined]
+        value = trace.snapshot(kept_value.copy, event) if leaf in leaves else None  # type: ignore[attr-defined]
         if value is not None and value.stats is not None:
             found.append((leaf, event, value))
     return found
@@ -208,12 +208,12 @@ def largest_change(one: np.ndarray, other: np.ndarray) -> float:
 
 def _same_statistics(recorded: Snapshot, array: np.ndarray) -> bool:
     """Whether the recorded statistics are those of an array."""
-    told, own = recorded.stats, stats_of(array)
-    if told is None:
+    kept, own = recorded.stats, stats_of(array)
+    if kept is None:
         return False
     exact = ("min", "max", "nan", "inf", "zeros")
-    equal = all(_same(getattr(told, name), getattr(own, name), 0.0) for name in exact)
-    return equal and _same(told.rms, own.rms, _NEAR) and _same(told.mean, own.mean, _NEAR, own.rms)
+    equal = all(_same(getattr(kept, name), getattr(own, name), 0.0) for name in exact)
+    return equal and _same(kept.rms, own.rms, _NEAR) and _same(kept.mean, own.mean, _NEAR, own.rms)
 
 
 def _same(one: float, other: float, near: float, size: float = 0.0) -> bool:

@@ -163,11 +163,11 @@ def _needed(
 ) -> Iterator[ValueKept | CallMade]:
     """The events that a pass needs, the newest first."""
     trace = query.trace
-    told = trace.indices(Kind.KEPT, Kind.CALLED)
+    events = trace.indices(Kind.KEPT, Kind.CALLED)
     given_again = {tensor for call in without_grad for tensor in call.outputs}
     # The needed tensors, with whether a gradient flows on from there.
     needed = dict.fromkeys((*(root.tensor for root in began.roots), *also), True)
-    for index in told[told < began.index][::-1].tolist():
+    for index in events[events < began.index][::-1].tolist():
         event = trace.event(index)
         if isinstance(event, ValueKept):
             if event.how in (GRADIENT, GENERATOR) or event.original not in needed:

@@ -49,13 +49,13 @@ def gradients_of(query: Query, plan: Plan, outcome: Outcome) -> Iterator[tuple[i
     for kind in (Kind.RECEIVED, Kind.PRODUCED):
         table = trace.table(kind)
         for event in table.events[table["in_pass"] == plan.number].tolist():
-            told = trace.event(event)
-            assert isinstance(told, (Received, Produced))
-            if isinstance(told, Received):
-                numbers, arrays = told.gradients, _received(query, told.node, outcome)
+            event_of_node = trace.event(event)
+            assert isinstance(event_of_node, (Received, Produced))
+            if isinstance(event_of_node, Received):
+                numbers, arrays = event_of_node.gradients, _received(query, event_of_node.node, outcome)
             else:
-                flowed = outcome.nodes.get(told.node)
-                numbers = tuple(flow.gradient for flow in told.flows)
+                flowed = outcome.nodes.get(event_of_node.node)
+                numbers = tuple(flow.gradient for flow in event_of_node.flows)
                 arrays = () if flowed is None else flowed.produced
             for number, array in zip(numbers, arrays, strict=False):
                 if number and array is not None:

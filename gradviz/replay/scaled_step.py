@@ -141,9 +141,9 @@ def event_behind(query: Query, stepped: Stepped, leaf: int) -> int | None:
 
 def _value_at(query: Query, event: int, leaf: int) -> Snapshot | None:
     """The value of a parameter that a write left, or that was kept."""
-    told = query.trace.event(event)
-    if isinstance(told, ValueKept):
-        return query.trace.snapshot(told.copy, event) if told.original == leaf else None
+    kept = query.trace.event(event)
+    if isinstance(kept, ValueKept):
+        return query.trace.snapshot(kept.copy, event) if kept.original == leaf else None
     return query.memory.value(leaf, event)
 
 

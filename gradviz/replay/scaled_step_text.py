@@ -22,7 +22,7 @@ def scaled_step_text(words: Words, found: ScaledStep) -> Group:
     rates = listed([number(rate, 4) for rate in found.rates])
     scaled = listed([number(rate * found.factor, 4) for rate in found.rates])
     where = words.at_line(found.stepped.site)
-    told = (
+    text = (
         f"{clean(found.stepped.type)} steps with lr {rates}{where}; beside it the same step with lr {scaled}"
     )
     losses = table("", "before the step", "after it", f"with lr {scaled}")
@@ -32,7 +32,7 @@ def scaled_step_text(words: Words, found: ScaledStep) -> Group:
     for step in found.steps:
         steps.add_row(Text(clean(words.called(step.leaf))), *(number(size, 4) for size in _sizes(step)))
     return Group(
-        Text(head, "bold"), Text(check_text(words, found.check)), Text(told), Text(), losses, Text(), steps
+        Text(head, "bold"), Text(check_text(words, found.check)), Text(text), Text(), losses, Text(), steps
     )
 
 

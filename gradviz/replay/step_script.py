@@ -114,13 +114,13 @@ class _Writing:
 
     def _begin(self, context: str) -> Iterator[str]:
         """Set autocast and the default dtype."""
-        told = dict(part.partition("=")[::2] for part in context.split())
-        yield f"torch.set_default_dtype(torch.{_word(told.get('default', 'float32'))})"
+        settings = dict(part.partition("=")[::2] for part in context.split())
+        yield f"torch.set_default_dtype(torch.{_word(settings.get('default', 'float32'))})"
         for device in ("cpu", "cuda"):
-            is_on = device in told
+            is_on = device in settings
             yield f'torch.set_autocast_enabled("{device}", {is_on})'
             if is_on:
-                yield f'torch.set_autocast_dtype("{device}", torch.{_word(told[device])})'
+                yield f'torch.set_autocast_dtype("{device}", torch.{_word(settings[device])})'
 
     def _placed(self, call: Call) -> str:
         site = self.query.places.site(call.site)

@@ -34,11 +34,11 @@ def typed_call(library: Library, args: Sequence[Any], kwargs: Mapping[str, Any])
     """The tensors among the arguments, each once, and all arguments as JSON: `[[ARGS], {NAME: ARG}]`. Raises
     NotExpressed."""
     writing = _Writing(library)
-    told = [
+    tree = [
         [writing.typed(arg, 2) for arg in args],
         {name: writing.typed(arg, 2) for name, arg in kwargs.items()},
     ]
-    text = json.dumps(told, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(tree, separators=(",", ":"), allow_nan=False)
     if len(text) > _MOST:
         raise NotExpressed
     return writing.tensors, text

@@ -199,14 +199,14 @@ class Functions:
             with self.engine.alone():
                 arrays = [None if g is None else self.engine.array(g) for g in upstream]
                 produced = [None if g is None else self.engine.array(g) for g in gradients]
-                told = list(_compared(call, arrays, produced))
+                comparisons = list(_compared(call, arrays, produced))
         except NotCompared as error:
-            told = []
+            comparisons = []
             tell(node, in_pass, name, str(error))
         except Exception as error:  # of the program's forward, or of an engine that cannot copy a gradient
-            told = []
+            comparisons = []
             tell(node, in_pass, name, _said("its forward does not run again", error))
-        for argument, along in told:
+        for argument, along in comparisons:
             tell(node, in_pass, name, "", argument, along.given, along.found, along.wrong)
 
 

@@ -29,10 +29,10 @@ _OF_NODES = {
 class _Open:
     """An open scope. It is passed on later, when a scope of the wanted name is entered inside it, or never."""
 
-    __slots__ = ("entered", "matches", "number", "told")
+    __slots__ = ("entered", "is_passed_on", "matches", "number")
 
     def __init__(self, number: int, matches: bool, entered: tuple[Any, ...]) -> None:
-        self.number, self.matches, self.entered, self.told = number, matches, entered, False
+        self.number, self.matches, self.entered, self.is_passed_on = number, matches, entered, False
 
 
 class _OfThread(threading.local):
@@ -115,8 +115,8 @@ class InScope(Listener):
             here.inside += 1
         if here.inside:
             for known in here.scopes:
-                if not known.told:
-                    known.told = True
+                if not known.is_passed_on:
+                    known.is_passed_on = True
                     self.listener.scope_entered(*known.entered)
 
     def scope_left(self, scope: int) -> None:
@@ -129,7 +129,7 @@ class InScope(Listener):
             number = known.number
             here.inside -= known.matches
             here.due, here.nodes_due = known.matches and known.entered[2] == "function", False
-            if known.told:
+            if known.is_passed_on:
                 self.listener.scope_left(number)
 
     # --- ops and nodes
@@ -202,11 +202,11 @@ class InScope(Listener):
     def _tells_op(self, inputs: Sequence[int]) -> bool:
         """Whether an op is passed on. Its inputs that were made outside are passed on before it."""
         here = self.here
-        told = here.tells
+        is_passed_on = here.tells
         here.due, here.nodes_due = False, here.due
-        if told:
+        if is_passed_on:
             self._introduce(inputs)
-        return told
+        return is_passed_on
 
     def _introduce(self, tensors: Sequence[int]) -> None:
         """Pass on tensors that were made outside."""

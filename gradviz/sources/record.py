@@ -269,9 +269,9 @@ class record:
         recorder = self.recorder
         if recorder is None or not isinstance(error, Exception):
             return
-        told = type(error).__name__, text_of(error)
-        if told != recorder.last_error and recorder.sites.number(error.__traceback__):
-            recorder.error(error.__traceback__, *told)
+        type_and_message = type(error).__name__, text_of(error)
+        if type_and_message != recorder.last_error and recorder.sites.number(error.__traceback__):
+            recorder.error(error.__traceback__, *type_and_message)
 
     def abandon(self) -> None:
         """Stop recording without touching the file."""
@@ -309,8 +309,8 @@ def run_meta() -> dict[str, str]:
 
 def _rank_and_host() -> dict[str, str]:
     """The rank of this process and its machine; empty for a single process."""
-    told = rank_meta()
-    return {**told, "host": platform.node()} if told else {}
+    rank = rank_meta()
+    return {**rank, "host": platform.node()} if rank else {}
 
 
 def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:

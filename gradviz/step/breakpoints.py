@@ -53,8 +53,8 @@ def breakpoint_of(text: str, words: Words | None = None, live: bool = False) -> 
     name = name.strip()
     if form in FORMS and name and not re.match(r"[=!<>~]", name):
         if '"' in name and form != "if":
-            told = "break {form} takes a name without quotes: {name}"
-            raise CommandError(told, form=form, name=shortened(clean(name), 40))
+            message = "break {form} takes a name without quotes: {name}"
+            raise CommandError(message, form=form, name=shortened(clean(name), 40))
         return Breakpoint(text, predicate(_filled(form, name)))
     if re.fullmatch(r"[\w.]+", text) and text not in NAMES:
         return Breakpoint(text, predicate(_guessed(text, words, live)))
@@ -82,8 +82,8 @@ def _guessed(word: str, words: Words | None, live: bool) -> str:
         return f'op == "{word}" or name == "{word}"'
     flags = [name for name, field in FIELDS.items() if field.type == FLAG]
     ways = f"op {word}, tensor {word}, parameter {word}, grad_fn {word}, line 12, {', '.join(flags)}"
-    told = "{word} is not an op, a node or a tensor here; break takes: {ways}, or a predicate"
-    raise CommandError(told, word=word, ways=ways)
+    message = "{word} is not an op, a node or a tensor here; break takes: {ways}, or a predicate"
+    raise CommandError(message, word=word, ways=ways)
 
 
 def predicate(text: str) -> Predicate:

@@ -53,9 +53,9 @@ def check_node(session: Session, argument: str) -> None:
                 if array.dtype.kind != "f":
                     lines.append(f"  {called}: not checked, {array.dtype} has no derivative")
                 continue
-            told = compared(forward, arrays, which, case.upstream, case.gradients[tensor])
-            (wrong if told.wrong else right).append(called)
-            lines += _told(called, told)
+            comparison = compared(forward, arrays, which, case.upstream, case.gradients[tensor])
+            (wrong if comparison.wrong else right).append(called)
+            lines += _told(called, comparison)
     except CommandError:
         raise
     except Exception as error:  # raised by the program's own code, or by an op that takes no float64
@@ -73,18 +73,18 @@ def check_node(session: Session, argument: str) -> None:
     ]
 
 
-def _told(called: str, told: Compared) -> list[str]:
-    if not told.checked:
+def _told(called: str, vjp: Compared) -> list[str]:
+    if not vjp.checked:
         return [
-            f"  {called}: no element has a derivative here ({told.kinks} at a kink or at the edge of a domain)"
+            f"  {called}: no element has a derivative here ({vjp.kinks} at a kink or at the edge of a domain)"
         ]
-    parts = [f"{told.checked:,} of {told.size:,} elements" if told.checked < told.size else ""]
-    parts.append(f"{told.kinks} at a kink left out" if told.kinks else "")
+    parts = [f"{vjp.checked:,} of {vjp.size:,} elements" if vjp.checked < vjp.size else ""]
+    parts.append(f"{vjp.kinks} at a kink left out" if vjp.kinks else "")
     more = ", ".join(filter(None, parts))
-    at = f" at [{', '.join(map(str, told.at))}]" if told.at else ""
+    at = f" at [{', '.join(map(str, vjp.at))}]" if vjp.at else ""
     return [
-        f"  {called}: {'WRONG' if told.wrong else 'right'}, relative error {number(told.error, 2)}{at}: "
-        f"backward {number(told.given)}, differences {number(told.found)}" + (f" ({more})" if more else "")
+        f"  {called}: {'WRONG' if vjp.wrong else 'right'}, relative error {number(vjp.error, 2)}{at}: "
+        f"backward {number(vjp.given)}, differences {number(vjp.found)}" + (f" ({more})" if more else "")
     ]
 
 

@@ -53,10 +53,10 @@ def print_(session: Session, argument: str) -> None:
     if array.size > _MOST or page is not None:
         _show_page(session, argument, array, 1 if page is None else int(page["number"]), where)
         return
-    told = np.array2string(array, max_line_width=76, threshold=_MOST + 1, separator=", ", precision=6)
+    text = np.array2string(array, max_line_width=76, threshold=_MOST + 1, separator=", ", precision=6)
     session.page = [
         f"{clean(argument)}{where}, {snapshot.dtype}",
-        *(f"  {line}" for line in told.splitlines()),
+        *(f"  {line}" for line in text.splitlines()),
     ]
 
 
@@ -97,8 +97,8 @@ def _lines(array: np.ndarray, first: int, end: int) -> Iterator[str]:
     while first < end:
         index = np.unravel_index(first, array.shape)
         until = min(first + _ON_A_LINE, first - first % row + row, end)
-        told = "  ".join(f"{number_of(element):>11}" for element in array.flat[first:until])
-        yield f"  {'[' + ', '.join(map(str, index)) + ']':<10} {told}"
+        row_text = "  ".join(f"{number_of(element):>11}" for element in array.flat[first:until])
+        yield f"  {'[' + ', '.join(map(str, index)) + ']':<10} {row_text}"
         first = until
 
 

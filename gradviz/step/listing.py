@@ -37,13 +37,13 @@ def leaves(session: Session, argument: str) -> None:
     tensors = ordered(session.query, session.stop.tabled, order, session.position)
     names = [*_ORDERS]
     following = names[(names.index(order) + 1) % len(names)]
-    told = (
+    title = (
         "{count} leaf {order} (a: by {next})"
         if len(tensors) == 1
         else "{count} leaves {order} (a: by {next})"
     )
     session.page = [
-        session.say(told, count=f"{len(tensors):,}", order=session.say(_ORDERS[order]), next=following),
+        session.say(title, count=f"{len(tensors):,}", order=session.say(_ORDERS[order]), next=following),
         *_table(session, tensors),
     ]
     session.page_keys = {"a": f"leaves {following}"}
@@ -95,8 +95,8 @@ def _scroll(session: Session, rows: int) -> None:
     view, count = session.settings.leaves, len(session.stop.tabled)
     first = max(min(view.first + rows, count - 1), 0)
     session.settings.leaves = View(view.order, first)
-    told = "leaves from number {first} of {count}"
-    session.message = session.say(told, first=first + 1, count=count) if first else ""
+    text = "leaves from number {first} of {count}"
+    session.message = session.say(text, first=first + 1, count=count) if first else ""
 
 
 def variables(session: Session, argument: str) -> None:

@@ -248,8 +248,8 @@ def break_(session: Session, argument: str) -> None:
         return
     new = breakpoint_of(argument, session.words, session.live)
     number = session.breakpoints.add(new)
-    told = session.say("breakpoint {number}: {text}", number=number, text=clean(new.text))
-    session.message = told + _times(session, number)
+    text = session.say("breakpoint {number}: {text}", number=number, text=clean(new.text))
+    session.message = text + _times(session, number)
 
 
 def _times(session: Session, number: int) -> str:
@@ -263,8 +263,8 @@ def _times(session: Session, number: int) -> str:
 def watch(session: Session, argument: str) -> None:
     about = subject(session.words, argument, session.position)
     number = session.breakpoints.add(Breakpoint(f"watch {about}", watched=about))
-    told = session.say("breakpoint {number}: where {name} changes", number=number, name=about)
-    session.message = told + _times(session, number)
+    text = session.say("breakpoint {number}: where {name} changes", number=number, name=about)
+    session.message = text + _times(session, number)
 
 
 def delete(session: Session, argument: str) -> None:
@@ -439,8 +439,8 @@ def mark(session: Session, argument: str) -> None:
     if name.isdigit():
         raise CommandError("a bookmark is not a number: {name}", name=name)
     session.settings.marks[name] = session.position
-    told = "bookmark {name}: event {event} (goto {name})"
-    session.message = session.say(told, name=clean(name), event=session.position + 1)
+    text = "bookmark {name}: event {event} (goto {name})"
+    session.message = session.say(text, name=clean(name), event=session.position + 1)
 
 
 def _letters(session: Session) -> list[str]:

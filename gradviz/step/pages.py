@@ -25,8 +25,8 @@ def page_lines(
 ) -> list[Text]:
     """The result of a verb, shown instead of the stop. A long page is split into parts; `scrolled` selects a part.
     `goes_on` means that Space after the last part shows another page."""
-    told = wrapped(lines, width)
-    told[0].stylize("bold")
+    text = wrapped(lines, width)
+    text[0].stylize("bold")
     room = max(height - _AROUND, 1)
     count = parts(lines, width, height)
     scrolled = min(scrolled, count - 1)
@@ -36,7 +36,7 @@ def page_lines(
     elif count > 1:
         end = _NEXT_PART if goes_on or scrolled < count - 1 else _LAST_PART
     last = "  " + said(language, end, part=scrolled + 1, count=count)
-    return [Text(), *told[scrolled * room : (scrolled + 1) * room], Text(), Text(last, style="dim")][:height]
+    return [Text(), *text[scrolled * room : (scrolled + 1) * room], Text(), Text(last, style="dim")][:height]
 
 
 def parts(lines: list[str], width: int, height: int) -> int:
@@ -78,16 +78,16 @@ def _size(stop: Stop) -> str:
     passes, errors = len(trace.pass_numbers), len(trace.errors)
     events = said(language, "{count} event" if trace.count == 1 else "{count} events", count=trace.count)
     begun = "{count} backward pass" if passes == 1 else "{count} backward passes"
-    told = f"{events}, {said(language, begun, count=passes)}"
+    text = f"{events}, {said(language, begun, count=passes)}"
     if errors:
         one, several = (
             ", {errors} error, the last at event {last}",
             ", {errors} errors, the last at event {last}",
         )
-        told += said(
+        text += said(
             language, one if errors == 1 else several, errors=errors, last=trace.errors[-1].event + 1
         )
-    return told
+    return text
 
 
 _BEGINNINGS = (

@@ -106,10 +106,10 @@ def _keys(width: int, session: Session) -> Text:
     key, word = _LIVE_QUIT if live else _QUIT
     line, last = Text(), _key(key, session.say(word))
     for key, word in sorted(_KEYS, key=lambda pair: live and pair[0] not in _LIVE_FIRST):
-        told = _key(key, session.say(word))
-        if cell_len(line.plain) + cell_len(told.plain) + cell_len(last.plain) > width:
+        shown_key = _key(key, session.say(word))
+        if cell_len(line.plain) + cell_len(shown_key.plain) + cell_len(last.plain) > width:
             break
-        line.append_text(told)
+        line.append_text(shown_key)
     return line.append_text(last)
 
 
@@ -127,23 +127,23 @@ def _narrow(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     said = _sentence(stop, width)
     below = leaves(stop, width, max(height // (3 if view.variables else 5), 1), view)
     spare = height - len(said) - len(below) - 2
-    told, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
-    room = spare - len(told) - len(graph)
+    gradients, graph = _told_and_graph(stop, width, spare - _LEAST_SOURCE)
+    room = spare - len(gradients) - len(graph)
     above = source(stop, width, max(min(room, height // 2 - 1), 0))
     gap = [Text()] * max(room - len(above), 0)
-    return [*above, Text(), *said, *told, *gap, *graph, _leaves_rule(stop, width, below, view), *below]
+    return [*above, Text(), *said, *gradients, *gap, *graph, _leaves_rule(stop, width, below, view), *below]
 
 
 def _told_and_graph(stop: Stop, width: int, height: int) -> tuple[list[Text], list[Text]]:
     """The rows and the graph in `height` lines. The graph also shows the gradients that wait nearby, so the
     rows omit these if there is not enough room for both."""
-    told = rows(stop)
-    for shown in (told, [row for row in told if row.label != "waiting"]):
+    all_rows = rows(stop)
+    for shown in (all_rows, [row for row in all_rows if row.label != "waiting"]):
         lines = gradient_lines(stop, shown, width, max(height, 2))
         graph = _graph(stop, width, height - len(lines) - 1)
         if graph:
             return lines, graph
-    return gradient_lines(stop, told, width, max(height, 2)), []
+    return gradient_lines(stop, all_rows, width, max(height, 2)), []
 
 
 def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
@@ -156,12 +156,12 @@ def _wide(stop: Stop, width: int, height: int, view: View) -> list[Text]:
     left = source(stop, left_width, height - len(graph) - 1)
     left += [Text()] * (height - len(graph) - len(left)) + graph
     said = _sentence(stop, right_width)
-    told = gradient_lines(stop, rows(stop), right_width, max(height - len(said) - 8, 3))
-    spare = height - len(said) - len(told) - 3
+    gradients = gradient_lines(stop, rows(stop), right_width, max(height - len(said) - 8, 3))
+    spare = height - len(said) - len(gradients) - 3
     below = leaves(stop, right_width, max(spare // 2 if spare > 16 else spare, 1), view)
     more = _explained(stop, right_width, spare - len(below) - 1)
     below = leaves(stop, right_width, max(spare - len(more), 1), view)
-    right = [*said, Text(), *told, Text(), *more, _leaves_rule(stop, right_width, below, view), *below]
+    right = [*said, Text(), *gradients, Text(), *more, _leaves_rule(stop, right_width, below, view), *below]
     return [beside(left, right, row, left_width) for row in range(height)]
 
 
@@ -183,15 +183,15 @@ def _graph(stop: Stop, width: int, height: int) -> list[Text]:
 def _explained(stop: Stop, width: int, height: int) -> list[Text]:
     """The chain rule at this stop. If both modes reached this place, also the table of both. Each is shown
     only if it fits."""
-    told: list[Text] = []
+    explained: list[Text] = []
     for heading, lines in (
         ("why", why_if_any(stop)),
         ("forward and reverse", both_modes(stop)),
     ):
         shown = wrapped(lines, width)
-        if shown and len(told) + len(shown) + 2 <= height:
-            told += [rule(stop.say(heading), width), *shown, Text()]
-    return told
+        if shown and len(explained) + len(shown) + 2 <= height:
+            explained += [rule(stop.say(heading), width), *shown, Text()]
+    return explained
 
 
 def _sentence(stop: Stop, width: int) -> list[Text]:

@@ -39,10 +39,10 @@ def why(session: Session, argument: str) -> None:
     # the tensor does not exist yet: answer for the end of the trace
     if born is not None and born > session.position:
         until_end = session.stop.other(session.last)
-        told = until_end.say(
+        title = until_end.say(
             "{event} makes {name}; at the end:", event=until_end.event_of(born), name=about.called
         )
-        session.page = [told, *_why_grad(until_end, about)]
+        session.page = [title, *_why_grad(until_end, about)]
     else:
         session.page = _why_grad(session.stop, about)
 
@@ -101,14 +101,14 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
         there = say("no event of the trace makes it")
         if born is not None:
             there = say("{event} makes it", event=stop.event_of(born))
-        told, now = "{name} does not exist yet at {event}: {there}", stop.event_of(session.position)
-        return [say(told, name=name, event=now, there=there)]
+        text, now = "{name} does not exist yet at {event}: {there}", stop.event_of(session.position)
+        return [say(text, name=name, event=now, there=there)]
     state = stop.moment.state(tensor)
     made = f"{stop.event_of(born)}: {sentence(stop.other(born))}"
     lines = [say("{name} (tensor {tensor})", name=name, tensor=tensor), _labelled(stop, "made", made)]
     if state.value is not None:
-        told = f"{stop.value(tensor)}  {shape(state.value)} {state.value.dtype}"
-        lines.append(_labelled(stop, "value", told))
+        text = f"{stop.value(tensor)}  {shape(state.value)} {state.value.dtype}"
+        lines.append(_labelled(stop, "value", text))
     version = say(", version {version}", version=state.version)
     flags = f"is_leaf={state.is_leaf}, requires_grad={state.requires_grad}{version}"
     lines.append(_labelled(stop, "flags", flags))
@@ -123,9 +123,9 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     for label, part in (("changed at", "value"), (".grad at", "grad")):
         events = changes(words, Subject(tensor, name, part))
         if len(events):
-            told = say("event {event}", event=", ".join(str(event + 1) for event in events[:_SHOWN].tolist()))
+            text = say("event {event}", event=", ".join(str(event + 1) for event in events[:_SHOWN].tolist()))
             more = say(", … {count} in all", count=len(events)) if len(events) > _SHOWN else ""
-            lines.append(_labelled(stop, label, told + more))
+            lines.append(_labelled(stop, label, text + more))
     return lines
 
 
@@ -192,9 +192,9 @@ def first_bad(session: Session, argument: str) -> None:
     number = int(np.searchsorted(events, session.position)) + 1
     first = "the first of {events} with {what}: y (why) explains its origin"
     other = "number {number} of {events} with {what}: y (why) explains its origin"
-    told = session.events_told(len(events))
+    count = session.events_told(len(events))
     session.message = session.say(
-        first if number == 1 else other, number=number, events=told, what=session.say(what)
+        first if number == 1 else other, number=number, events=count, what=session.say(what)
     )
 
 
@@ -213,8 +213,8 @@ def export(session: Session, argument: str) -> None:
         raise CommandError("only .txt files can be written here")
     else:
         session.exporter(session.trace, session.position, file)
-    told = "wrote {file}: the state after event {event}"
-    session.message = session.say(told, file=clean(str(file)), event=session.position + 1)
+    text = "wrote {file}: the state after event {event}"
+    session.message = session.say(text, file=clean(str(file)), event=session.position + 1)
 
 
 def quit_(session: Session, argument: str) -> None:

@@ -34,6 +34,6 @@ def _show(session: Session, tried: dict[str, str]) -> None:
         raise CommandError("nothing can run again here")
     found = session.trace.pass_ending_from(session.position)
     sets = [f"{name}={value}" for name, value in tried.items()]
-    told = session.what_if(session.words, None if found is None else found.number, sets)
-    session.page = [session.say("with {sets}; unset takes it back", sets=clean(", ".join(sets))), *told]
+    lines = session.what_if(session.words, None if found is None else found.number, sets)
+    session.page = [session.say("with {sets}; unset takes it back", sets=clean(", ".join(sets))), *lines]
     session.tried = tried

@@ -235,8 +235,8 @@ def parse(line: str) -> tuple[Verb, str]:
         name = "eval"  # as in pdb; alone, or with a number, it is the key of `back`
     verb, argument = named(name), argument.strip()
     if argument and not verb.argument:
-        told = "{verb} takes no argument: {argument}"
-        raise CommandError(told, verb=verb.name, argument=shortened(clean(argument), 40))
+        message = "{verb} takes no argument: {argument}"
+        raise CommandError(message, verb=verb.name, argument=shortened(clean(argument), 40))
     if not argument and verb.needs:
         raise CommandError("{verb} needs an argument: {usage}", verb=verb.name, usage=verb.usage)
     if verb.argument == "[N]":

@@ -83,8 +83,8 @@ def zero_told(stop: Stop, tensor: int, name: str) -> str:
         where = "" if made is None else stop.words.at_line(made.site)
         of = stop.words.expression_of(made, LONGEST)
         node = stop.words.node_name(zero.node)
-        told = "{name}.grad is 0: {node} of {of}{where}, gave 0 for an upstream gradient that is not 0"
-        return say(told, name=name, node=node, of=of, where=where)
+        text = "{name}.grad is 0: {node} of {of}{where}, gave 0 for an upstream gradient that is not 0"
+        return say(text, name=name, node=node, of=of, where=where)
     why = "the pass began with 0" if zero.from_start else "the gradients of its paths cancel"
     return say("{name}.grad is 0: {reason}", name=name, reason=say(why))
 
@@ -133,18 +133,18 @@ def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 
 
 def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    told, asked = (
+    text, asked = (
         "pass {number} computed only the gradients of {asked}",
         ", ".join(map(stop.end, absence.asked)),
     )
-    return stop.say(told, number=absence.number, asked=asked)
+    return stop.say(text, number=absence.number, asked=asked)
 
 
 def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     made = absence.cut
     assert made is not None
-    told, when = "the path from it to {root} is cut at {when}: {how}", _cut_at(stop, made.index)
-    return stop.say(told, root=stop.end(absence.root), when=when, how=_how_blocked(stop, made))
+    text, when = "the path from it to {root} is cut at {when}: {how}", _cut_at(stop, made.index)
+    return stop.say(text, root=stop.end(absence.root), when=when, how=_how_blocked(stop, made))
 
 
 def _how_blocked(stop: Stop, made: OpRan | TensorMade) -> str:
@@ -163,18 +163,18 @@ def _cut_at(stop: Stop, event: int) -> str:
 def _as_number(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     lacking = absence.lacking
     assert lacking is not None
-    told = "the loss has only its number at {when}"
+    text = "the loss has only its number at {when}"
     if lacking.result != tensor:
-        told = "{result} is computed from it, and the loss has only its number at {when}"
-    return stop.say(told, result=stop.called(lacking.result), when=_when(stop, lacking.event))
+        text = "{result} is computed from it, and the loss has only its number at {when}"
+    return stop.say(text, result=stop.called(lacking.result), when=_when(stop, lacking.event))
 
 
 def _off_path(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     lacking = absence.lacking
     assert lacking is not None
-    told = "{result}, which is computed from it at {when}, reaches no root; "
+    text = "{result}, which is computed from it at {when}, reaches no root; "
     when = stop.event_of(lacking.event) + _at(stop, stop.query.of(Lacks).place(lacking))
-    return stop.say(told, result=stop.called(lacking.result), when=when) + _not_computed_from(
+    return stop.say(text, result=stop.called(lacking.result), when=when) + _not_computed_from(
         stop, tensor, name, absence
     )
 

@@ -39,12 +39,12 @@ def partial(words: Words, step: ChainStep) -> str:
     """The name of what a node computes along an edge: a partial derivative, or a VJP."""
     name = _named(words, step)[0]
     if step.is_whole:
-        told = words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
+        derivative = words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
     else:
-        told = words.partial(
+        derivative = words.partial(
             step.output, step.tensor, name, before=step.overwritten, of=_outputs(words, step)
         )
-    return told + which(words, step)
+    return derivative + which(words, step)
 
 
 def _outputs(words: Words, step: ChainStep) -> str:
@@ -77,28 +77,28 @@ def downstream(words: Words, step: ChainStep, moment: Moment) -> str:
     if not contributes(step, moment):
         return name
     by_way = bool(step.output) and step.output != words.root_of(moment)
-    told = "contribution to {name} by way of {tensor}" if by_way else "contribution to {name}"
-    return words.say(told, name=name, tensor=words.called(step.output)) + which(words, step)
+    text = "contribution to {name} by way of {tensor}" if by_way else "contribution to {name}"
+    return words.say(text, name=name, tensor=words.called(step.output)) + which(words, step)
 
 
 def so_far(words: Words, moment: Moment, node: int, nr: int = 0) -> str:
     """The gradients that have arrived at an output of a node, as a sum; and how many are still missing."""
     meeting = moment.meeting(node, nr)
-    told, count = addition(words, moment, meeting.arrivals), len(meeting.arrivals)
+    total, count = addition(words, moment, meeting.arrivals), len(meeting.arrivals)
     if count > 1 and meeting.total is not None:
-        told += f" = {compact(meeting.total)}"
+        total += f" = {compact(meeting.total)}"
     if meeting.complete:
-        return told
-    missing = {"sum": told, "count": count, "of": meeting.of}
+        return total
+    missing = {"sum": total, "count": count, "of": meeting.of}
     return words.say("{sum} so far, {count} of {of} paths", **missing)
 
 
 def addition(words: Words, moment: Moment, arrivals: Sequence[Delivery]) -> str:
     """Gradients as terms: `1 + 0.6`; if there are many, only the first ones."""
-    told = " + ".join(compact(moment.value(one.gradient)) for one in arrivals[:MOST_LISTED])
+    total = " + ".join(compact(moment.value(one.gradient)) for one in arrivals[:MOST_LISTED])
     if more := len(arrivals[MOST_LISTED:]):
-        told += " + " + words.say("{count} more", count=f"{more:,}")
-    return told
+        total += " + " + words.say("{count} more", count=f"{more:,}")
+    return total
 
 
 def local(words: Words, step: ChainStep) -> str:
@@ -106,8 +106,8 @@ def local(words: Words, step: ChainStep) -> str:
     formula = formula_of(words, step)
     number = "" if is_number(formula) else numbers_of(step.local)
     formula = _said(words, formula)
-    told = " = ".join(part for part in (formula, number) if part)
-    return f"{partial(words, step)} = {told}" if told else ""
+    sides = " = ".join(part for part in (formula, number) if part)
+    return f"{partial(words, step)} = {sides}" if sides else ""
 
 
 def _said(words: Words, formula: str) -> str:
@@ -137,23 +137,23 @@ def summed(words: Words, step: ChainStep) -> str:
         return ""
     if step.downstream is None or step.product is None:
         name = words.called(step.tensor) if step.tensor else _named(words, step)[0] or "?"
-        told = "{name} was broadcast: its gradient is {summed}"
-        return words.say(told, name=name, summed=over(words, step))
+        text = "{name} was broadcast: its gradient is {summed}"
+        return words.say(text, name=name, summed=over(words, step))
     return f"{compact(step.product)} {over(words, step)} = {compact(step.downstream)}"
 
 
 def over(words: Words, step: ChainStep) -> str:
     """The dimensions that a step sums over: `summed over dim 0`; empty if there are none."""
     dims = words.listed(map(str, step.summed))
-    told = {0: "", 1: "summed over dim {dims}"}.get(len(step.summed), "summed over dims {dims}")
-    return words.say(told, dims=dims)
+    text = {0: "", 1: "summed over dim {dims}"}.get(len(step.summed), "summed over dims {dims}")
+    return words.say(text, dims=dims)
 
 
 def product(words: Words, step: ChainStep) -> str:
     """Upstream × local, in numbers for scalars, otherwise as a formula, with the sum; empty if it is unknown or
     long."""
-    told = _in_numbers(step) or _said(words, _as_formula(words, step))
-    return ", ".join((told, over(words, step))) if told and step.summed else told
+    text = _in_numbers(step) or _said(words, _as_formula(words, step))
+    return ", ".join((text, over(words, step))) if text and step.summed else text
 
 
 def _in_numbers(step: ChainStep) -> str:
@@ -173,8 +173,8 @@ def _as_formula(words: Words, step: ChainStep) -> str:
     if shape not in _SAID_OF_SHAPES:
         first, shape = formula, ""
     joined = re.search(r" [−+<>≤≥] |, | is | where ", first)
-    told = f"upstream × ({first})" if joined else f"upstream × {first}"
-    return f"{told}, {shape}" if shape else told
+    text = f"upstream × ({first})" if joined else f"upstream × {first}"
+    return f"{text}, {shape}" if shape else text
 
 
 def multiplied(words: Words, step: ChainStep) -> str:

@@ -149,15 +149,15 @@ def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: Produced |
     yield f"    {downstream(words, step, stop.moment)} = {rule}" + (
         f", {over(words, step)}" if step.summed else ""
     )
-    if not step.is_whole and (told := local(words, step)):
-        yield f"    {told}"
+    if not step.is_whole and (text := local(words, step)):
+        yield f"    {text}"
     if numbers := multiplied(words, step):
         yield f"    {numbers}"
     elif step.downstream is not None and step.upstream is not None and not step.summed:
-        told = "    {value}, from {upstream}"
-        yield stop.say(told, value=value(step.downstream), upstream=value(step.upstream))
-    if told := summed(words, step):
-        yield f"    {told}"
+        text = "    {value}, from {upstream}"
+        yield stop.say(text, value=value(step.downstream), upstream=value(step.upstream))
+    if text := summed(words, step):
+        yield f"    {text}"
     if step.downstream is not None and produced is not None:
         edge = step.made.edges[step.position]
         yield stop.say("    it goes to {node}", node=words.node_name(edge.node))
@@ -172,8 +172,8 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
     yield say("{name} is a leaf: each gradient that arrives is added to {name}.grad", name=name)
     if total := added(stop, event):
         count = len(stop.moment.arrivals(event.node))
-        told = "  {sum}: {count} paths lead to {name}; their gradients are added"
-        yield say(told, sum=total, count=count, name=name)
+        text = "  {sum}: {count} paths lead to {name}; their gradients are added"
+        yield say(text, sum=total, count=count, name=name)
     if before:
         was = stop.value_before(before)
         yield say("  {now} = {was} (from before) + {came} (this pass)", now=now, was=was, came=came)
@@ -196,21 +196,23 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
 def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
     """The leaves without a gradient after the pass, with the reasons."""
     yield sentence(stop)
-    told = without_grad_told(stop) or [stop.say("each leaf that requires grad has a gradient")]
+    lines = without_grad_told(stop) or [stop.say("each leaf that requires grad has a gradient")]
     odd = [leaf for leaf in stop.moment.newest_leaves if has_odd(stop.moment.value(stop.moment.grad(leaf)))]
     if odd:
         names = stop.listed(map(stop.called, odd[:_MOST]))
-        told.append(stop.say("NaN or inf in the gradient of {names}: ! goes to where it begins", names=names))
-    yield from (f"  {line}" for line in told)
+        lines.append(
+            stop.say("NaN or inf in the gradient of {names}: ! goes to where it begins", names=names)
+        )
+    yield from (f"  {line}" for line in lines)
 
 
 def _cleared(stop: Stop, event: GradAssigned | GradsCleared) -> Iterator[str]:
     """A cleared gradient whose leaf was never updated by it."""
     leaves = (event.tensor,) if isinstance(event, GradAssigned) else event.tensors
-    told = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
-    if told:
+    lines = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
+    if lines:
         yield sentence(stop)
-        yield from told
+        yield from lines
 
 
 def _never_updated(stop: Stop, leaf: int) -> str:
@@ -221,13 +223,13 @@ def _never_updated(stop: Stop, leaf: int) -> str:
     if born is None or not came or ((changed > born) & (changed <= stop.k)).any():
         return ""
     many = f"{came:,}" if came < _MANY else f"{came:,}+"
-    told = "  {name} has not changed since {event}, although a gradient came to it {count}×"
-    return stop.say(told, name=stop.called(leaf), event=stop.event_of(born), count=many)
+    text = "  {name} has not changed since {event}, although a gradient came to it {count}×"
+    return stop.say(text, name=stop.called(leaf), event=stop.event_of(born), count=many)
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[str]:
-    told = "{name} is a non-leaf, but retain_grad() made it keep its gradient: {value}"
-    yield stop.say(told, name=stop.called(event.tensor), value=stop.value(event.grad))
+    text = "{name} is a non-leaf, but retain_grad() made it keep its gradient: {value}"
+    yield stop.say(text, name=stop.called(event.tensor), value=stop.value(event.grad))
 
 
 def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
@@ -273,10 +275,10 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
     for i, edge in enumerate(made.edges[:MOST_LISTED]):
         if edge.node:
             step = chain_step(stop.query, made, i, None, None)
-            told = formula_said(stop.words, step) or say("no formula in the trace")
-            yield f"  {partial(stop.words, step)} = {told}"
-            if told := summed(stop.words, step):
-                yield f"  {told}"
+            formula = formula_said(stop.words, step) or say("no formula in the trace")
+            yield f"  {partial(stop.words, step)} = {formula}"
+            if formula := summed(stop.words, step):
+                yield f"  {formula}"
         elif edge.tensor:
             name = stop.called(edge.tensor)
             yield say("  {name}: it gets no gradient, because it does not require grad", name=name)
@@ -290,8 +292,8 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
     say, name, value = stop.say, stop.called(event.tensor), stop.value(event.tangent)
     if pushed_through(stop, event) is None:
-        told = "{name} is given the tangent {value}: the direction in which to differentiate"
-        yield say(told, name=name, value=value)
+        text = "{name} is given the tangent {value}: the direction in which to differentiate"
+        yield say(text, name=name, value=value)
         return
     yield say(
         "forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs",
@@ -312,9 +314,9 @@ def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
     yield from _overwritten(stop, event.tensor)
     added = added_up(stop.query, event.tensor, stop.k)
     if len(added) > 1:
-        told = "  {name}.grad is the sum over {count} passes since {event}: nothing cleared it between them"
+        text = "  {name}.grad is the sum over {count} passes since {event}: nothing cleared it between them"
         event_of = stop.event_of(int(added[0]))
-        yield stop.say(told, name=stop.called(event.tensor), count=len(added), event=event_of)
+        yield stop.say(text, name=stop.called(event.tensor), count=len(added), event=event_of)
 
 
 def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
@@ -323,8 +325,8 @@ def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
     if not version:
         return
     name = stop.standing(tensor)
-    told = "  the version of {name} is now {version}: a node that saved an earlier one can no longer use it"
-    yield stop.say(told, name=name, version=version)
+    text = "  the version of {name} is now {version}: a node that saved an earlier one can no longer use it"
+    yield stop.say(text, name=name, version=version)
     for needed in needed_by(stop, tensor):
         yield stop.say("  {needed} and has not run yet: its backward would fail", needed=needed)
 
@@ -339,17 +341,17 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
     say, expression = stop.say, stop.words.expression_of(made, LONGEST)
     line = stop.words.at_line(made.site)
     yield say("  the node was made by {expression}{line}", expression=expression, line=line)
-    told = False
+    is_explained = False
     for tensor, version in dict.fromkeys(made.saved):
         for index in value_changes(stop.query, tensor).tolist():
             if made.index < index < stop.k:
-                told = True
+                is_explained = True
                 writer = stop.other(index)
                 when = stop.event_of(index) + stop.words.at_line(writer.event.site)
                 then = "  it saved {name} at version {version}, and then ({when}):"
                 yield say(then, name=stop.called(tensor), version=version, when=when)
                 yield f"    {sentence(writer)}"
-    if not told and "second time" in event.message:
+    if not is_explained and "second time" in event.message:
         yield say("  an earlier pass used its saved tensors and freed them: give that pass retain_graph=True")
 
 

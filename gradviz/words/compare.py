@@ -126,16 +126,16 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     run = stop.moment.pass_info
     runs = modes.trace.passes
     position = next((i for i, known in enumerate(runs) if known is run or known == run), None)
-    told = []
+    tangents = []
     for sweep in modes.sweeps[:_SWEEPS]:
         found = _pair(modes, sweep, position, 0, next(iter(here)))
         if found is not None and stop.words.may_tell_of(sweep.last):
-            told.append(stop.other(sweep.last).compact(found.tangent))
-    if not told:
+            tangents.append(stop.other(sweep.last).compact(found.tangent))
+    if not tangents:
         return None
     name = stop.called(next(iter(here)))
-    text = stop.say("the tangent of {name} is {tangent}", name=name, tangent=", ".join(told))
-    return "forward", text + (stop.say(" (sweep by sweep)") if len(told) > 1 else "")
+    text = stop.say("the tangent of {name} is {tangent}", name=name, tangent=", ".join(tangents))
+    return "forward", text + (stop.say(" (sweep by sweep)") if len(tangents) > 1 else "")
 
 
 _SWEEPS = 4

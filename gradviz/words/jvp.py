@@ -29,8 +29,8 @@ class Term:
     @property
     def local(self) -> str:
         """The local derivative, as a chain of equations."""
-        told = [self.formula] if self.formula == self.number else [self.formula, self.number]
-        return " = ".join(part for part in (self.partial, *told) if part)
+        sides = [self.formula] if self.formula == self.number else [self.formula, self.number]
+        return " = ".join(part for part in (self.partial, *sides) if part)
 
 
 def terms(stop: Stop, event: TangentPushed) -> list[Term]:
@@ -39,14 +39,14 @@ def terms(stop: Stop, event: TangentPushed) -> list[Term]:
     if op is None:
         return []
     called = stop.words.inputs_called(op)
-    told = formulas(op.rule, called)
+    named_formulas = formulas(op.rule, called)
     # an op in place replaces its input and the tangent of its input
     moment = stop.query.at(max(op.index - 1, 0))
     with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
     moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
     found = []
     for i in with_tangent:
-        tensor, (name, formula) = op.inputs[i], told[i] if i < len(told) else ("", "")
+        tensor, (name, formula) = op.inputs[i], named_formulas[i] if i < len(named_formulas) else ("", "")
         tangent = moment.tangent(tensor)
         number = _known(moment, op, formula, called)
         if not number and moving == [i]:
@@ -78,5 +78,5 @@ def in_numbers(stop: Stop, event: TangentPushed) -> str:
     parts = [(term.number, stop.brief(term.tangent)) for term in terms(stop, event)]
     if not parts or not all(number for number, _ in parts):
         return ""
-    told = " + ".join(f"{number} × {tangent}" for number, tangent in parts)
-    return told if len(told) <= 60 else ""
+    text = " + ".join(f"{number} × {tangent}" for number, tangent in parts)
+    return text if len(text) <= 60 else ""

@@ -79,8 +79,8 @@ def value_label(snapshot: Snapshot) -> str:
     if stats is None:
         return ""
     odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
-    told = ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
-    return told + _of_part(snapshot)
+    text = ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
+    return text + _of_part(snapshot)
 
 
 def _of_part(snapshot: Snapshot) -> str:
@@ -123,10 +123,10 @@ def listed(parts: Iterable[str]) -> str:
 def of_passes(passes: int, detailed: int, shapes: int) -> str:
     """The text after a number of passes: how many were recorded in detail, and the number of their different
     structures."""
-    told = f", {detailed:,} of them in detail" if detailed < passes else ""
+    text = f", {detailed:,} of them in detail" if detailed < passes else ""
     if detailed < 2:
-        return told
-    return told + (", all of one shape" if shapes == 1 else f", of {shapes:,} shapes")
+        return text
+    return text + (", all of one shape" if shapes == 1 else f", of {shapes:,} shapes")
 
 
 def plural(n: int, one: str, many: str = "") -> str:

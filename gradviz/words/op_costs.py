@@ -16,7 +16,7 @@ def total_of(cost: Cost) -> str:
     """All costs in a sentence: `1,234 ops took 1.25 s (forward 400 ms, backward 850 ms), 3.2 GFLOP`."""
     phases = [f"{phase} {duration(seconds)}" for phase, seconds in cost.seconds.items() if seconds]
     computed = sum(cost.flops.values())
-    told = f"{plural(cost.ops, 'op')} took {duration(cost.all_seconds)}"
-    told += f" ({', '.join(phases)})" if phases else ""
-    told += f", made {size(sum(cost.made.values()))}" if any(cost.made.values()) else ""
-    return told + (f", computed {flops(computed)}" if computed else "")
+    text = f"{plural(cost.ops, 'op')} took {duration(cost.all_seconds)}"
+    text += f" ({', '.join(phases)})" if phases else ""
+    text += f", made {size(sum(cost.made.values()))}" if any(cost.made.values()) else ""
+    return text + (f", computed {flops(computed)}" if computed else "")

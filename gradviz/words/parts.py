@@ -40,8 +40,8 @@ def _change(stop: Stop, tensor: int, through: str) -> str:
     was, now = stop.brief_before(tensor), stop.brief(tensor)
     change = f"{was} → {now}" if was != now else stop.say("still {value}", value=now)
     version = stop.query.tensors.version(tensor, stop.k)
-    told = stop.say("{name} in place{through}: {change}", name=name, through=through, change=change)
-    return told + (stop.say(", version {version}", version=version) if version else "")
+    sentence = stop.say("{name} in place{through}: {change}", name=name, through=through, change=change)
+    return sentence + (stop.say(", version {version}", version=version) if version else "")
 
 
 def grad_before(stop: Stop, tensor: int) -> str:

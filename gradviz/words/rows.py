@@ -59,9 +59,9 @@ def rows(stop: Stop) -> list[Row]:
 def rows_of_event(stop: Stop) -> list[Row]:
     """The rows of a stop, without the rows of gradients that wait."""
     build = ROWS.get(type(stop.event))
-    told = [*(build(stop, stop.event) if build is not None else ())]
+    of_event = [*(build(stop, stop.event) if build is not None else ())]
     other = beside(stop)
-    return told if other is None else [*told, Row(*other, "magenta")]
+    return of_event if other is None else [*of_event, Row(*other, "magenta")]
 
 
 # --- backward
@@ -103,8 +103,8 @@ def origin(stop: Stop, node: int, nr: int) -> str:
     if not given:
         return ""
     parts = addition(stop.words, stop.moment, arrivals)
-    told = stop.moment.value(received.gradients[nr]) if received is not None else None
-    total = f" = {parts}" if len(arrivals) > 1 and meeting.adds_up_to(told) else ""
+    gradient = stop.moment.value(received.gradients[nr]) if received is not None else None
+    total = f" = {parts}" if len(arrivals) > 1 and meeting.adds_up_to(gradient) else ""
     givers = _givers(stop, given)
     if more := len(arrivals[MOST_LISTED:]):
         givers.append(stop.say("{count} more", count=f"{more:,}"))
@@ -127,10 +127,10 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
 def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
     """The local derivative of each edge that carries a gradient, and the sum over broadcast dimensions."""
     for step in islice(steps_at(stop, made), MOST_LISTED):
-        for told in filter(None, (local(stop.words, step), whole_op(stop.words, step))):
-            yield Row("local", told, "yellow")
-        if told := summed(stop.words, step):
-            yield Row("summed", told, "yellow")
+        for text in filter(None, (local(stop.words, step), whole_op(stop.words, step))):
+            yield Row("local", text, "yellow")
+        if text := summed(stop.words, step):
+            yield Row("summed", text, "yellow")
     yield from _more("local", stop, made)
 
 
@@ -169,10 +169,10 @@ def added(stop: Stop, event: Accumulated) -> str:
 def _trend_told(stop: Stop, trend: Trend) -> str:
     """The first and the last norm of a gradient, and the number of passes."""
     first, last = (number(norm, 3) for norm in (trend.norms[0], trend.norms[-1]))
-    told = "norm {first} → {last} in {passes} passes"
+    text = "norm {first} → {last} in {passes} passes"
     if trend.of:
-        told = "norm {first} → {last} in {passes} of {all} passes"
-    return stop.say(told, first=first, last=last, passes=len(trend.norms), all=f"{trend.of:,}")
+        text = "norm {first} → {last} in {passes} of {all} passes"
+    return stop.say(text, first=first, last=last, passes=len(trend.norms), all=f"{trend.of:,}")
 
 
 def _retained(stop: Stop, event: Retained) -> Iterator[Row]:
@@ -219,8 +219,8 @@ def waiting_told(stop: Stop, node: int, nr: int) -> str:
 def _made(stop: Stop, event: TensorMade) -> Iterator[Row]:
     flags = stop.moment.flags(event.tensor)
     yield Row("value", f"{stop.called(event.tensor)} = {stop.value(event.tensor)}", "green")
-    told = f"is_leaf={bool(flags & LEAF)}, requires_grad={bool(flags & REQUIRES_GRAD)}"
-    yield Row("flags", told, "dim")
+    text = f"is_leaf={bool(flags & LEAF)}, requires_grad={bool(flags & REQUIRES_GRAD)}"
+    yield Row("flags", text, "dim")
 
 
 def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
@@ -248,8 +248,10 @@ def _tangent_of(stop: Stop, tensor: int) -> str:
 
 def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
     """Values and tangents side by side."""
-    told = terms(stop, event)
-    cells = [("input", term.name, compact(term.value), stop.compact(term.tangent), "cyan") for term in told]
+    summands = terms(stop, event)
+    cells = [
+        ("input", term.name, compact(term.value), stop.compact(term.tangent), "cyan") for term in summands
+    ]
     cells.append(
         (
             "output",
@@ -262,7 +264,7 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
     names, values = (max(cell_len(row[i]) for row in cells) for i in (1, 2))
     for label, name, value, tangent, style in cells:
         if label == "output":
-            for term in told:
+            for term in summands:
                 if term.formula or term.number:
                     yield Row("local", term.local, "yellow")
         text = f"{_padded(name, names)} = {_padded(value, values)}   tangent {tangent}"
@@ -274,8 +276,8 @@ def _padded(text: str, width: int) -> str:
 
 
 def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
-    if told := update_told(stop, event):
-        yield Row("step", told, "cyan")
+    if formula := update_told(stop, event):
+        yield Row("step", formula, "cyan")
     yield from _written(stop, event.tensor)
 
 
@@ -283,8 +285,8 @@ def _written(stop: Stop, tensor: int) -> Iterator[Row]:
     """A tensor before and after it was changed in place, and the nodes that still need the old value."""
     yield Row("before", stop.value_before(tensor), "cyan")
     yield Row("after", stop.value(tensor), "green")
-    for told in needed_by(stop, tensor):
-        yield Row("needed", stop.say("{needed} and has not run yet", needed=told), "red")
+    for needed in needed_by(stop, tensor):
+        yield Row("needed", stop.say("{needed} and has not run yet", needed=needed), "red")
 
 
 def needed_by(stop: Stop, tensor: int) -> list[str]:
@@ -294,8 +296,8 @@ def needed_by(stop: Stop, tensor: int) -> list[str]:
         text = stop.words.expression(node.site, LONGEST)
         line = stop.words.at_line(node.site)
         place = (stop.say(" of {expression}", expression=text) if text else "") + (f"{line}," if line else "")
-        told, name = "{node}{place} saved it at version {version}", clean(node.grad_fn)
-        found.append(stop.say(told, node=name, place=place, version=saved.version))
+        saved_at, name = "{node}{place} saved it at version {version}", clean(node.grad_fn)
+        found.append(stop.say(saved_at, node=name, place=place, version=saved.version))
     return found
 
 

@@ -137,8 +137,8 @@ def _mutated(stop: Stop, event: Mutated) -> str:
 
 def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
     required = stop.moment.flags(event.tensor) & REQUIRES_GRAD
-    told = "{name} now requires grad" if required else "{name} no longer requires grad"
-    return stop.say(told, name=stop.called(event.tensor))
+    text = "{name} now requires grad" if required else "{name} no longer requires grad"
+    return stop.say(text, name=stop.called(event.tensor))
 
 
 def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
@@ -197,8 +197,8 @@ def _binned(stop: Stop, event: ElementsBinned) -> str:
 
 
 def _named(stop: Stop, event: Named) -> str:
-    told, role = "a {role} is named {name}: {value}", clean(event.role) or "tensor"
-    return stop.say(told, role=role, name=clean(event.name), value=stop.brief(event.tensor))
+    text, role = "a {role} is named {name}: {value}", clean(event.role) or "tensor"
+    return stop.say(text, role=role, name=clean(event.name), value=stop.brief(event.tensor))
 
 
 _SCOPES = {"module": "module {name}", "function": "the forward of {name}"}
@@ -206,8 +206,8 @@ _SCOPES = {"module": "module {name}", "function": "the forward of {name}"}
 
 def _scope(stop: Stop, event: ScopeEntered) -> str:
     name, cls = clean(event.name), clean(event.type)
-    told = stop.say(_SCOPES.get(event.kind, "{kind} {name}"), kind=clean(event.kind), name=name)
-    return told + (f" ({cls})" if cls != name else "")
+    text = stop.say(_SCOPES.get(event.kind, "{kind} {name}"), kind=clean(event.kind), name=name)
+    return text + (f" ({cls})" if cls != name else "")
 
 
 def _scope_entered(stop: Stop, event: ScopeEntered) -> str:
@@ -222,26 +222,26 @@ def _scope_left(stop: Stop, event: ScopeLeft) -> str:
 def _tangent(stop: Stop, event: TangentPushed) -> str:
     say, name, tangent = stop.say, stop.called(event.tensor), stop.brief(event.tangent)
     if event.how == "make_dual":
-        told = "{name} becomes a dual number: value {value}, tangent {tangent}"
-        return say(told, name=name, value=stop.brief(event.tensor), tangent=tangent)
+        text = "{name} becomes a dual number: value {value}, tangent {tangent}"
+        return say(text, name=name, value=stop.brief(event.tensor), tangent=tangent)
     sums = in_numbers(stop, event)
-    told = "the JVP of {op} gives {name} the tangent {tangent}"
-    return say(told, op=clean(event.how), name=name, tangent=tangent) + (
+    text = "the JVP of {op} gives {name} the tangent {tangent}"
+    return say(text, op=clean(event.how), name=name, tangent=tangent) + (
         say(": {sum}", sum=sums) if sums else ""
     )
 
 
 def _stepped(stop: Stop, event: Stepped) -> str:
-    told = [settings_told(group.settings) for group in event.groups if group.size]
-    how = f" ({'; '.join(dict.fromkeys(told))})" if told else ""
+    settings = [settings_told(group.settings) for group in event.groups if group.size]
+    how = f" ({'; '.join(dict.fromkeys(settings))})" if settings else ""
     count = len(event.parameters)
     one, several = "{type} steps: 1 parameter will change", "{type} steps: {count} parameters will change"
     return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
 
 
 def _holds(stop: Stop, event: OptimizerHolds) -> str:
-    told = [settings_told(group.settings) for group in event.groups]
-    how = f" ({'; '.join(dict.fromkeys(told))})" if told else ""
+    settings = [settings_told(group.settings) for group in event.groups]
+    how = f" ({'; '.join(dict.fromkeys(settings))})" if settings else ""
     count = len(event.parameters)
     one, several = "{type} holds 1 parameter", "{type} holds {count} parameters"
     return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
@@ -287,8 +287,8 @@ def _pass_began(stop: Stop, event: PassBegan) -> str:
     say = stop.say
     roots = stop.listed(stop.end(root.tensor) for root in event.roots) if event.roots else say("nothing")
     seeds = stop.listed(stop.brief(root.gradient) for root in event.roots) if event.roots else say("nothing")
-    told = "backward pass {number} begins at {roots}, with gradient {seeds}"
-    what = say(told, number=event.number, roots=roots, seeds=seeds)
+    text = "backward pass {number} begins at {roots}, with gradient {seeds}"
+    what = say(text, number=event.number, roots=roots, seeds=seeds)
     if event.inputs:
         what += say(", for {inputs}", inputs=stop.listed(map(stop.end, event.inputs)))
     return what + flags_of(event, say("; will keep the graph"))
@@ -329,21 +329,21 @@ def _produced(stop: Stop, event: Produced) -> str:
     given = [i for i, flow in enumerate(event.flows) if flow.gradient]
     if not given:
         return stop.say("{node} gives no gradient", node=stop.node_name)
-    told = [_given(stop, event, i, len(given) == 1) for i in given[:_MOST_PARTS]]
-    told += ["…"] * (len(given) > _MOST_PARTS)
-    return stop.say("{node} gives {parts}", node=stop.node_name, parts=stop.listed(told))
+    parts = [_given(stop, event, i, len(given) == 1) for i in given[:_MOST_PARTS]]
+    parts += ["…"] * (len(given) > _MOST_PARTS)
+    return stop.say("{node} gives {parts}", node=stop.node_name, parts=stop.listed(parts))
 
 
 def _given(stop: Stop, event: Produced, i: int, alone: bool) -> str:
     flow, tensor, rule = event.flows[i], tensor_of_edge(stop, i), chain_rule(stop, event, i)
     value = stop.brief(flow.gradient)
     if tensor:
-        told = stop.say("{value} to {name}", value=value, name=stop.called(tensor))
+        text = stop.say("{value} to {name}", value=value, name=stop.called(tensor))
     else:
-        told = stop.say("{value} to {node}", value=value, node=stop.words.node_name(flow.node))
+        text = stop.say("{value} to {node}", value=value, node=stop.words.node_name(flow.node))
     if not rule:
-        return told
-    return told + (stop.say(": {rule}", rule=rule) if alone else f" ({rule})")
+        return text
+    return text + (stop.say(": {rule}", rule=rule) if alone else f" ({rule})")
 
 
 def _accumulated(stop: Stop, event: Accumulated) -> str:
@@ -351,13 +351,13 @@ def _accumulated(stop: Stop, event: Accumulated) -> str:
     now = stop.brief(event.grad)
     if was == "None":
         return stop.say("{name}.grad is now {now} (was None)", name=name, now=now)
-    told, came = "{name}.grad accumulates: {was} (before) + {came} = {now}", stop.brief_before(event.gradient)
-    return stop.say(told, name=name, was=was, came=came, now=now)
+    text, came = "{name}.grad accumulates: {was} (before) + {came} = {now}", stop.brief_before(event.gradient)
+    return stop.say(text, name=name, was=was, came=came, now=now)
 
 
 def _retained(stop: Stop, event: Retained) -> str:
-    told = "{name} retains its gradient, as retain_grad() asked: {name}.grad is now {value}"
-    return stop.say(told, name=stop.called(event.tensor), value=stop.brief(event.grad))
+    text = "{name} retains its gradient, as retain_grad() asked: {name}.grad is now {value}"
+    return stop.say(text, name=stop.called(event.tensor), value=stop.brief(event.grad))
 
 
 def _hooked(stop: Stop, event: Hooked) -> str:
@@ -398,10 +398,10 @@ def _error(stop: Stop, event: ErrorRaised) -> str:
     ends = stop.say(" (it ends the script)") if is_last else ""
     if is_refused:
         root = refused_root(stop.query, event)
-        told = "backward on {name} was refused: {message}" if root else "backward was refused: {message}"
-        return stop.say(told, name=stop.called(root) if root else "", message=first) + ends
-    told = "{type}{where}: {message}"
-    return stop.say(told, type=clean(event.type), where=where, message=first) + ends
+        text = "backward on {name} was refused: {message}" if root else "backward was refused: {message}"
+        return stop.say(text, name=stop.called(root) if root else "", message=first) + ends
+    text = "{type}{where}: {message}"
+    return stop.say(text, type=clean(event.type), where=where, message=first) + ends
 
 
 def _collective(stop: Stop, event: CollectiveCalled) -> str:

@@ -132,7 +132,7 @@ class Pass:
             watch(self.kept_alive)
             if follows and self.identity.hooked:
                 self._precede_hooks(self.kept_alive)
-            told = []
+            roots = []
             for (fn, nr), root, gradient in zip(edges, self.roots, self.gradients, strict=True):
                 record = record_of(fn)
                 number = 0
@@ -141,13 +141,20 @@ class Pass:
                     self.flowing.send(record.number, number)
                 known = self.identity.known.get(id(root))
                 tensor = record.tensor(nr) if known is None else known.number
-                told.append(Root(record.number, nr, tensor, number))
+                roots.append(Root(record.number, nr, tensor, number))
             inputs = [number for one in self.wanted if (number := self._tensor_of(one))]
             if self.identity.nameless:
                 name_the_rest(self.source, sys._getframe())
         self.where = self.source.place(sys._getframe())
         self.listener.pass_began(
-            self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, told, inputs
+            self.where,
+            self.number,
+            self.how,
+            time.time(),
+            self.retain_graph,
+            self.create_graph,
+            roots,
+            inputs,
         )
 
     def _number_tensors(self, things: Sequence[Any], frame: Any) -> None:

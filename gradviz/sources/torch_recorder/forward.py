@@ -196,11 +196,11 @@ class Forward(TorchFunctionMode):
         given = {id(tensor) for tensor in inputs}
         fresh = [tensor for tensor in outputs if id(tensor) not in given]
         in_place = [tensor for tensor, _ in written if any(tensor is output for output in outputs)]
-        told = [*in_place, *fresh]
-        if not told:
+        results = [*in_place, *fresh]
+        if not results:
             self._tell_written(name, written, in_place, frame)
             return
-        first = told[0]
+        first = results[0]
         if name == "matmul" and len(inputs) == 2:
             name = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), name)
         floating = first.is_floating_point() or inputs[0].is_floating_point()  # a comparison gives bools
@@ -210,7 +210,7 @@ class Forward(TorchFunctionMode):
         states = [identity.state_of(tensor) for tensor in in_place]
         states += [self._state_of_new(name, tensor, inputs) for tensor in fresh]
         with_nodes = not in_transform()
-        fn = grad_fn_of(first) if with_nodes and len(told) == 1 else None
+        fn = grad_fn_of(first) if with_nodes and len(results) == 1 else None
         if fn is not None and not written:
             nodes = identity.new_nodes((fn,))
             if len(nodes) == 1:
@@ -220,17 +220,17 @@ class Forward(TorchFunctionMode):
                 return
         else:
             nodes = []
-        for tensor in told:
+        for tensor in results:
             identity.known[id(tensor)].version = version_of(tensor)
         # The place is looked up once for an op and its several nodes.
         where: Where = self.source.place(frame) or frame if nodes else frame
         listener.op(
             where, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
-            [state.tensor for state in states], told, [state.flags for state in states],
+            [state.tensor for state in states], results, [state.flags for state in states],
             [state.version for state in states], [state.base for state in states],
         )  # fmt: skip
         self._tell_written(name, written, in_place, frame)
-        roots = [tensor for tensor in (*told, *self._bases(in_place)) if tensor.requires_grad]
+        roots = [tensor for tensor in (*results, *self._bases(in_place)) if tensor.requires_grad]
         if not with_nodes:
             return
         if nodes:
@@ -239,7 +239,7 @@ class Forward(TorchFunctionMode):
         elif roots:
             identity.tell_nodes(frame, roots, -1, (*inputs, *outputs), rule)
         if with_tangents:
-            self._tell_tangents(name, told, frame)
+            self._tell_tangents(name, results, frame)
 
     def _tell_one(
         self,
@@ -306,8 +306,8 @@ class Forward(TorchFunctionMode):
         if after == before:
             return []
         READER.recent.clear()
-        told = zip(inputs, numbers, before, after, strict=True)
-        return [(tensor, number) for tensor, number, old, new in told if new != old]
+        compared = zip(inputs, numbers, before, after, strict=True)
+        return [(tensor, number) for tensor, number, old, new in compared if new != old]
 
     def _tell_written(
         self,

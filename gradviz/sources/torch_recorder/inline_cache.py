@@ -282,14 +282,14 @@ class InlineCache:
             nodes = identity.number_found(found, leaves)
         identity.put_outputs([output for output in outputs if output.requires_grad])
         tensors = (*inputs, *outputs)
-        told = []
+        made_nodes = []
         for (fn, record, nexts), made in zip(nodes, entry.nodes or (), strict=True):
             saved = identity.saved.flat(fn, made.saved, tensors) if made.saved else ()
-            told.append(
+            made_nodes.append(
                 (record.number, made.name, made.rule, record.outputs(), identity.edges_of(nexts), saved)
             )
-        if told:
-            listener.nodes_made(where, told)
+        if made_nodes:
+            listener.nodes_made(where, made_nodes)
 
     # --- an entry
 

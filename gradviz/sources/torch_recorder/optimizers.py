@@ -38,7 +38,7 @@ class Training:
     ) -> None:
         self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.told: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self.recorded: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
 
     def begin(self) -> None:
@@ -74,7 +74,7 @@ class Training:
 
     @safely
     def _tell_change(self, optimizer: Any, is_made: bool, caller: FrameType) -> None:
-        if is_made or optimizer in self.told:
+        if is_made or optimizer in self.recorded:
             frame = users_frame(caller)
             self.tell_held(optimizer, None if frame is None else self.source.place(frame))
 
@@ -83,9 +83,9 @@ class Training:
         """Emit the parameters that an optimizer holds, if they have changed."""
         held = parameters_of(optimizer)
         identities = [id(parameter) for parameter in held]
-        if identities == self.told.get(optimizer):
+        if identities == self.recorded.get(optimizer):
             return
-        self.told[optimizer] = identities
+        self.recorded[optimizer] = identities
         source = self.source
         listener: Any = source.listener
         with torch._C.DisableTorchFunction():

@@ -149,15 +149,15 @@ class Replayable:
         if not source.is_detailed or in_transform():
             return None
         function = self.names.get(func)
-        told = None
+        call_data = None
         is_followed = is_grad_enabled() or not (calls.writes(name) or torch.is_inference_mode_enabled())
         if function is not None and is_followed and not source.in_pass and kwargs.get("out") is None:
             with suppress(NotExpressed):
-                told = typed_call(TORCH, args, kwargs)
-        if function is None or told is None:
+                call_data = typed_call(TORCH, args, kwargs)
+        if function is None or call_data is None:
             self._note_silent_write(name, args, kwargs)
             return None
-        tensors, arguments = told
+        tensors, arguments = call_data
         identity = source.identity
         if identity.pending and tensors:
             if calls.writes(name) and identity.is_pending(tensors[0]) and _is_pytorchs_own(frame):

@@ -132,23 +132,23 @@ class Layout:
     def unpack(self, index: int, row: Any, links: Sequence[int], meanings: Meanings) -> Event:
         """The event that a row and its links stand for. Raises LayoutError if they do not fit."""
         head = int(row["head"])
-        found: dict[str, Any] = {"index": index, "thread": head >> 16, "site": int(row["site"])}
+        values: dict[str, Any] = {"index": index, "thread": head >> 16, "site": int(row["site"])}
         for bit, field in enumerate(self.flags):
-            found[field.name] = bool(head >> 8 + bit & 1)
+            values[field.name] = bool(head >> 8 + bit & 1)
         for name, field in zip(COLUMNS, self.columns, strict=False):
-            found[field.name] = _value(field.stored.how, int(row[name]), index, meanings)
+            values[field.name] = _value(field.stored.how, int(row[name]), index, meanings)
         at = 0
         try:
             for field in self.more:
-                found[field.name] = _single(field, links[at : at + field.width], index, meanings)
+                values[field.name] = _single(field, links[at : at + field.width], index, meanings)
                 at += field.width
             for field, part in self._parts(links, at):
-                found[field.name] = _list(field.stored, part, meanings)
+                values[field.name] = _list(field.stored, part, meanings)
         except LayoutError:
             raise
         except ValueError as error:  # a part is missing
             raise LayoutError(f"a {self.kind.name} event lacks links") from error
-        return self.event(**found)
+        return self.event(**values)
 
     def _parts(self, links: Sequence[int], at: int) -> Iterator[tuple[Field, Sequence[int]]]:
         """The links of each list."""
@@ -166,17 +166,17 @@ class Layout:
         self, rows: np.ndarray, links: np.ndarray, counts: np.ndarray, events: np.ndarray, meanings: Meanings
     ) -> dict[str, list[Any]]:
         """The fields of many events, which have these rows, links (one after another) and indices."""
-        found: dict[str, list[Any]] = {}
+        columns: dict[str, list[Any]] = {}
         for bit, field in enumerate(self.flags):
-            found[field.name] = (rows["head"] >> 8 + bit & 1).astype(bool).tolist()
+            columns[field.name] = (rows["head"] >> 8 + bit & 1).astype(bool).tolist()
         indices = events.tolist()
         for name, field in zip(COLUMNS, self.columns, strict=False):
             how, numbers = field.stored.how, rows[name].tolist()
             if how in ("text", "rule"):
                 meant = {number: _value(how, number, 0, meanings) for number in set(numbers)}
-                found[field.name] = [meant[number] for number in numbers]
+                columns[field.name] = [meant[number] for number in numbers]
             else:
-                found[field.name] = [
+                columns[field.name] = [
                     _value(how, n, i, meanings) for n, i in zip(numbers, indices, strict=True)
                 ] if how == "back" else numbers  # fmt: skip
         stretches = self.stretches(links, counts)
@@ -184,7 +184,7 @@ class Layout:
         flat = links.tolist()
         for field in self.more:
             width = field.width
-            found[field.name] = [
+            columns[field.name] = [
                 _single(field, flat[start : start + width], index, meanings)
                 for start, index in zip(at, indices, strict=True)
             ]
@@ -195,11 +195,11 @@ class Layout:
                 field.stored, gathered(links, starts, lengths, field.width).ravel().tolist(), meanings
             )
             ends = np.cumsum(lengths)
-            found[field.name] = [
+            columns[field.name] = [
                 elements[start:end]
                 for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
             ]
-        return found
+        return columns
 
     def stretches(self, links: np.ndarray, counts: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """The place of each list in the links of many events of this kind, which come one after another (`counts[i]`
@@ -209,7 +209,7 @@ class Layout:
             raise LayoutError(f"{self.kind.name} events lack links")
         at = starts + self.head
         first_length = self.head - max(len(self.lists) - 1, 0)
-        found = {}
+        stretches = {}
         for position, field in enumerate(self.lists):
             if position < len(self.lists) - 1:
                 lengths = links[starts + first_length + position].astype(np.int64)
@@ -218,13 +218,13 @@ class Layout:
                 lengths = left // field.width
                 if np.any(left % field.width):
                     raise LayoutError(f"{self.kind.name} events have links to spare")
-            found[field.name] = at, lengths
+            stretches[field.name] = at, lengths
             at = at + lengths * field.width
             if np.any(at > starts + counts):
                 raise LayoutError(f"{self.kind.name} events lack links")
         if np.any(at != starts + counts):
             raise LayoutError(f"{self.kind.name} events have links to spare")
-        return found
+        return stretches
 
 
 def packed_numbers(numbers: Sequence[int]) -> bytes:
@@ -253,8 +253,8 @@ def _packer(field: Field) -> str:
             return f"*{name}"
         if not TEXT_PARTS.intersection(parts):
             return f"*chain({name})"
-        told = ", ".join(f"numbers.text({part})" if part in TEXT_PARTS else part for part in parts)
-        return f"*chain(({told}) for {', '.join(parts)} in {name})"
+        element = ", ".join(f"numbers.text({part})" if part in TEXT_PARTS else part for part in parts)
+        return f"*chain(({element}) for {', '.join(parts)} in {name})"
     of = {"text": "text", "rule": "rule", "pass": "in_pass", "back": "earlier"}.get(how)
     return f"numbers.{of}({name})" if of else name
 
@@ -306,12 +306,12 @@ def _list(stored: Stored, links: Sequence[int], meanings: Meanings) -> tuple[Any
 
 def _layout_of(kind: Kind, event: type[Event]) -> Layout:
     types = get_type_hints(event, include_extras=True)
-    found: list[Field] = []
+    own_fields: list[Field] = []
     for known in fields(event):
         if known.name not in _COMMON:
             (stored,) = types[known.name].__metadata__
-            found.append(Field(known.name, stored, known.metadata["doc"]))
-    of: Callable[..., tuple[Field, ...]] = lambda *hows: tuple(f for f in found if f.stored.how in hows)
+            own_fields.append(Field(known.name, stored, known.metadata["doc"]))
+    of: Callable[..., tuple[Field, ...]] = lambda *hows: tuple(f for f in own_fields if f.stored.how in hows)
     single = of("number", "text", "rule", "back", "pass")
     more = (*single[len(COLUMNS) :], *of("time"))
     return Layout(kind, event, single[: len(COLUMNS)], more, of("flag"), of("list"))

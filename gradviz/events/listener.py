@@ -197,8 +197,8 @@ class Listener:
 
     def all_mutated(self, where: Where, how: str, states: Sequence[State], in_pass: int = 0) -> None:
         """Several tensors were written over, one after the other: an optimizer has stepped."""
-        told = [((state.tensor, how, 0, in_pass, None), (state,)) for state in states]
-        self.tell_each(Kind.MUTATED, where, told)
+        events = [((state.tensor, how, 0, in_pass, None), (state,)) for state in states]
+        self.tell_each(Kind.MUTATED, where, events)
 
     def requires_grad_changed(self, where: Where, state: State) -> None:
         """A tensor's flags changed."""

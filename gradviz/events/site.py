@@ -130,19 +130,19 @@ _PREFIXES = frozenset({"CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", 
 def _plain_ops(code: types.CodeType) -> Iterator[_Op]:
     """Yield the instructions: prefixes as part of the instruction that they prepare, super-instructions as halves."""
     start: int | None = None
-    for found in dis.get_instructions(code):
-        start = found.offset if start is None else start
-        if found.opname in _PREFIXES:
+    for instruction in dis.get_instructions(code):
+        start = instruction.offset if start is None else start
+        if instruction.opname in _PREFIXES:
             continue
-        halves = _halves(found.opname)
-        if halves and isinstance(found.argval, tuple):
-            for half, name in zip(halves, found.argval, strict=True):
+        halves = _halves(instruction.opname)
+        if halves and isinstance(instruction.argval, tuple):
+            for half, name in zip(halves, instruction.argval, strict=True):
                 yield _Op(start, half, dis.opmap[half], 0, name)
-        elif found.opname == "BINARY_OP":
-            name = "BINARY_SUBSCR" if found.argrepr == "[]" else found.opname
-            yield _Op(start, name, found.opcode, found.arg or 0, found.argrepr)
+        elif instruction.opname == "BINARY_OP":
+            name = "BINARY_SUBSCR" if instruction.argrepr == "[]" else instruction.opname
+            yield _Op(start, name, instruction.opcode, instruction.arg or 0, instruction.argrepr)
         else:
-            yield _Op(start, found.opname, found.opcode, found.arg or 0, found.argval)
+            yield _Op(start, instruction.opname, instruction.opcode, instruction.arg or 0, instruction.argval)
         start = None
 
 

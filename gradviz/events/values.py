@@ -75,9 +75,9 @@ def _of_one(array: np.ndarray) -> tuple[Any, ...]:
     flat = array if is_flat else np.asarray(array).ravel(order="K")  # a transposed array is not copied
     if flat.dtype.char not in "fd" or not flat.size:
         return _of_row(flat)
-    found = _of_few(flat) if flat.size <= _FEW else _of_large(flat)
-    if found is not None:
-        return found
+    statistics = _of_few(flat) if flat.size <= _FEW else _of_large(flat)
+    if statistics is not None:
+        return statistics
     finite = flat[np.isfinite(flat)]
     if finite.size in (0, flat.size):
         return _of_row(flat)
@@ -178,12 +178,12 @@ def packed_stats_of_each(values: Sequence[tuple[bytes, np.dtype]]) -> list[bytes
     kinds: dict[tuple[int, np.dtype], list[int]] = {}
     for position, (data, dtype) in enumerate(values):
         kinds.setdefault((len(data), dtype), []).append(position)
-    found = [b""] * len(values)
+    packed = [b""] * len(values)
     for (_, dtype), positions in kinds.items():
         rows = np.frombuffer(b"".join([values[at][0] for at in positions]), dtype).reshape(len(positions), -1)
         for position, row in zip(positions, stats_table(rows), strict=True):
-            found[position] = row.tobytes()
-    return found
+            packed[position] = row.tobytes()
+    return packed
 
 
 def stats_table(rows: np.ndarray) -> np.ndarray:

@@ -93,8 +93,8 @@ def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tup
         )
     run = query.trace.find_pass(number)
     if run is None:
-        found = query.trace.pass_numbers
-        have = ranges(found) if len(found) > 1 else f"only pass {found[0]}" if found else "none"
+        numbers = query.trace.pass_numbers
+        have = ranges(numbers) if len(numbers) > 1 else f"only pass {numbers[0]}" if numbers else "none"
         raise GraphError(f"there is no pass {number} in {query.trace.path.name}: it has {have}")
     return run, ""
 
@@ -170,8 +170,8 @@ class _Builder:
         self._mark_error()
         self.result.scopes = self._scopes(part)
         if part.beyond or self._lead_beyond(nodes):
-            told = f"of {self.trace.ops_told:,} operations only the last {select.MOST_OPS:,} are looked at"
-            self.result.notes.append(told)
+            note = f"of {self.trace.ops_told:,} operations only the last {select.MOST_OPS:,} are looked at"
+            self.result.notes.append(note)
         elif self.show != "backward":
             self.result.left_out = self.trace.ops_told - len(part.ops)
         if values and len(self.result.nodes) <= MOST_VALUES:
@@ -217,12 +217,12 @@ class _Builder:
 
     def _nodes_of(self, part: Part) -> list[int]:
         nodes = self.query.nodes
-        found: dict[int, None] = dict.fromkeys(nodes.walk(self._root_nodes(), self.since))
+        reached: dict[int, None] = dict.fromkeys(nodes.walk(self._root_nodes(), self.since))
         for event in sorted(part.ops):
             for node in nodes.of_op(event):
-                found[node] = None
-                found.update(dict.fromkeys(edge.node for edge in nodes.edges(node) if edge.node))
-        return [node for node in found if not nodes.is_before(node, self.since)]
+                reached[node] = None
+                reached.update(dict.fromkeys(edge.node for edge in nodes.edges(node) if edge.node))
+        return [node for node in reached if not nodes.is_before(node, self.since)]
 
     def _lead_beyond(self, nodes: list[int]) -> bool:
         """Whether these nodes lead to nodes that are too far back to be shown."""
@@ -244,11 +244,11 @@ class _Builder:
 
     def _scopes(self, part: Part) -> dict[str, Scope]:
         """The scopes that the ops of this graph ran in."""
-        found: dict[str, Scope] = {}
+        scopes: dict[str, Scope] = {}
         for visit in self.query.scopes.visits(part.ops):
-            calls = found[visit.path].calls if visit.path in found else 0
-            found[visit.path] = Scope(visit.type, calls + 1)
-        return found
+            calls = scopes[visit.path].calls if visit.path in scopes else 0
+            scopes[visit.path] = Scope(visit.type, calls + 1)
+        return scopes
 
     # --- nodes
 

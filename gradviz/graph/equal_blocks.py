@@ -48,8 +48,8 @@ def _home(path: str, families: dict[str, list[str]]) -> str:
     for inner in scopes_around(path):
         family = families.get(inner)
         first, last = (family[0], family[-1]) if family is not None else (inner, "")
-        own = first.rpartition("/")[2]
-        parts.append(f"{own} … {last.rpartition('/')[2]}" if last else own)
+        name = first.rpartition("/")[2]
+        parts.append(f"{name} … {last.rpartition('/')[2]}" if last else name)
     return "/".join(parts)
 
 
@@ -58,19 +58,19 @@ def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
     inside = _inside(graph)
     alike: dict[tuple[object, ...], list[str]] = {}
     for path, content in inside.items():
-        outer, _, own = path.rpartition("/")
-        numbered = _NUMBERED.fullmatch(own)
+        outer, _, name = path.rpartition("/")
+        numbered = _NUMBERED.fullmatch(name)
         has_modules = any(scope for scope, *_ in content)
         if numbered is not None and has_modules and not _is_named(path, named):
             type_ = graph.scopes[path].type if path in graph.scopes else ""
             alike.setdefault((outer, numbered[1], type_, tuple(content)), []).append(path)
-    norms, found = _norms(graph)
+    norms, with_findings = _norms(graph)
     for paths in alike.values():
         usual = median([norms.get(path, 0.0) for path in paths])
         apart = {path for path in paths if _is_apart(norms.get(path, 0.0), usual)}
         if len(apart) > _MOST_APART:
             apart = set()
-        equal = [path for path in paths if path not in found | apart]
+        equal = [path for path in paths if path not in with_findings | apart]
         if len(equal) >= _FEWEST:
             yield equal
 
@@ -78,8 +78,8 @@ def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
 def _is_named(path: str, names: Collection[str]) -> bool:
     """Whether one of the names is that of a scope or of a scope inside it. Names may leave out the scopes around, and
     have dots or slashes."""
-    own = path.rpartition("/")[2]
-    return any(f".{own}." in f".{name.replace('/', '.')}." for name in names)
+    last = path.rpartition("/")[2]
+    return any(f".{last}." in f".{name.replace('/', '.')}." for name in names)
 
 
 def _is_apart(norm: float, usual: float) -> bool:
@@ -92,25 +92,27 @@ def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:
     for edge in graph.edges:
         if edge.kind == DATA and graph.nodes[edge.source].kind == OP:
             made.setdefault(edge.source, []).append(graph.nodes[edge.target].shape)
-    found: dict[str, list[tuple[object, ...]]] = {}
+    inside: dict[str, list[tuple[object, ...]]] = {}
     for node in graph.nodes.values():
         if node.kind == OP:
             for path in scopes_around(node.scope):
                 within = node.scope[len(path) + 1 :]
-                found.setdefault(path, []).append((within, node.op, node.grad_fn, *made.get(node.id, ())))
-    return found
+                inside.setdefault(path, []).append((within, node.op, node.grad_fn, *made.get(node.id, ())))
+    return inside
 
 
 def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
     """The norm of the gradients of the parameters in each scope, and the scopes with a finding or an error."""
     squares: dict[str, float] = {}
-    found: set[str] = set()
+    with_findings: set[str] = set()
     for node in graph.nodes.values():
         if node.finding or node.error:
-            found.update(scopes_around(node.scope))
+            with_findings.update(scopes_around(node.scope))
         for path in scopes_around(node.scope):
             squares[path] = squares.get(path, 0.0) + square_of(node)
-    return {path: math.sqrt(square) if square >= 0 else math.nan for path, square in squares.items()}, found
+    return {
+        path: math.sqrt(square) if square >= 0 else math.nan for path, square in squares.items()
+    }, with_findings
 
 
 def square_of(node: Node) -> float:

@@ -106,10 +106,10 @@ def _collectives(names: list[str], world: str) -> str:
 def _events_of(query: Query, backward_pass: PassInfo) -> list[Received | Produced | Accumulated]:
     """The events at nodes in a pass, in order."""
     last = query.passes.last(backward_pass)
-    found: list[Received | Produced | Accumulated] = []
+    events: list[Received | Produced | Accumulated] = []
     for kind in (Kind.RECEIVED, Kind.PRODUCED, Kind.ACCUMULATED):
         table = query.trace.table(kind)
         first, end = np.searchsorted(table.events, [backward_pass.first, last + 1])
-        own = table.events[first:end][table["in_pass"][first:end] == backward_pass.number]
-        found += [table.object(event) for event in own.tolist()]
-    return sorted(found, key=lambda event: event.index)
+        of_pass = table.events[first:end][table["in_pass"][first:end] == backward_pass.number]
+        events += [table.object(event) for event in of_pass.tolist()]
+    return sorted(events, key=lambda event: event.index)

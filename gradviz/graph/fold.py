@@ -67,15 +67,15 @@ def boxes(graph: Graph, tree: dict[str, Group], closed: set[str]) -> list[Node]:
     faster."""
     drawn_as = _drawn_as(tree, closed)
     nodes = dict(graph.nodes)
-    found: dict[str, Node] = {}
+    by_id: dict[str, Node] = {}
     for group in drawn_as.values():
-        if group.id not in found:
-            found[group.id] = _group_node(group, tree, graph)
+        if group.id not in by_id:
+            by_id[group.id] = _group_node(group, tree, graph)
     for node in graph.nodes.values():
         if node.id in drawn_as:
-            _add_to_group(found[drawn_as[node.id].id], nodes.pop(node.id))
-    Merging(graph, {**nodes, **found}, drawn_as).note_shapes()
-    return [*found.values()]
+            _add_to_group(by_id[drawn_as[node.id].id], nodes.pop(node.id))
+    Merging(graph, {**nodes, **by_id}, drawn_as).note_shapes()
+    return [*by_id.values()]
 
 
 def _scopes_outside_of_data(graph: Graph, tree: dict[str, Group]) -> dict[str, Scope]:
@@ -324,13 +324,13 @@ def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
     Raises FoldError with the nearest name if there is none."""
     if name in tree:
         return [name]
-    found = [
+    matching = [
         group.id
         for group in tree.values()
         if group.label == name or (group.kind == SCOPE and ends_with(group.scope, name))
     ]
-    if found:
-        return found
+    if matching:
+        return matching
     known = {group.scope for group in tree.values() if group.scope} | {group.label for group in tree.values()}
     if near := nearest(name, sorted(known)):
         raise FoldError(f"there is no scope {name!r}: did you mean {near!r}?")

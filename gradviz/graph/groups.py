@@ -67,11 +67,11 @@ def groups(graph: Graph) -> dict[str, Group]:
 
 def ancestors(tree: dict[str, Group], group: str) -> list[str]:
     """The ids of a group and its ancestors, innermost first."""
-    found = []
+    ids = []
     while group:
-        found.append(group)
+        ids.append(group)
         group = tree[group].parent
-    return found
+    return ids
 
 
 class _Tree:
@@ -244,15 +244,15 @@ class _Tree:
         for node in nodes.values():
             if node.kind == GRAD_FN and node.maker in self.home:
                 self.home[node.id] = self.home[node.maker]
-        found: dict[str, str] = {}
+        smallest: dict[str, str] = {}
         home = self.home
         half = [edge for edge in self.graph.edges if (edge.source in home) is not (edge.target in home)]
         for edge in half:
             inside = edge.source in home
             name, place = (edge.target, home[edge.source]) if inside else (edge.source, home[edge.target])
-            before = found.get(name)
-            found[name] = place if before is None or before == place else self._around(before, place)
-        for name, place in found.items():
+            before = smallest.get(name)
+            smallest[name] = place if before is None or before == place else self._around(before, place)
+        for name, place in smallest.items():
             self.home[name] = self._out_of_scopes(name, place)
         for node in nodes.values():  # an AccumulateGrad goes with its leaf
             if node.pair and node.kind in (LEAF, TENSOR) and node.pair in nodes:
@@ -346,8 +346,8 @@ def _named(items: list[_Item]) -> str:
 def _again(blocks: list[_Item]) -> str:
     """The label of the later blocks of a repetition: `2–11 ×10` if they have their own names."""
     first, last = blocks[0], blocks[-1]
-    own = first.kind == SCOPE and first.label != last.label
-    return f"{first.label}–{last.label} ×{len(blocks)}" if own else f"again ×{len(blocks)}"
+    have_names = first.kind == SCOPE and first.label != last.label
+    return f"{first.label}–{last.label} ×{len(blocks)}" if have_names else f"again ×{len(blocks)}"
 
 
 def _lines(items: list[_Item]) -> str:

@@ -36,13 +36,13 @@ class Merging:
     def edges(self) -> list[Edge]:
         """The merged edges. Also notes the shapes of the tensors that come into each group and go out of it."""
         self.note_shapes()
-        found: dict[tuple[Any, ...], Edge] = {}
+        merged: dict[tuple[Any, ...], Edge] = {}
         moved: dict[tuple[Any, ...], set[str]] = {}  # the tensors and gradients along each edge
         drawn_as = self.drawn_as
         for edge in self.graph.edges:
             source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
             if source is None and target is None:
-                found[id(edge),] = edge
+                merged[id(edge),] = edge
                 continue
             if _is_read_by_rollout(source, target):
                 continue
@@ -53,16 +53,16 @@ class Merging:
                 continue
             ends = source.id if source else edge.source, target.id if target else edge.target
             key = (*ends, edge.kind, edge.cut, edge.label)
-            if key not in found:
+            if key not in merged:
                 again = self._leads_back(edge.kind, *ends)
-                found[key] = replace(edge, source=ends[0], target=ends[1], count=0, again=again)
+                merged[key] = replace(edge, source=ends[0], target=ends[1], count=0, again=again)
                 moved[key] = set()
-            one = found[key]
+            one = merged[key]
             moved[key].add(edge.target if edge.kind == GRAD else edge.source)
             one.count = len(moved[key]) if self.is_rolled else one.count + 1
             one.gradient = one.gradient or edge.gradient
             one.value = _worse(one, edge)
-        return list(found.values())
+        return list(merged.values())
 
     def _note_shapes(self, edge: Edge, source: Group | None, target: Group | None) -> None:
         """Note the shape of a tensor that comes into a group or goes out of it."""

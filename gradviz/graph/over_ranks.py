@@ -24,14 +24,14 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
     keys = {rank: _keys(graph) for rank, graph in graphs.items()}
     ids: dict[_Key, str] = {}  # in the joined graph
     for rank, graph in graphs.items():
-        for key, own in keys[rank].items():
-            ids.setdefault(key, own if rank == first else f"r{rank}:{own}")
+        for key, id_of_rank in keys[rank].items():
+            ids.setdefault(key, id_of_rank if rank == first else f"r{rank}:{id_of_rank}")
         if rank != first:
-            _add(joined, graph, {own: ids[key] for key, own in keys[rank].items()})
+            _add(joined, graph, {id_of_rank: ids[key] for key, id_of_rank in keys[rank].items()})
     reduced = {rank: _reduced(graph, queries[rank]) for rank, graph in graphs.items()}
     for key, joined_id in ids.items():
         own_ids = {rank: keys[rank].get(key, "") for rank in graphs}
-        nodes = {rank: graphs[rank].nodes.get(own) for rank, own in own_ids.items()}
+        nodes = {rank: graphs[rank].nodes.get(id_of_rank) for rank, id_of_rank in own_ids.items()}
         joined.nodes[joined_id].apart = tuple(_differences(nodes, reduced))
         joined.nodes[joined_id].finding = _finding(nodes)
     joined.notes.append(f"values of rank {first}")
@@ -42,12 +42,12 @@ def _keys(graph: Graph) -> dict[_Key, str]:
     """The ids of the nodes by a key that is the same on all ranks: the kind, the name, the place, and the position
     among nodes that agree in these."""
     seen: Counter[_Key] = Counter()
-    found: dict[_Key, str] = {}
+    ids: dict[_Key, str] = {}
     for node in graph.nodes.values():
         key: _Key = (node.kind, node.op, node.grad_fn, node.name, node.scope, node.file, node.line, node.col)
-        found[*key, seen[key]] = node.id
+        ids[*key, seen[key]] = node.id
         seen[key] += 1
-    return found
+    return ids
 
 
 def _add(joined: Graph, graph: Graph, ids: Mapping[str, str]) -> None:
@@ -118,8 +118,8 @@ def _held(what: str, values: Mapping[int, _Held]) -> Apart:
 
 def _finding(nodes: Mapping[int, Node | None]) -> str:
     """The finding of the first rank that has one, with the rank unless all ranks have a finding."""
-    told = {rank: node.finding for rank, node in nodes.items() if node is not None and node.finding}
-    if not told:
+    findings = {rank: node.finding for rank, node in nodes.items() if node is not None and node.finding}
+    if not findings:
         return ""
-    rank, text = next(iter(told.items()))
-    return text if len(told) == len(nodes) else f"on rank {rank}: {text}"
+    rank, text = next(iter(findings.items()))
+    return text if len(findings) == len(nodes) else f"on rank {rank}: {text}"

@@ -98,15 +98,15 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, sinc
     """Add states and all their ancestors, up to ops that made no node. Returns the inputs of these ops. Ops
     that made a node and ran no later than event `barrier` are not added, nor any before event `since`."""
     tensors, nodes_of = query.tensors, query.nodes.of_op
-    ops, found = part.ops, part.states
+    ops, reached = part.ops, part.states
     op_that_made, after, reads = tensors.op_that_made, tensors.after, tensors.reads
-    stack = [state for state in states if state not in found]
+    stack = [state for state in states if state not in reached]
     behind: list[State] = []
     while stack:
         state = stack.pop()
-        if state in found:
+        if state in reached:
             continue
-        found.add(state)
+        reached.add(state)
         if state.since != FIRST and tensors.is_leaf_that_requires_grad(state.tensor, state.since):
             continue
         event = op_that_made(state)
@@ -120,7 +120,7 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, sinc
         if has_node and event <= barrier:
             continue
         ops.add(event)
-        found.update([after(tensor, event) for tensor in tensors.op(event).outputs])
+        reached.update([after(tensor, event) for tensor in tensors.op(event).outputs])
         read = [known for known in reads(event) if known]
         if state.since != FIRST and state.since != event:  # written through a tensor on the same memory
             read.append(tensors.before(state.tensor, state.since))

@@ -38,9 +38,9 @@ def find_nodes(graph: Graph, text: str) -> list[str]:
         return [text]
     nodes = graph.nodes.values()
     for matches in (_is_tensor, _is_grad_fn, _is_op, _is_at, _is_in):
-        found = [node.id for node in nodes if matches(node, text)]
-        if found:
-            return found
+        selected = [node.id for node in nodes if matches(node, text)]
+        if selected:
+            return selected
     names = {name for node in nodes for name in (node.name, node.grad_fn) if name}
     near = nearest(text, sorted(names))
     hint = f"did you mean {near!r}?" if near else "give a name, an id such as t3, or FILE:LINE"
@@ -103,25 +103,25 @@ def only_grad(graph: Graph) -> Graph:
 
 
 def _neighbours(edges: Iterable[Edge], both: bool = False, back: bool = False) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    neighbours: dict[str, list[str]] = {}
     for edge in edges:
         if both or not back:
-            found.setdefault(edge.source, []).append(edge.target)
+            neighbours.setdefault(edge.source, []).append(edge.target)
         if both or back:
-            found.setdefault(edge.target, []).append(edge.source)
-    return found
+            neighbours.setdefault(edge.target, []).append(edge.source)
+    return neighbours
 
 
 def _reached(
     neighbours: Mapping[str, list[str]], starts: Iterable[str], steps: int | None = None
 ) -> set[str]:
     """The nodes reachable from `starts`, in at most `steps` steps."""
-    found, front = set(starts), list(starts)
+    reached, front = set(starts), list(starts)
     while front and (steps is None or steps > 0):
-        front = list({other for name in front for other in neighbours.get(name, ())} - found)
-        found.update(front)
+        front = list({other for name in front for other in neighbours.get(name, ())} - reached)
+        reached.update(front)
         steps = None if steps is None else steps - 1
-    return found
+    return reached
 
 
 def _with_pairs(graph: Graph, kept: set[str]) -> set[str]:

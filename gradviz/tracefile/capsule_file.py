@@ -73,10 +73,10 @@ def _end_of_step(copy: Trace, end: int) -> int:
     step."""
     began, steps = copy.indices(Kind.PASS_BEGAN), copy.indices(Kind.STEPPED)
     following = min(began[began >= end].tolist(), default=copy.count)
-    own = steps[(steps >= end) & (steps < following)]
-    if not len(own):
+    following_steps = steps[(steps >= end) & (steps < following)]
+    if not len(following_steps):
         return end
-    stop = int(own[-1]) + 1
+    stop = int(following_steps[-1]) + 1
     while stop < copy.count and copy.kinds[stop] == Kind.MUTATED:
         stop += 1
     return stop
@@ -85,13 +85,13 @@ def _end_of_step(copy: Trace, end: int) -> int:
 def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:
     """Keep each chunk as it is, no longer packed with the chunks before it, so that chunks can be removed. Values are
     kept only for chunks with events that stay."""
-    found = []
+    unpacked = []
     for place, (number, first, count, _) in enumerate(copy.chunks.list):
         here = slice(first, first + count)
         values = copy.chunks.values(place) if kept[here].any() else b""
         links, states = copy._links_of(place).tobytes(), copy.chunks.one("states", place).tobytes()
-        found.append((number, (copy.events[here].tobytes(), links, states, values)))
-    for number, parts in found:
+        unpacked.append((number, (copy.events[here].tobytes(), links, states, values)))
+    for number, parts in unpacked:
         for table, data in zip(("events", "links", "states", "payloads"), parts, strict=True):
             cursor.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (as_is(data), number))
     cursor.execute("UPDATE chunks SET since = id")

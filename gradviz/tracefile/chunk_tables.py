@@ -47,8 +47,8 @@ class ChunkTables:
         """Write the summary of a chunk. A ring has none, because its events are removed later."""
         not_plain = [number for how in NOT_PLAIN if (number := self._texts.get(how)) is not None]
         states = np.frombuffer(batch.states, STATE)
-        told = self._contents.chunk(events, states, batch.payload, self._dtypes, not_plain)
-        cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self._number, *told))
+        summary = self._contents.chunk(events, states, batch.payload, self._dtypes, not_plain)
+        cursor.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (self._number, *summary))
         new, changed = self._contents.new_ops, self._contents.changed_ops
         execute_each(cursor, "INSERT INTO site_ops VALUES (?, ?, 0)", new)
         execute_each(cursor, "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", changed)

@@ -84,27 +84,27 @@ class Contents:
         not_plain: Sequence[int],
     ) -> Told:
         """Sum up a chunk. `not_plain` are the texts for makers whose tensors are not shown as leaves."""
-        told = _States(states)
+        table = _States(states)
         since = events.first if self.open_since is None else self.open_since
         bad = with_nan(states, payload, dtypes)
         made = events.column("a", Kind.NODE)
-        again = self._told_again(events, told)
+        again = self._told_again(events, table)
         summed = Told(
             since,
-            max(self.highest_tensor, int(told.tensors.max(initial=0))),
+            max(self.highest_tensor, int(table.tensors.max(initial=0))),
             max(self.highest_node, int(made.max(initial=0))),
             len(events.at(Kind.OP)),
             self.nodes.add(events.column("a", Kind.NODE, Kind.RECEIVED)),
             int(bad.min()) if len(bad) else _NEVER,
-            self._writes_through_views(told, again[VALUED]) + len(events.at(Kind.TANGENT)),
+            self._writes_through_views(table, again[VALUED]) + len(events.at(Kind.TANGENT)),
             _packed(
                 [
                     *again,
                     distinct(made[made <= self.highest_node]),  # recorded after nodes with higher numbers
-                    self._leaves(events, told),
+                    self._leaves(events, table),
                     self._places(events, not_plain),
                     self._holders(events),
-                    *self._newest(events, told),
+                    *self._newest(events, table),
                 ]
             ),
         )
@@ -113,22 +113,22 @@ class Contents:
         self._note_ops(events)
         return summed
 
-    def _told_again(self, events: ByKind, told: _States) -> list[np.ndarray]:
+    def _told_again(self, events: ByKind, table: _States) -> list[np.ndarray]:
         """The tensors from before the chunk of which it has a new value, flags, gradient or tangent."""
-        is_old = told.tensors <= self.highest_tensor
-        given = [events.column("a", *kinds) for kinds in GIVING.values()]
+        is_old = table.tensors <= self.highest_tensor
+        receivers = [events.column("a", *kinds) for kinds in GIVING.values()]
         return [
-            distinct(told.tensors[is_old & told.has_form]),
-            distinct(told.tensors[is_old & ~told.has_form]),
-            *(distinct(part[part <= self.highest_tensor]) for part in given),
+            distinct(table.tensors[is_old & table.has_form]),
+            distinct(table.tensors[is_old & ~table.has_form]),
+            *(distinct(part[part <= self.highest_tensor]) for part in receivers),
         ]
 
-    def _leaves(self, events: ByKind, told: _States) -> np.ndarray:
+    def _leaves(self, events: ByKind, table: _States) -> np.ndarray:
         """The tensors that became leaves that require grad, or whose flags as leaves changed."""
-        (required,) = (told.flags & _WANTED == _WANTED).nonzero()
-        required = required[events.kinds[told.events[required] - events.first] != Kind.MUTATED]
-        changed = ~told.has_form & (told.flags & LEAF > 0)
-        return distinct(np.concatenate([told.tensors[required], told.tensors[changed]]))
+        (required,) = (table.flags & _WANTED == _WANTED).nonzero()
+        required = required[events.kinds[table.events[required] - events.first] != Kind.MUTATED]
+        changed = ~table.has_form & (table.flags & LEAF > 0)
+        return distinct(np.concatenate([table.tensors[required], table.tensors[changed]]))
 
     def _places(self, events: ByKind, not_plain: Sequence[int]) -> np.ndarray:
         """The first tensor that each site made, other than by an op."""
@@ -138,9 +138,9 @@ class Contents:
         plain = ~contained(makers, not_plain)
         sites, tensors = (events.column(name, Kind.TENSOR)[plain].tolist() for name in ("site", "a"))
         first = dict(zip(reversed(sites), reversed(tensors), strict=True))
-        found = sorted(tensor for site, tensor in first.items() if site not in self.made_at)
+        new = sorted(tensor for site, tensor in first.items() if site not in self.made_at)
         self.made_at.update(first)
-        return np.array(found, np.uint32)
+        return np.array(new, np.uint32)
 
     @staticmethod
     def _holders(events: ByKind) -> np.ndarray:
@@ -148,26 +148,26 @@ class Contents:
         assigned, grads = (events.column(name, Kind.GRAD_ASSIGNED) for name in ("a", "b"))
         return distinct(np.concatenate([assigned[grads > 0], events.column("a", Kind.RETAINED)]))
 
-    def _newest(self, events: ByKind, told: _States) -> tuple[np.ndarray, np.ndarray]:
+    def _newest(self, events: ByKind, table: _States) -> tuple[np.ndarray, np.ndarray]:
         """The newest tensor of the chunk that each site made, among leaves without `requires_grad`; and the sites."""
-        (plain,) = ((told.flags & _WANTED == LEAF) & (told.tensors > self.highest_tensor)).nonzero()
+        (plain,) = ((table.flags & _WANTED == LEAF) & (table.tensors > self.highest_tensor)).nonzero()
         if not len(plain):
             return _none, _none
         newest = plain[::-1]
-        sites, at = np.unique(events.rows["site"][told.events[newest] - events.first], return_index=True)
-        return told.tensors[newest[at]], sites
+        sites, at = np.unique(events.rows["site"][table.events[newest] - events.first], return_index=True)
+        return table.tensors[newest[at]], sites
 
-    def _writes_through_views(self, told: _States, old: np.ndarray) -> int:
+    def _writes_through_views(self, table: _States, old: np.ndarray) -> int:
         """The number of written tensors that are views of the whole of another tensor; `old` are the tensors from
         before the chunk of which it has a new value."""
-        views = distinct(told.tensors[(told.flags & WHOLE > 0) & (told.bases > 0)])
+        views = distinct(table.tensors[(table.flags & WHOLE > 0) & (table.bases > 0)])
         self.views.add(views)
         written = int(np.count_nonzero(self.views.holds(old)))
         new = views[views > self.highest_tensor]
         if not len(new):
             return written
-        own = told.tensors[contained(told.tensors, new) & told.has_form]
-        return written + len(own) - len(distinct(own))
+        written_views = table.tensors[contained(table.tensors, new) & table.has_form]
+        return written + len(written_views) - len(distinct(written_views))
 
     def _note_open(self, events: ByKind) -> None:
         """Note since which event scopes and passes have been open at the end of a chunk."""

@@ -116,13 +116,13 @@ def _digests(run: _Run, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:
     sources, targets = (
         _places(of_run, passes, _keys(giving, nodes[of_edges])) for nodes in (run.sources, run.targets)
     )
-    found = {}
+    digests = {}
     for number, start, end, first, last in zip(numbers, starts, ends, firsts, lasts, strict=True):
         parts = np.array([end - start]), names[start:end], sources[first:last], targets[first:last]
         content = b"".join([part.astype(np.int64, copy=False).tobytes() for part in parts])
         digest = hashlib.blake2b(content, digest_size=8).hexdigest() if end > start else ""
-        found[number] = end - start, digest
-    return found
+        digests[number] = end - start, digest
+    return digests
 
 
 def _keys(passes: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -136,9 +136,9 @@ def _places(ran: np.ndarray, passes: np.ndarray, wanted: np.ndarray) -> np.ndarr
         return np.full(len(wanted), -1)
     order = ran.argsort(kind="stable")
     at = ran.searchsorted(wanted, "right", order) - 1
-    found = order[np.maximum(at, 0)]
-    places = found - passes.searchsorted(passes[found])
-    return np.where((at >= 0) & (ran[found] == wanted), places, -1)
+    last = order[np.maximum(at, 0)]
+    places = last - passes.searchsorted(passes[last])
+    return np.where((at >= 0) & (ran[last] == wanted), places, -1)
 
 
 def _column(kind: Kind, name: str) -> str:

@@ -24,8 +24,8 @@ class Directory:
     def __init__(self, path: Path, chunks: Chunks, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
         self._path, self._rows = path, rows
         self._last = chunks.list[-1].id if chunks.list else 0
-        found = rows(f"SELECT {_COLUMNS} FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
-        table = np.array(found, np.int64).reshape(len(found), len(_COLUMNS.split(",")))
+        summaries = rows(f"SELECT {_COLUMNS} FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
+        table = np.array(summaries, np.int64).reshape(len(summaries), len(_COLUMNS.split(",")))
         self.firsts = np.array([chunk.first for chunk in chunks.list], np.int64)
         _, self.since, self.tensors, self.nodes, ops, new_nodes, self.first_nans, self.entangled = table.T
         if table[:, 0].tolist() != [chunk.id for chunk in chunks.list]:
@@ -81,9 +81,9 @@ class Directory:
         kept = self._rows("SELECT data FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
         with told_of(self._path):
             lists = [unpacked(data) for (data,) in kept]
-            if any(len(own[NEWEST]) != len(own[NEWEST_AT]) for own in lists):
+            if any(len(of_chunk[NEWEST]) != len(of_chunk[NEWEST_AT]) for of_chunk in lists):
                 raise ValueError("what is told beside a chunk does not add up")
-        return [[own[which] for own in lists] for which in range(LISTS)]
+        return [[of_chunk[which] for of_chunk in lists] for which in range(LISTS)]
 
 
 def _sorted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

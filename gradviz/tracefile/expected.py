@@ -93,8 +93,8 @@ def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
     if header.how == AS_IS:
         return data[HEADER:]
     if header.how == REARRANGED:
-        found = _unpacked(data, header.length)
-        return _turned_back(np.frombuffer(found, np.uint8), header.period).tobytes()
+        unpacked = _unpacked(data, header.length)
+        return _turned_back(np.frombuffer(unpacked, np.uint8), header.period).tobytes()
     count = header.length // NUMBER.itemsize
     if header.length % NUMBER.itemsize or header.unexpected > count:
         raise ValueError("an array of numbers has no whole number of them")
@@ -147,9 +147,9 @@ def _unpacked(data: bytes, length: int) -> bytes:
     """The bytes that zlib packed behind the header, `length` of them."""
     unpacking = zlib.decompressobj()
     try:
-        found = unpacking.decompress(memoryview(data)[HEADER:], length) if length else b""
+        unpacked = unpacking.decompress(memoryview(data)[HEADER:], length) if length else b""
     except zlib.error as error:
         raise ValueError(f"an array cannot be unpacked: {error}") from None
-    if len(found) != length:
+    if len(unpacked) != length:
         raise ValueError("an array is shorter than it should be")
-    return found
+    return unpacked

@@ -95,9 +95,9 @@ def first_bytes(path: Path, size: int) -> bytes:
     if descriptor is not None:
         with suppress(OSError):  # the program may have closed it
             if _identity(os.fstat(descriptor)) == identity:
-                found = first_bytes_of_open(descriptor, size)
-                if found is not None:
-                    return found
+                first = first_bytes_of_open(descriptor, size)
+                if first is not None:
+                    return first
     with path.open("rb") as file:
         return file.read(size)
 

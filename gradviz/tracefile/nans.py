@@ -41,8 +41,8 @@ def with_bad(
         in_full = in_full[:0]
     forms = valued["form"][in_full]
     for form in distinct(forms).tolist():
-        own = in_full[forms == form].tolist()
-        bad[own] = _are_bad(statistic, [payload[at] for at in own], dtypes.get(form, ""))
+        of_form = in_full[forms == form].tolist()
+        bad[of_form] = _are_bad(statistic, [payload[at] for at in of_form], dtypes.get(form, ""))
     return valued["event"][bad].astype(np.int64)
 
 

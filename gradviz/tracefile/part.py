@@ -38,8 +38,8 @@ _OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk about ten
 def part_of(trace: Trace) -> Trace:
     """A part of a trace, in which nothing has been read yet; the trace itself if its chunks have no summaries
     (`--last`). It shares the file of the trace, which has to stay open."""
-    told = trace._rows("SELECT chunk FROM contents LIMIT 1")
-    return Part(trace) if told and trace.count else trace
+    summaries = trace._rows("SELECT chunk FROM contents LIMIT 1")
+    return Part(trace) if summaries and trace.count else trace
 
 
 def if_long(trace: Trace) -> Trace:
@@ -77,31 +77,32 @@ class Part(Growing):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The passes that begin in what has been read."""
-        found = [
+        begun = [
             backward_pass
             for first, end in self._stretches
             for backward_pass in self._pass_table.beginning(first, end)
         ]
         with told_of(self.path):
-            self._check_passes(found, self._kinds, self._rows_read["a"])
+            self._check_passes(begun, self._kinds, self._rows_read["a"])
         return sorted(
-            (self._open_passes.get(backward_pass.number, backward_pass) for backward_pass in found),
+            (self._open_passes.get(backward_pass.number, backward_pass) for backward_pass in begun),
             key=attrgetter("number"),
         )
 
     @cached_property
     def _open_passes(self) -> dict[int, PassInfo]:
         """The passes without a recorded end, as they were when the trace was opened."""
-        found = [
+        unfinished = [
             backward_pass._replace(last=None, nodes=None, digest=None)
             for backward_pass in self._pass_table.open()
         ]
-        if not found:
+        if not unfinished:
             return {}
-        for place in range(self.directory.place(found[0].first), len(self.chunks)):
+        for place in range(self.directory.place(unfinished[0].first), len(self.chunks)):
             self._read_chunk(place)
         return {
-            backward_pass.number: backward_pass for backward_pass in self._completed(found, found[0].first)
+            backward_pass.number: backward_pass
+            for backward_pass in self._completed(unfinished, unfinished[0].first)
         }
 
     @property
@@ -151,10 +152,10 @@ class Part(Growing):
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, at most `most` passes; a pass without recorded nodes has no structure."""
-        found: dict[str, int] = {}
+        first_of: dict[str, int] = {}
         for backward_pass in filter(attrgetter("is_in_detail"), self._open_passes.values()):
-            found.setdefault(backward_pass.digest or "", backward_pass.number)
-        numbers = sorted({**found, **self._pass_table.first_of_each_digest()}.values())[:most]
+            first_of.setdefault(backward_pass.digest or "", backward_pass.number)
+        numbers = sorted({**first_of, **self._pass_table.first_of_each_digest()}.values())[:most]
         return [backward_pass for backward_pass in map(self.find_pass, numbers) if backward_pass is not None]
 
     @property
@@ -247,10 +248,10 @@ class Part(Growing):
         if self.is_whole:
             return ()
         place = self.directory.place(at)
-        own = self._states_of(place)
-        own = own[(own["event"] <= at) & (own["what"] & LEAF > 0)]
+        states = self._states_of(place)
+        states = states[(states["event"] <= at) & (states["what"] & LEAF > 0)]
         holders = self.directory.up_to(LEAVES, place) | self.directory.up_to(HOLDERS, place)
-        leaves = {*holders, *self.parameters, *self.directory.newest(place), *own["tensor"].tolist()}
+        leaves = {*holders, *self.parameters, *self.directory.newest(place), *states["tensor"].tolist()}
         if len(leaves) <= _MANY_LEAVES:
             return leaves
         self.reach_all()
@@ -289,16 +290,16 @@ class Part(Growing):
             events, tensors = self._giving(place, which)
             return events[tensors == tensor]
         states = self._states_of(place)
-        own = states[states["tensor"] == tensor]
-        return own["event"][(own["form"] > 0) == (which == VALUED)]
+        of_tensor = states[states["tensor"] == tensor]
+        return of_tensor["event"][(of_tensor["form"] > 0) == (which == VALUED)]
 
     def _read_giving(self, place: int, which: int) -> tuple[np.ndarray, np.ndarray]:
         """The events of a chunk that give tensors their `.grad`, or a tangent, and these tensors."""
         self._read_chunk(place)
         _, first, count, _ = self.chunks.list[place]
         rows = self._rows_read[first : first + count]
-        own = np.flatnonzero(contained(rows["head"] & 0xFF, GIVING[which]))
-        return first + own, rows["a"][own]
+        places = np.flatnonzero(contained(rows["head"] & 0xFF, GIVING[which]))
+        return first + places, rows["a"][places]
 
     def _find_chunks_telling(self, which: int, tensor: int) -> list[int]:
         """The chunks that may have events of a list about a tensor, in order."""
@@ -325,9 +326,9 @@ class Part(Growing):
     def _birth(self, tensor: int) -> list[int]:
         """The first event with the state of a tensor, if there is one."""
         for place in sorted({*self._chunks_telling(VALUED, tensor), *self._chunks_telling(FLAGGED, tensor)}):
-            told = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
-            if told:
-                return [int(min(told))]
+            events = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
+            if events:
+                return [int(min(events))]
         return []
 
     def _nodes_around(self, place: int) -> np.ndarray:

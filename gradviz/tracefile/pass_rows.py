@@ -48,8 +48,11 @@ class PassTable:
 
     def numbered(self, numbers: Sequence[int]) -> list[PassInfo]:
         """The passes of these numbers."""
-        told = self._where(f"number IN ({', '.join('?' * len(numbers))})", *numbers)
-        return [*told, *self.skipped.passes(contained(self.skipped.numbers, np.array(numbers, np.int64)))]
+        in_detail = self._where(f"number IN ({', '.join('?' * len(numbers))})", *numbers)
+        return [
+            *in_detail,
+            *self.skipped.passes(contained(self.skipped.numbers, np.array(numbers, np.int64))),
+        ]
 
     def beginning(self, first: int, end: int) -> list[PassInfo]:
         """The passes that begin at an event from `first` to before `end`."""
@@ -61,39 +64,42 @@ class PassTable:
 
     def ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
-        told = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
+        in_detail = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
         skipped = self.skipped.lasts
         return max(
-            *(-1 if last is None else last for (last,) in told), int(skipped[skipped < event].max(initial=-1))
+            *(-1 if last is None else last for (last,) in in_detail),
+            int(skipped[skipped < event].max(initial=-1)),
         )
 
     def ending_from(self, event: int) -> list[int]:
         """The numbers of passes that ended at an event or later, the lowest among them."""
-        told = self._where("last >= ? ORDER BY number LIMIT 1", event)
+        in_detail = self._where("last >= ? ORDER BY number LIMIT 1", event)
         skipped = self.skipped.numbers[self.skipped.lasts >= event]
-        return [*(backward_pass.number for backward_pass in told), *skipped[:1].tolist()]
+        return [*(backward_pass.number for backward_pass in in_detail), *skipped[:1].tolist()]
 
     @cached_property
     def numbers(self) -> list[int]:
         """The numbers of the passes, in order."""
-        told = "FROM passes WHERE first < ?"
-        ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {told}", self._count)
-        first = self._rows(f"SELECT number {told} ORDER BY number LIMIT 1", self._count)
+        source = "FROM passes WHERE first < ?"
+        ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {source}", self._count)
+        first = self._rows(f"SELECT number {source} ORDER BY number LIMIT 1", self._count)
         skipped = self.skipped.numbers.tolist()
         ends = [number for (number,) in first] + ([last] if count else []) + skipped[:1] + skipped[-1:]
         if ends and max(ends) - min(ends) + 1 == count + len(skipped):  # all numbers between: the usual case
             return list(range(min(ends), max(ends) + 1))
-        return sorted([*skipped, *(number for (number,) in self._rows(f"SELECT number {told}", self._count))])
+        return sorted(
+            [*skipped, *(number for (number,) in self._rows(f"SELECT number {source}", self._count))]
+        )
 
     def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The number, the first and the last event of each pass, in the order of the first events; −1 for a pass
         without a last event."""
-        told = self._rows("SELECT number, first, last FROM passes WHERE first < ?", self._count)
-        rows = [(number, first, -1 if last is None else last) for number, first, last in told]
+        in_detail = self._rows("SELECT number, first, last FROM passes WHERE first < ?", self._count)
+        rows = [(number, first, -1 if last is None else last) for number, first, last in in_detail]
         runs = self.skipped
         columns = np.array(rows, np.int64).reshape(-1, 3).T
-        found = np.concatenate([columns, [runs.numbers, runs.firsts, runs.lasts]], axis=1)
-        numbers, firsts, lasts = found[:, np.argsort(found[1], kind="stable")]
+        both = np.concatenate([columns, [runs.numbers, runs.firsts, runs.lasts]], axis=1)
+        numbers, firsts, lasts = both[:, np.argsort(both[1], kind="stable")]
         return numbers, firsts, lasts
 
     def first_of_each_digest(self) -> dict[str, int]:
@@ -109,5 +115,5 @@ class PassTable:
     def without_nodes(self) -> int:
         """The number of passes that ended without a recorded node."""
         query = "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''"
-        ((told,),) = self._rows(query, self._count)
-        return int(told) + len(self.skipped)
+        ((count,),) = self._rows(query, self._count)
+        return int(count) + len(self.skipped)

@@ -77,15 +77,15 @@ class PrintedLines:
 
     def take(self) -> list[PrintedLine]:
         """The lines that have ended since the last call."""
-        found: list[PrintedLine] = []
+        lines: list[PrintedLine] = []
         for _ in range(len(self._pieces)):
-            found += self._ended_by(self._pieces.popleft())
+            lines += self._ended_by(self._pieces.popleft())
         if self._is_over and self._begun is not None:
-            found.append(self._begun)
+            lines.append(self._begun)
             self._begun = None
-        found = found[: MOST_LINES - self._made]
-        self._made += len(found)
-        return found
+        lines = lines[: MOST_LINES - self._made]
+        self._made += len(lines)
+        return lines
 
     def _ended_by(self, piece: _Piece) -> Iterator[PrintedLine]:
         """The lines that a piece ends."""

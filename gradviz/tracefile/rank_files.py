@@ -19,22 +19,22 @@ def traces_of(path: Path) -> list[Path]:
     """The traces that a path names, by rank: the traces of a folder or of a pattern, else the path itself. Raises
     TraceError if there is none, or if there are traces of several runs."""
     if path.is_dir():
-        found, where = list(path.glob(f"*{ENDING}")), f"in the folder {path}"
+        traces, where = list(path.glob(f"*{ENDING}")), f"in the folder {path}"
     elif has_magic(str(path)) and not path.exists():
-        found, where = [Path(name) for name in glob(str(path))], f"with a name like {path}"
+        traces, where = [Path(name) for name in glob(str(path))], f"with a name like {path}"
     else:
         return [path]
-    if not found and path.is_dir():
+    if not traces and path.is_dir():
         raise TraceError(f"{path} is a directory, and there is no trace in it")
-    if not found:
+    if not traces:
         raise TraceError(f"there is no trace {where}")
-    ordered = in_order(found)
-    if ordered is None and len(found) > 1:
-        runs = sorted({_run_of(trace) for trace in found})
+    ordered = in_order(traces)
+    if ordered is None and len(traces) > 1:
+        runs = sorted({_run_of(trace) for trace in traces})
         raise TraceError(
             f"there are traces of several runs {where}: {', '.join(runs[:3])}; name those of one"
         )
-    return ordered or found
+    return ordered or traces
 
 
 def in_order(paths: Iterable[Path]) -> list[Path] | None:

@@ -63,15 +63,15 @@ class Trace(Tables):
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
         count = len(self.events)  # reading the events checks the passes
-        found = [
+        passes = [
             # in a run that goes on: as it was when the trace was opened
             backward_pass
             if backward_pass.last is None or backward_pass.last < count
             else backward_pass._replace(last=None, nodes=None, digest=None)
             for backward_pass in self._passes_told
         ]
-        open_passes = [backward_pass for backward_pass in found if backward_pass.last is None]
-        return self._completed(found, open_passes[0].first) if open_passes else found
+        open_passes = [backward_pass for backward_pass in passes if backward_pass.last is None]
+        return self._completed(passes, open_passes[0].first) if open_passes else passes
 
     @cached_property
     def _pass_table(self) -> PassTable:
@@ -134,11 +134,11 @@ class Trace(Tables):
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, at most `most` passes; a pass without recorded nodes has no structure."""
-        found: dict[str, PassInfo] = {}
+        first_of: dict[str, PassInfo] = {}
         for backward_pass in self.passes:
             if backward_pass.is_in_detail:
-                found.setdefault(backward_pass.digest or "", backward_pass)
-        return list(found.values())[:most]
+                first_of.setdefault(backward_pass.digest or "", backward_pass)
+        return list(first_of.values())[:most]
 
     def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
         """The passes of a run that was killed. Passes that ended in its last moment had not been summed up yet."""
@@ -278,9 +278,9 @@ class Trace(Tables):
 
     def table(self, kind: Kind) -> Table:
         """All events of a kind as columns."""
-        found = self._tables.get(kind)
-        if found is None:
-            found = self._tables[kind] = Table(
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = Table(
                 LAYOUTS[kind],
                 self.indices(kind),
                 self.events,
@@ -288,7 +288,7 @@ class Trace(Tables):
                 self,
                 lambda: told_of(self.path),
             )
-        return found
+        return table
 
     @property
     def first_nan(self) -> int | None:
@@ -385,10 +385,10 @@ class Trace(Tables):
         chunks = np.searchsorted(self._firsts, indices, side="right") - 1
         bounds = np.flatnonzero(np.diff(chunks, prepend=-1, append=-1))
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            chunk, own = int(chunks[begin]), counts[begin:end]
+            chunk, lengths = int(chunks[begin]), counts[begin:end]
             links = self._links_of(chunk)  # first: it checks that there are so many
-            starts = self._link_ends[indices[begin:end]] - own
-            places = np.repeat(starts - (np.cumsum(own) - own), own) + np.arange(own.sum())
+            starts = self._link_ends[indices[begin:end]] - lengths
+            places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
             parts.append(links[places])
         return np.concatenate(parts), counts
 

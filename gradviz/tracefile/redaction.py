@@ -125,17 +125,17 @@ def _rules(trace: Trace) -> list[tuple[Any, ...]]:
 
 
 def _sites(trace: Trace) -> list[tuple[Any, ...]]:
-    found = []
+    rows = []
     for frame in trace._frames.values():
         place = frame.place
         names = json.dumps([whitelist.name(name) for name in frame.names])
-        found.append(
+        rows.append(
             (
                 frame.number, frame.parent, whitelist.path(place.file), place.line, place.col, place.end_line,
                 place.end_col, whitelist.name(place.function), names, frame.is_library,
             )
         )  # fmt: skip
-    return found
+    return rows
 
 
 def _passes(trace: Trace) -> list[tuple[Any, ...]]:
@@ -195,13 +195,13 @@ class Texts:
         kinds = rows["head"] & 0xFF
         ends = np.cumsum(rows["links"], dtype=np.int64)
         for kind in map(Kind, distinct(kinds).tolist()):
-            own = np.flatnonzero(kinds == kind)
+            of_kind = np.flatnonzero(kinds == kind)
             layout = LAYOUTS[kind]
             for column, field in zip(COLUMNS, layout.columns, strict=False):
                 if field.stored.how == "text":
-                    rows[column][own] = self._renumbered(kind, field.name, rows[column][own])
-            counts = rows["links"][own].astype(np.int64)
-            self._put_links(layout, links, ends[own] - counts, counts)
+                    rows[column][of_kind] = self._renumbered(kind, field.name, rows[column][of_kind])
+            counts = rows["links"][of_kind].astype(np.int64)
+            self._put_links(layout, links, ends[of_kind] - counts, counts)
 
     def _put_links(self, layout: Layout, links: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> None:
         """Put the new numbers into the links of events of one kind."""
@@ -267,7 +267,7 @@ def _in_full(
     """The states whose elements were kept, each with its elements as a flat array; without dtypes that NumPy lacks."""
     data = np.frombuffer(values, np.uint8)
     for row in np.flatnonzero(grades == ELEMENTS).tolist():
-        own = data[int(ends[row]) - int(states["length"][row]) : int(ends[row])]
-        array = elements_of(own, forms[int(states["form"][row])].dtype)
+        value = data[int(ends[row]) - int(states["length"][row]) : int(ends[row])]
+        array = elements_of(value, forms[int(states["form"][row])].dtype)
         if array is not None:
             yield row, array

@@ -105,16 +105,16 @@ def _segments(trace: Trace) -> list[_Segment]:
     cuts = ~begun & (under_way <= 0)
     if not cuts.any():  # passes overlap all the time
         cuts = ~begun
-    found, start, passes = [], 0, 0
+    segments, start, passes = [], 0, 0
     number = 0
     for event, is_begin, is_cut in zip(events.tolist(), begun.tolist(), cuts.tolist(), strict=True):
         passes += not is_begin
         if not is_begin:
             number = max(number, int(trace.events["a"][event]))
         if is_cut:
-            found.append((start, event + 1, passes, number))
+            segments.append((start, event + 1, passes, number))
             start, passes = event + 1, 0
-    return [*found, (start, trace.count, passes, number)]
+    return [*segments, (start, trace.count, passes, number)]
 
 
 def segment_of(trace: Trace, number: int) -> tuple[int, int]:
@@ -135,7 +135,7 @@ def _around(segments: Sequence[_Segment], number: int) -> Sequence[_Segment]:
 
 def standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
     """A mask of the events outside of the kept segments that stay, because kept events depend on them."""
-    found = np.zeros(trace.count, bool)
+    stays = np.zeros(trace.count, bool)
     gaps = np.cumsum(whole)  # the same for all events between two that are kept
     tensors = _tensors_of(trace, whole)
     for kind in _STANDING:
@@ -143,18 +143,18 @@ def standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
         keys = trace.events["a"][events].astype(np.int64)
         if kind not in _OF_NO_TENSOR:
             events, keys = events[contained(keys, tensors)], keys[contained(keys, tensors)]
-        found[_last_of(events, gaps[events], keys)] = True
+        stays[_last_of(events, gaps[events], keys)] = True
     states = trace.states
     telling = np.zeros(256, bool)
     telling[list(_TELLING_VALUES)] = True
     of_interest = ~whole[states.events] & (states.forms > 0) & telling[trace.kinds[states.events]]
     of_interest &= contained(states.tensors, tensors)
     events = states.events[of_interest].astype(np.int64)
-    found[_last_of(events, gaps[events], states.tensors[of_interest].astype(np.int64))] = True
+    stays[_last_of(events, gaps[events], states.tensors[of_interest].astype(np.int64))] = True
     for events in _graph(trace, whole):
-        found[events] = True
-    found[_beginnings(trace, whole)] = True
-    return found
+        stays[events] = True
+    stays[_beginnings(trace, whole)] = True
+    return stays
 
 
 def _beginnings(trace: Trace, whole: np.ndarray) -> np.ndarray:
@@ -184,8 +184,8 @@ def _tensors_of(trace: Trace, whole: np.ndarray) -> np.ndarray:
     for kind, fields in _NAMING.items():
         table = trace.table(kind)
         for name, part in fields:
-            found = table.lists(name)
-            parts.append(found.elements[whole[table.events[found.owners]], part])
+            lists = table.lists(name)
+            parts.append(lists.elements[whole[table.events[lists.owners]], part])
     for kind, columns in _NAMING_ONE.items():
         table = trace.table(kind)
         parts += [table[name][whole[table.events]] for name in columns]

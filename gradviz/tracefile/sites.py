@@ -177,16 +177,16 @@ class Sites:
                 break
             outermost = frame
             frame = frame.f_back
-        found = tuple(key)
-        return self.numbers.get(found) or self._add(found)
+        frames = tuple(key)
+        return self.numbers.get(frames) or self._add(frames)
 
     def _number_inside(self, call: int, key: list[int]) -> int:
         """The site of frames below the frame of a call, whose site is known."""
-        found = (*key, call)
-        known = self._inside.get(found)
+        frames = (*key, call)
+        known = self._inside.get(frames)
         if known is None:
             whole = (*key, *self._key_of(call))[: 2 * DEEPEST + 2]
-            known = self._inside[found] = self.numbers.get(whole) or self._add(whole)
+            known = self._inside[frames] = self.numbers.get(whole) or self._add(whole)
         return known
 
     def _key_of(self, number: int) -> tuple[int, ...]:
@@ -321,8 +321,8 @@ def _calls(place: Place, path: str, function: str) -> bool:
     if not isinstance(called, ast.Call):
         return False
     name = function.rpartition(".")[2]
-    own = called.func.id if isinstance(called.func, ast.Name) else getattr(called.func, "attr", "")
-    return own == name or (name in ("forward", "__call__"))
+    called_name = called.func.id if isinstance(called.func, ast.Name) else getattr(called.func, "attr", "")
+    return called_name == name or (name in ("forward", "__call__"))
 
 
 def joined(number: int, frame_of: Callable[[int], Frame | None]) -> Site:

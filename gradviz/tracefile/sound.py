@@ -168,8 +168,10 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
         raise ValueError("an event of a kind that there is not")
     most, least = _bounds(known), _least_links()
     for start in range(0, len(numbers), _BLOCK):
-        block, own = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
-        if np.any(block > most.take(own, axis=0)) or np.any(block[:, _LINKS] < least.take(own)):
+        block, kinds_of_block = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
+        if np.any(block > most.take(kinds_of_block, axis=0)) or np.any(
+            block[:, _LINKS] < least.take(kinds_of_block)
+        ):
             raise ValueError("an event names what there is not, or has links to spare, or too few")
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that there is not")
@@ -268,10 +270,10 @@ _BRAIN_FLOAT = "bfloat16"
 def dtype_of(name: str) -> np.dtype | None:
     """NumPy's dtype for a name; uint16 for bfloat16. None if NumPy has no dtype of plain numbers for it."""
     try:
-        found = np.dtype("uint16" if name == _BRAIN_FLOAT else name)
+        dtype = np.dtype("uint16" if name == _BRAIN_FLOAT else name)
     except (TypeError, ValueError):
         return None
-    return found if found.kind in "biufc" and name in (found.name, _BRAIN_FLOAT) else None
+    return dtype if dtype.kind in "biufc" and name in (dtype.name, _BRAIN_FLOAT) else None
 
 
 def elements_of(data: np.ndarray, name: str) -> np.ndarray | None:

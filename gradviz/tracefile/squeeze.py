@@ -62,15 +62,15 @@ class Squeezer:
         self.links = np.concatenate([before[1], np.frombuffer(links, NUMBER)])
         self.states = np.concatenate([before[2], np.frombuffer(states, NUMBER).reshape(-1, _WIDTH)])
         self._look_for_period()
-        of_links, own = self._of_last(self.period, end)
-        of_values = int(own[:, _LENGTH].sum(dtype=np.int64))
+        of_links, last_states = self._of_last(self.period, end)
+        of_values = int(last_states[:, _LENGTH].sum(dtype=np.int64))
         if sum(map(len, values)) > _VALUES * (len(self.events) - len(before[0])):
             of_values = 0
         columns, links_columns = (_WIDTH, 1) if self.period else (0, 0)
         kept = Kept(
             unexpected(before[0].reshape(-1), rows, _WIDTH * self.period, columns),
             unexpected(before[1], links, of_links, links_columns),
-            unexpected(before[2].reshape(-1), states, _WIDTH * len(own), columns),
+            unexpected(before[2].reshape(-1), states, _WIDTH * len(last_states), columns),
             rearranged(values, of_values),
         )
         self._forget(end)

@@ -285,17 +285,17 @@ class States:
     def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """The Euclidean norm of the difference of each pair of states; −1 if elements of one of them were not kept, or
         if their forms differ."""
-        found = np.full(len(before), -1.0)
+        distances = np.full(len(before), -1.0)
         alike = (before >= 0) & (after >= 0) & (self.forms[before] == self.forms[after])
         alike &= (self._grades[before] == ELEMENTS) & (self._grades[after] == ELEMENTS)
         for form in distinct(self.forms[before[alike]]).tolist():
-            own = np.flatnonzero(alike & (self.forms[before] == form))
+            of_form = np.flatnonzero(alike & (self.forms[before] == form))
             size = int(np.prod(self._known_forms[form].shape))
             at_once = max(1, _ELEMENTS_AT_ONCE // max(size, 1))
-            for start in range(0, len(own), at_once):
-                part = own[start : start + at_once]
-                found[part] = self._distances(before[part], after[part], size)
-        return found
+            for start in range(0, len(of_form), at_once):
+                part = of_form[start : start + at_once]
+                distances[part] = self._distances(before[part], after[part], size)
+        return distances
 
     def _distances(self, before: np.ndarray, after: np.ndarray, size: int) -> np.ndarray:
         is_complex = self._known_forms[int(self.forms[before[0]])].dtype.startswith("complex")
@@ -317,21 +317,21 @@ class States:
     @cached_property
     def stats(self) -> np.ndarray:
         """min, max, mean, rms, nan, inf and zeros of each state, NaN if no value was kept."""
-        found = np.full((len(self), STATISTICS), np.nan)
+        stats = np.full((len(self), STATISTICS), np.nan)
         for chunk, (first, after) in enumerate(
             zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
         ):
             if after > first and self._grades[first:after].any():
-                self._fill(found, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
+                self._fill(stats, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
         for row, array in self._filled.items():
-            found[row] = np.frombuffer(packed_stats_of(array))
-        return found
+            stats[row] = np.frombuffer(packed_stats_of(array))
+        return stats
 
     @cached_property
     def checksums(self) -> np.ndarray:
         """A checksum of each state: of what was kept of its value, and of its shape and dtype. Equal states have equal
         checksums, in one file and between files. 0 if no value was kept."""
-        found = np.zeros(len(self), np.uint32)
+        checksums = np.zeros(len(self), np.uint32)
         seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
         for chunk, (first, after) in enumerate(
             zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
@@ -340,8 +340,8 @@ class States:
             for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
                 start = int(self._offsets[row])
                 value = payload[start : start + int(self._lengths[row])]
-                found[row] = zlib.crc32(value, seeds.get(int(self.forms[row]), 0)) or 1
-        return found
+                checksums[row] = zlib.crc32(value, seeds.get(int(self.forms[row]), 0)) or 1
+        return checksums
 
     def _fill(self, found: np.ndarray, here: slice, payload: np.ndarray) -> None:
         """Fill in the statistics of one chunk: those that were kept, and those of values that were kept in full, all

@@ -149,12 +149,12 @@ def _named(trace: Trace, kept: np.ndarray, how: str) -> Iterator[np.ndarray]:
     """The numbers of texts or rules that the kept events of each kind name."""
     for kind, layout in LAYOUTS.items():
         table = trace.table(kind)
-        own = kept[table.events]
+        is_kept = kept[table.events]
         for field in (*layout.columns, *layout.more):
             if field.stored.how == how:
-                yield distinct(table[field.name][own])
+                yield distinct(table[field.name][is_kept])
         for field in layout.lists:
             for part, name in enumerate(field.stored.parts):
                 if how == "text" and name in TEXT_PARTS:
-                    found = table.lists(field.name)
-                    yield distinct(found.elements[own[found.owners], part])
+                    lists = table.lists(field.name)
+                    yield distinct(lists.elements[is_kept[lists.owners], part])

@@ -343,9 +343,11 @@ class Writer:
             for backward_pass in passes
         ]
         skipped = runs_of(compress(passes, is_skipped))
-        told = [backward_pass for backward_pass, skip in zip(passes, is_skipped, strict=True) if not skip]
+        in_detail = [
+            backward_pass for backward_pass, skip in zip(passes, is_skipped, strict=True) if not skip
+        ]
         execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
-        execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", told)
+        execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", in_detail)
         late = [
             (backward_pass.last, backward_pass.nodes, backward_pass.digest, backward_pass.number)
             for backward_pass in ended.values()

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gradviz.diagnose.case import Case
+from gradviz.diagnose.gains import gains
+from gradviz.tracefile import open_trace
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 LIBRARY = """
@@ -81,3 +85,26 @@ def test_a_part_that_a_library_cuts_off_is_no_fault_of_the_program(
     assert "no findings" in found.stdout
     own = PROGRAM.replace("from calm import regularised", LIBRARY)
     assert "detached-path" in gradviz("check", traced(LIBRARY, own)).stdout
+
+
+TRAINER = """
+import torch
+
+
+def train(steps):
+    torch.manual_seed(0)
+    layers = [[torch.nn.Linear(8, 8) for part in range(3)] for _ in range(2)]
+    for step in range(steps):
+        h = torch.randn(4, 6, 8)
+        for ask, answer, give in layers:
+            h = h + torch.nn.functional.scaled_dot_product_attention(ask(h), answer(h), give(h))
+        h.pow(2).mean().backward()
+"""
+
+
+@pytest.mark.parametrize("traced", ["torch"], indirect=True)
+def test_a_line_that_trains_a_whole_model_is_not_one_line_of_it(traced: Callable[[str, str], Path]) -> None:
+    with open_trace(traced(TRAINER, "from calm import train\n\ntrain(3)\n")) as trace:
+        found = gains(Case(trace), 1)
+        assert len(found) == 2
+        assert max(gain.rounds for gain in found) == 6  # three linear layers in each of two rounds

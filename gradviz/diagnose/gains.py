@@ -35,14 +35,17 @@ def gains(case: Case, number: int) -> list[Gain]:
     came = _rms(case, given.firsts[own], events)
     went = _given_on(case, number)
     lines: dict[tuple[str, int], list[int]] = {}
+    ops: set[int] = set()
     for i, event in enumerate(events.tolist()):
         site = case.query.places.site(case.site(event))
-        if (
-            site is not None
-            and came[i] > 0
-            and case.query.nodes.made(int(received["node"][own[i]])) is not None
-        ):
-            lines.setdefault((site.place.file, site.place.line), []).append(i)
+        node = int(received["node"][own[i]])
+        op = case.query.nodes.op(node)
+        if site is None or came[i] <= 0 or case.query.nodes.made(node) is None or op in ops:
+            continue
+        if op is not None:
+            ops.add(op)  # of an op with several nodes, the first receives the gradient of the result
+        place = site.library or site.place  # one line of the program may train a whole model
+        lines.setdefault((place.file, place.line), []).append(i)
     found = []
     for rows in lines.values():
         nodes = received["node"][own[rows]].tolist()

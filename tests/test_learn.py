@@ -47,6 +47,8 @@ def right_answer(session: Session) -> str:
     question = session.exercise.question
     if question.expect:
         return question.expect[0]
+    if question.set:
+        return session.exercise.solution(session, session.exercise.index)
     here, place = session.position, session.exercise.places[session.exercise.index][1]
     session.position = place
     snapshot = _expected(session, question)
@@ -74,6 +76,37 @@ def test_the_answer_to_a_question_in_the_middle_of_a_network_is_its_gradient() -
     with _opened(lessons()["training_step"], "en") as session:
         answers = [session.exercise.solution(session, at) for at in range(5)]
     assert answers == ["1", "[[6, 0]]", "[[4, 0]]", "[[1.94, 1]]", "yes"]
+
+
+def test_a_question_about_another_value_is_answered_by_the_pass_run_again() -> None:
+    with _opened(lessons()["what_if"], "en") as session:
+        answers = [session.exercise.solution(session, at) for at in range(3)]
+    assert answers == ["10", "0", "-8"]
+
+
+def test_other_values_can_be_tried_but_not_what_the_open_question_asks_for(gradviz_here: Run) -> None:
+    asked = "question; answer 10; question"
+    for hidden in ("question; set x = 3", f"{asked}; set x=3", f"{asked}; answer 0; set x = -4"):
+        done = gradviz_here("learn", "what_if", "--commands", hidden)
+        assert "The open question asks for this: answer it first." in done.stderr
+        assert "x.grad  10 →" not in done.stdout
+    tried = gradviz_here(
+        "learn", "what_if", "--commands", f"{asked}; set x = 100; answer 0; set x = 3; unset"
+    )
+    assert tried.stderr == ""
+    lines = [line.strip() for line in tried.stdout.splitlines()]
+    assert "x.grad  10 → 200" in lines
+    assert "x.grad  10 → 0" in lines
+    assert "loss  13 → 0" in lines
+    assert "all values are as they were recorded" in lines
+
+
+def test_what_becomes_of_a_pass_is_told_in_korean() -> None:
+    with _opened(lessons()["what_if"], "ko") as session:
+        while session.exercise.question is not None:
+            obey(session, "show-answer")
+        obey(session, "set x = 3")
+        assert session.page == ["x=3일 때. unset으로 되돌립니다", "  loss  13 → 0", "  x.grad  10 → 0"]
 
 
 @every
@@ -150,7 +183,8 @@ def test_every_lesson_can_be_answered_to_its_end(lesson: Lesson, lang: str) -> N
         for number in range(len(lesson.questions)):
             obey(session, "question")
             asked, shown = session.exercise.places[number]
-            assert (session.position, asked < shown) == (asked, True)
+            assert session.position == asked
+            assert asked < shown or lesson.questions[number].set
             assert lesson.questions[number].ask[lang] in session.message
             obey(session, f"answer {right_answer(session)}")
             assert session.position == shown
@@ -424,7 +458,7 @@ def test_an_export_in_a_lesson_is_drawn_as_in_a_textbook_and_shows_no_open_answe
 IN_ENGLISH = {
     "leaf", "non-leaf", "upstream", "downstream", "local", "node", "edge", "root", "tangent", "backward", "forward",
     "reverse", "mode", "pass", "sweep", "grad", "dim", "flag", "in-place", "rms", "norm", "inf", "dual", "buffer",
-    "VJP", "JVP", "None", "True", "False", "scalar",
+    "VJP", "JVP", "None", "True", "False", "scalar", "Tensor",
 }  # fmt: skip
 ENGLISH = re.compile(r"(?<![\w.])[A-Za-z][A-Za-z-]{2,}(?![\w(=…])")
 

@@ -44,7 +44,7 @@ def test_each_question_of_a_lesson_is_on_its_page_at_events_that_the_page_has(
     assert [one["ask"] for one in data["questions"]] == [one.ask[language] for one in lesson.questions]
     assert all(one["answer"] and one["because"] for one in data["questions"])
     assert min(place[0] for one in data["questions"] for place in (one["stop"], one["shown"])) >= 0
-    assert all(one["at"] < one["until"] for one in data["questions"])
+    assert all(one["at"] < one["until"] or one["set"] for one in data["questions"])
 
 
 PAGE = files("gradviz.page")
@@ -232,3 +232,30 @@ def test_a_korean_page_shows_no_english_in_the_browser(browser: Any, tmp_path: P
     words = {word for text in told for word in ENGLISH.findall(source.sub("", text))}
     assert {word for word in words if not re.search("[a-z][A-Z]", word)} - own - IN_ENGLISH == set()
     tab.close()
+
+
+def test_what_a_question_asks_of_another_value_can_be_tried_on_the_page(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "lesson.html"
+    with _opened(lessons()["what_if"], "en") as session:
+        file.write_text(lesson_page(session.exercise, session), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    typed = page.locator('#tried input[aria-label="x"]').first
+    typed.fill(
+        "3"
+    )  # the first question is about the gradient of the recorded pass: none is seen before its answer
+    assert "question is about the recorded values" in page.inner_text("#notes")
+    assert ".grad = None" in page.text_content("#nodes")
+    for _ in range(2):
+        page.click("#lesson-next")  # its answer, and the next question: what if x is 3?
+    assert "if x is 3" in page.inner_text("#lesson")
+    typed.fill("3")
+    assert "question is about the recorded values" not in page.inner_text("#notes")
+    assert ".grad = 0" in page.text_content("#nodes")
+    page.click("#lesson-next")  # what was typed stays beside its answer
+    assert typed.input_value() == "3"
+    assert "the relu gives 0" in page.inner_text("#lesson")
+    page.click("#lesson-next")
+    assert typed.input_value() == "5"
+    page.close()

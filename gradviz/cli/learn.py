@@ -15,6 +15,7 @@ from rich.table import Table
 
 from gradviz.cli.common import fail, show_all_on_stdout
 from gradviz.cli.export_moment import export_in_lesson
+from gradviz.cli.replaying import changes_with
 from gradviz.learn.exercise import Exercise
 from gradviz.learn.lesson import lesson_called, lessons
 from gradviz.learn.lesson_file import Lesson
@@ -142,10 +143,11 @@ def _opened(lesson: Lesson, lang: str) -> Iterator[Session]:
         program.write_text(lesson.without_comments, encoding="utf-8")
         trace = program.with_suffix(".gradviz")
         with redirect_stdout(io.StringIO()):
-            run(Target(str(program), False, ()), trace, values="full", engine="numpy")
+            values = "inputs" if lesson.sets_values else "full"
+            run(Target(str(program), False, ()), trace, values=values, engine="numpy")
         with open_trace(trace) as recorded:
             session = Session(recorded, exporter=export_in_lesson)
-            Exercise(lesson, lang, session)
+            Exercise(lesson, lang, session, changes_with if lesson.sets_values else None)
             yield session
 
 

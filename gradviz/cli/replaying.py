@@ -21,6 +21,7 @@ from gradviz.words.words import Words
 _WIDTH = 88  # characters of a line in the stepper
 
 if TYPE_CHECKING:
+    from gradviz.replay.changed_pass import Changed
     from gradviz.replay.cure_outcomes import CureOutcome
 
 
@@ -113,6 +114,15 @@ def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str
     with console.capture() as capture:
         console.print(what_if_text(words, found))
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def changes_with(words: Words, number: int | None, sets: Sequence[str]) -> Sequence[Changed]:
+    """The roots and gradients of a pass (None: the last), before and with other values. Raises ReplayError if it cannot
+    run."""
+    from gradviz.replay.changed_pass import what_if
+    from gradviz.sources.torch_replay import runner_of
+
+    return what_if(words, runner_of(words.query, words.at_line), number, sets).changes
 
 
 def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from gradviz.events.kinds import Produced, Received, TangentPushed
 from gradviz.learn.lesson import can_be_read, is_right, is_word
 from gradviz.learn.lesson_file import Lesson, Question
 from gradviz.learn.scores import Score
+from gradviz.replay.changed_pass import Changed
+from gradviz.replay.changed_pass_text import array_text
 from gradviz.step.breakpoints import predicate
 from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
@@ -16,6 +20,10 @@ from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES, said
 from gradviz.words.numbers import value
 from gradviz.words.subject import subject
+from gradviz.words.words import Words
+
+# What becomes of a pass (None: the last) with other values.
+Changes = Callable[[Words, int | None, Sequence[str]], Sequence[Changed]]
 
 _SAID = {
     "begin": "{count} questions. Space (or question) goes to the first; A answers, Z shows the answer.",
@@ -28,9 +36,11 @@ _SAID = {
     "hint": "Look at the formulas on the way here (b goes back, y says why).",
     "wrong": "✗ Not quite: it is {answer}",
     "shown": "It is {answer}",
+    "try": "Try it: set {sets} shows what becomes of the pass, unset takes it back.",
     "next": "Space (or question): question {number} of {count}.",
     "left": "{name}: {answered} of {count} questions answered, {right} rightly.",
     "finished": "{name}: {right} of {count} right.",
+    "first": "The open question asks for this: answer it first.",
     "done": "That was the last question: {right} of {count} right. Go on stepping, or q to leave.",
 }
 
@@ -38,8 +48,12 @@ _SAID = {
 class Exercise:
     """The questions of a lesson on its trace. A session cannot go past the open question."""
 
-    def __init__(self, lesson: Lesson, language: str, session: Session) -> None:
-        self.lesson, self.language = lesson, language
+    def __init__(
+        self, lesson: Lesson, language: str, session: Session, changes: Changes | None = None
+    ) -> None:
+        self.lesson, self.language, self.changes = lesson, language, changes
+        if changes is not None:
+            session.what_if = self.told_with
         self.places = _places(lesson, session)
         self.index = 0  # index of the open question
         self.right = 0
@@ -66,6 +80,14 @@ class Exercise:
         """Hide the events after the open question from all texts."""
         session.words.last_seen = None if self.question is None else self.places[self.index][0]
         session.words.trend.cache_clear()
+
+    def told_with(self, words: Words, number: int | None, sets: Sequence[str]) -> list[str]:
+        """What a pass gives with other values, as lines. Raises CommandError for what the open question asks for."""
+        if self.question is not None and _plain(self.question.set) in ("", *map(_plain, sets)):
+            raise CommandError(self.say("first"))
+        assert self.changes is not None
+        found = self.changes(words, number, sets)
+        return [f"  {clean(one.called)}  {array_text(one.before)} → {array_text(one.after)}" for one in found]
 
     def told(self) -> str:
         """The score in one line."""
@@ -112,8 +134,7 @@ class Exercise:
         at, shown = session.position, self.places[self.index][1]
         self.index += 1
         session.go(shown)
-        snapshot = None if question.expect else _expected(session, question)
-        array = None if snapshot is None else snapshot.array
+        array, answer = self._answer(session, question)
         right = text is not None and (
             is_word(text, question.expect) if question.expect else is_right(text, array)
         )
@@ -126,10 +147,15 @@ class Exercise:
         self.right += right
         self._hide(session)
         self.tried = False
-        answer = self._worded(question, snapshot)
         verdict = self.say("right" if right else "shown" if text is None else "wrong", answer=answer)
         more = self.say("done" if self.question is None else "next")
-        session.page = [verdict, f"  {question.because[self.language]}", "", f"  {more}"]
+        tried = [self.say("try", sets=question.set)] if question.set else []
+        session.page = [
+            verdict,
+            f"  {question.because[self.language]}",
+            "",
+            *(f"  {line}" for line in (*tried, more)),
+        ]
         session.page_keys = {} if self.question is None else {"space": "question"}
 
     def solution(self, session: Session, at: int) -> str:
@@ -137,16 +163,31 @@ class Exercise:
         question, open_question, position = self.lesson.questions[at], self.index, session.position
         self.index = len(self.places)
         session.go(self.places[at][1])
-        answer = self._worded(question, None if question.expect else _expected(session, question))
+        _, answer = self._answer(session, question)
         self.index = open_question
         session.go(position)
         return answer
 
-    def _worded(self, question: Question, snapshot: Snapshot | None) -> str:
-        """An answer as text: an expected word, or the value in the trace."""
+    def _answer(self, session: Session, question: Question) -> tuple[np.ndarray | None, str]:
+        """The right answer at this event: its elements, None if there are none, and as text."""
         if question.expect:
-            return question.expect[LANGUAGES.index(self.language)]
-        return "None" if snapshot is None else value(snapshot)
+            return None, question.expect[LANGUAGES.index(self.language)]
+        if question.set:
+            array = self._with_other_values(session, question)
+            return array, array_text(array) if array is not None else "None"
+        snapshot = _expected(session, question)
+        return (None, "None") if snapshot is None else (snapshot.array, value(snapshot))
+
+    def _with_other_values(self, session: Session, question: Question) -> np.ndarray | None:
+        """What the value that a question asks for is with what it sets; None if it is None."""
+        assert self.changes is not None
+        found = session.trace.pass_ending_from(session.position)
+        number = None if found is None else found.number
+        changes = self.changes(session.words, number, [question.set])
+        known = {one.called: one.after for one in changes}
+        if question.value not in known:
+            raise CommandError("no pass of this lesson gives {name}", name=question.value)
+        return known[question.value]
 
 
 def _places(lesson: Lesson, session: Session) -> list[tuple[int, int]]:
@@ -154,7 +195,7 @@ def _places(lesson: Lesson, session: Session) -> list[tuple[int, int]]:
     found, after = [], 0
     for question in lesson.questions:
         stop = _first(session, question.stop, after)
-        shown = _first(session, question.shown, stop + 1)
+        shown = stop if question.set else _first(session, question.shown, stop + 1)
         found.append((stop, shown))
         after = stop
     return found
@@ -197,6 +238,11 @@ def _asked_for(session: Session, question: Question, event: Produced) -> list[in
     if question.gradient == _INPUT and len(called) == 1:
         return [*called]
     return [place for place, name in called.items() if name == question.gradient]
+
+
+def _plain(text: str) -> str:
+    """What is set, without spaces."""
+    return "".join(text.split())
 
 
 def _expected(session: Session, question: Question) -> Snapshot | None:

@@ -19,7 +19,7 @@ from gradviz.words.languages import LANGUAGES
 Text = Mapping[str, str]  # by language
 
 _KEYS = ("order", "program", "title", "about", "questions")
-_OF_QUESTIONS = ("stop", "shown", "ask", "because", "value", "gradient", "expect", "hint")
+_OF_QUESTIONS = ("stop", "shown", "ask", "because", "value", "gradient", "expect", "hint", "set")
 _ANSWERS = ("value", "gradient", "expect")
 _LONGEST = 1 << 20  # bytes of a file
 
@@ -29,7 +29,8 @@ class Question:
     """A question. It is asked at the first event where `stop` is true, and its answer is shown at the first later
     event where `shown` is true. The answer is the `value` of a tensor there (`x.grad`), the `gradient` that a tensor
     receives (in forward mode its tangent), or one of the words `expect`, in the order of LANGUAGES. `hint` is shown
-    after a first wrong answer."""
+    after a first wrong answer. With `set`, as `x = 3`, the answer is the `value` if the pass had that value: it is
+    shown where the question is asked."""
 
     stop: str
     shown: str
@@ -39,6 +40,7 @@ class Question:
     gradient: str = ""
     expect: tuple[str, ...] = ()
     hint: Text | None = None
+    set: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Lesson:
     about: Text
     program: str
     questions: tuple[Question, ...]
+
+    @property
+    def sets_values(self) -> bool:
+        """Whether a question is about other values than those of the program."""
+        return any(question.set for question in self.questions)
 
     @property
     def without_comments(self) -> str:
@@ -115,7 +122,9 @@ def _question(found: Any, where: str) -> Question:
     answers = [key for key in _ANSWERS if key in found]
     if len(answers) != 1:
         raise CommandError("{where} needs one of value, gradient and expect", where=where)
-    for key in ("stop", "shown"):
+    if "set" in found:
+        _check_set(found, where)
+    for key in ("stop",) if "set" in found else ("stop", "shown"):
         try:
             predicate(_string(found, key, where))
         except CommandError as error:
@@ -128,14 +137,24 @@ def _question(found: Any, where: str) -> Question:
         raise CommandError('expect of {where} is a list of words: ["no"]', where=where)
     return Question(
         stop=found["stop"],
-        shown=found["shown"],
+        shown=found.get("shown", ""),
         ask=_text(found, "ask", where),
         because=_text(found, "because", where),
         value=_string(found, "value", where) if "value" in found else "",
         gradient=_string(found, "gradient", where) if "gradient" in found else "",
         expect=tuple(expect) if len(expect) >= len(LANGUAGES) else tuple(expect) * len(LANGUAGES),
         hint=_text(found, "hint", where) if "hint" in found else None,
+        set=found.get("set", ""),
     )
+
+
+def _check_set(found: Mapping[str, Any], where: str) -> None:
+    """Raise CommandError if a question sets something and is not one about a value, asked and answered in one place."""
+    name, sign, value = _string(found, "set", where).partition("=")
+    if not (name.strip() and sign and value.strip()):
+        raise CommandError('set of {where} is NAME = NUMBER: "x = 3"', where=where)
+    if "value" not in found or "shown" in found:
+        raise CommandError("{where} has set: it needs value, and no shown", where=where)
 
 
 def _check_keys(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

@@ -22,7 +22,14 @@ def lesson_page(exercise: Exercise, session: Session) -> str:
     """The page of a lesson that has not begun."""
     lesson, language = exercise.lesson, exercise.language
     questions = [
-        Asked(question.ask[language], exercise.solution(session, at), question.because[language], stop, shown)
+        Asked(
+            question.ask[language],
+            exercise.solution(session, at),
+            question.because[language],
+            stop,
+            shown,
+            question.set,
+        )
         for at, (question, (stop, shown)) in enumerate(zip(lesson.questions, exercise.places, strict=True))
     ]
     texts = {name: said(language, text) for name, text in _SAID.items()}

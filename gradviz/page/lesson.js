@@ -36,7 +36,7 @@ function showLesson() {
 // Show the answer to the open question, or go to the next one.
 async function goOn() {
   play(false);
-  tell("recorded"); // questions are about the recorded values
+  if (!(lesson.isAsking && question().set)) tell("recorded"); // most questions are about the recorded values
   if (lesson.isAsking) {
     const { shown } = question();
     lesson.isAsking = false;

@@ -21,6 +21,7 @@ class Asked:
     because: str
     stop: int
     shown: int
+    set: str = ""  # another value that the question is about, as `x = 3`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def lesson_data(lesson: PageLesson, views: Sequence[Mapping[str, Any]], small: b
                 "shown": found[f"shown{at}"],
                 "at": one.stop,
                 "until": one.shown,
+                "set": plain(one.set, 80),
             }
             for at, one in enumerate(lesson.questions)
         ],

@@ -122,7 +122,7 @@ function showOthers() {
   const told = setsTold();
   const few = told.length > 4 ? [...told.slice(0, 4), "…"] : told;
   Object.assign(view, { waits: {}, why: {}, book: "", summary: null, normRange: null, lastKnown: view.again.end });
-  const about = data.lesson ? [said("the questions are about the recorded values")] : [];
+  const about = data.lesson && question() && !question().set ? [said("the question is about the recorded values")] : [];
   view.notes = [...recorded.notes, said("computed by this page up to the end of the pass, with {sets}", { sets: few.join(", ") }), ...about];
   return showAgain(new Map([...(view.sizes || [])].map(([id, old]) => [id, id.startsWith("title ") ? old : larger(old, newSize(id))])));
 }

@@ -113,9 +113,9 @@ def _table(found: WhatIf) -> Table:
         table.add_column("after", overflow="fold")
         table.add_column("largest change", overflow="fold")
     for change in found.changes:
-        row = [Text(clean(change.called)), Text(_told(change.before))]
+        row = [Text(clean(change.called)), Text(array_text(change.before))]
         if found.is_edited:
-            row += [Text(_told(change.after)), Text(_size(change))]
+            row += [Text(array_text(change.after)), Text(_size(change))]
         table.add_row(*row)
     return table
 
@@ -128,7 +128,7 @@ def table(*titles: str) -> Table:
     return found
 
 
-def _told(array: np.ndarray | None) -> str:
+def array_text(array: np.ndarray | None) -> str:
     """An array in a few words."""
     if array is None:
         return "none"

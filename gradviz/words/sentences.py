@@ -410,14 +410,14 @@ def _collective(stop: Stop, event: CollectiveCalled) -> str:
 
 
 def _kept(stop: Stop, event: ValueKept) -> str:
-    kept = (
-        f"the value of {stop.called(event.original)}" if event.original else "the state of the random numbers"
-    )
-    return f"{kept} is kept, so that the pass can run again"
+    if not event.original:
+        return stop.say("the state of the random numbers is kept, so that the pass can run again")
+    told = "the value of {name} is kept, so that the pass can run again"
+    return stop.say(told, name=stop.called(event.original))
 
 
 def _call_made(stop: Stop, event: CallMade) -> str:
-    return f"{clean(event.function)} can be called again: its arguments are kept"
+    return stop.say("{call} can be called again: its arguments are kept", call=clean(event.function))
 
 
 SENTENCES: dict[type, Callable[[Stop, Any], str]] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradviz.query import Query
+from gradviz.query.changes import writes_by_any_name
 from gradviz.query.training import BY_HAND, STEPPED, Training
 from gradviz.query.writes import Author, Writes
 from gradviz.sources.script import Target, run
@@ -63,3 +64,19 @@ def test_a_write_has_an_author(tmp_path: Path) -> None:
         writes = query.of(Writes)
         authors = [writes.author(e, weight) for e in writes.events[writes.leaves == weight].tolist()]
         assert authors == [Author.INITIALISER, Author.OPTIMIZER, Author.PROGRAM, Author.LOAD]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_the_writes_of_a_stretch_are_those_of_the_run_within_it(spelling: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.format(spelling))
+    run(Target(str(tmp_path / "program.py"), False, []), tmp_path / "run.gradviz", engine="numpy")
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        moment = query.at(trace.count - 1)
+        gradient = moment.grad(moment.leaves[0])
+        every = writes_by_any_name(query, gradient)
+        assert len(every) > 1
+        for since in range(trace.count):
+            for until in (since + 1, trace.count):
+                expected = [k for k in every if since <= k < until]
+                assert writes_by_any_name(query, gradient, since, until) == expected

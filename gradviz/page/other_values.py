@@ -137,7 +137,7 @@ class _Pass:
         return [calls[event] for event in sorted(calls)], first
 
     def _check_unchanged(self, tensor: int, since: int) -> None:
-        if any(since < event <= self.end for event in writes_by_any_name(self.query, tensor)):
+        if writes_by_any_name(self.query, tensor, since + 1, self.end + 1):
             raise _Refused("{name} was changed in place", name=self._called(tensor))
 
     def _called(self, tensor: int) -> str:

@@ -35,8 +35,10 @@ def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
 def _written(words: Words, wait: Wait, own: np.ndarray) -> list[int]:
     """The events of the pass at which waiting gradients were written to."""
     end = words.trace.count if wait.end is None else wait.end
-    written = {k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient)}
+    written = {
+        k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient, wait.first + 1, end)
+    }
     if not written:
         return []
-    known = own.searchsorted(sorted(k for k in written if wait.first < k < end))
+    known = own.searchsorted(sorted(written))
     return [k for k in own[known[known < len(own)]].tolist() if wait.first < k < end]

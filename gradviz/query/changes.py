@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind
@@ -17,10 +19,14 @@ def value_changes(query: Query, tensor: int) -> np.ndarray:
     return _ordered(direct, in_memory) if in_memory else direct
 
 
-def writes_by_any_name(query: Query, tensor: int) -> list[int]:
-    """The events, in order, that wrote to a tensor itself or through another tensor on the same memory, or gave it
-    other memory."""
-    return sorted({*query.tensors.writes(tensor), *query.memory.changes(tensor)})
+def writes_by_any_name(query: Query, tensor: int, since: int = 0, until: int | None = None) -> list[int]:
+    """The events from `since` to before `until` that wrote to a tensor, itself or through another on the same memory,
+    or gave it other memory, in order."""
+    end = query.trace.count if until is None else until
+    written = (query.tensors.writes(tensor), query.memory.changes(tensor))
+    return sorted(
+        {k for events in written for k in events[bisect_left(events, since) : bisect_left(events, end)]}
+    )
 
 
 def grad_changes(query: Query, tensor: int) -> np.ndarray:

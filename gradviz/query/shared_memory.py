@@ -8,7 +8,7 @@ write to a slice does not change the base here.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
@@ -97,14 +97,26 @@ class Memory(Lookup):
 
     def changes(self, tensor: int) -> list[int]:
         """The events that gave a tensor other memory, and the events that wrote to its memory through any
-        tensor. Empty for a tensor that never shared its memory."""
+        tensor, in order. Empty for a tensor that never shared its memory."""
+        if tensor not in self._known_changes:
+            self._known_changes[tensor] = self._found_changes(tensor)
+        return self._known_changes[tensor]
+
+    @cached_property
+    def _known_changes(self) -> dict[int, list[int]]:
+        """The changes of the tensors that have been asked for: a page asks for a parameter in each of its passes."""
+        return {}
+
+    def _found_changes(self, tensor: int) -> list[int]:
         homes, writes = self._shared
         had = homes.get(tensor, [])
         spans = [(0, tensor), *had] if not had or had[0][0] > 0 else had
         ends = [*(since for since, _ in spans[1:]), self.trace.count]
         found = {since for since, _ in had}
         for (since, memory), end in zip(spans, ends, strict=True):
-            found.update(event for event, _ in writes.get(memory, ()) if since <= event < end)
+            written = writes.get(memory, [])
+            first, last = (bisect_left(written, (event,)) for event in (since, end))
+            found.update(event for event, _ in written[first:last])
         return sorted(found)
 
     def home(self, tensor: int, at: int) -> int:

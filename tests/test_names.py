@@ -468,3 +468,24 @@ def test_a_part_of_a_gradient_has_not_the_name_of_the_whole(tmp_path: Path) -> N
             event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "DivBackward0"
         ]
         assert "the other input" not in [name for made in divisions for name in words.edges_called(made)]
+
+
+def test_a_grad_with_a_graph_is_called_by_what_it_is_of(tmp_path: Path) -> None:
+    program = "x = torch.tensor(5.0, requires_grad=True)\n(x**3).backward(create_graph=True)\n"
+    program += "g = x.grad\nx.grad = None\ng.backward()\n"
+    with open_trace(recorded(tmp_path, "gradviz.engine as torch", program)) as trace:
+        words = Words(trace)
+        [root] = words.query.passes.began(2).roots
+        assert words.called(root.tensor) == "x.grad"
+
+
+@pytest.mark.torch
+def test_an_element_of_a_row_is_not_taken_from_the_whole(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = "x = torch.ones(2, 2, requires_grad=True)\ny = x * 2\ny[0, 1].backward()\n"
+    with open_trace(recorded(tmp_path, "torch", program)) as trace:
+        words = Words(trace)
+        taken = [
+            event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "SelectBackward0"
+        ]
+        assert [words.edges_called(made) for made in taken] == [["y"], ["the output of SelectBackward0"]]

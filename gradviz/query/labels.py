@@ -26,6 +26,7 @@ _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
+_CUT = "…"  # in a name of which parts are left out
 _EARLIER = "earlier"  # the maker of a tensor that no event made before it was read
 _NAMED_BY_READING = ("Parameter", "Buffer", _EARLIER)
 _READABLE = (ast.Name, ast.Attribute, ast.Subscript)
@@ -57,16 +58,18 @@ class Labels(Lookup):
         name = self.names.of(tensor)
         if name is not None:
             return name
-        text = self._by_maker(tensor, self.tensors.made(tensor))
-        if text:
+        maker = self.tensors.made(tensor)
+        text = self._by_maker(tensor, maker)
+        is_cut = isinstance(maker, OpRan) and self._is_inner(maker) and _CUT in text
+        if text and not is_cut:
             return text
         differentiated = self._differentiated(tensor)
         if differentiated:
             return f"gradient of {self._older(differentiated, tensor)}"
         owner, part = self._held.get(tensor, (0, ""))
-        if not owner:
-            return f"t{tensor}"
-        return f"{self._older(owner, tensor)}.{part}"
+        if owner:
+            return f"{self._older(owner, tensor)}.{part}"
+        return text or f"t{tensor}"
 
     def _by_maker(self, tensor: int, maker: Event | None) -> str:
         """The expression that made a tensor, else the call; empty if neither is short and known."""

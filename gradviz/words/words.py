@@ -166,13 +166,9 @@ class Words:
         """The name of what no tensor is known of at an edge of a node: an input of its op, what another node gave,
         or a number."""
         op, maker = self.query.tensors.op(node.op) if node.op >= 0 else None, node.edges[at].node
-        if (
-            op is not None
-            and len(op.inputs) == len(node.edges)
-            and op.inputs[at]
-            and node.outputs == op.outputs
-        ):
-            return self.called(op.inputs[at])
+        given = op.inputs[at] if op is not None and len(op.inputs) == len(node.edges) else 0
+        if given and self.query.nodes.grad_fn(given, node.index) in (0, maker):
+            return self.called(given)
         if maker:
             return self.say("the output of {node}", node=self.node_name(maker))
         if not node.rule.elementwise:

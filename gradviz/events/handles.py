@@ -53,8 +53,8 @@ class Later(NamedTuple):
     is_distant: bool = False
 
 
-# What is read of a small value in one go: its form, how many elements it has, these as bytes, and their dtype. The form
-# is one object for all values that have it.
+# A small value, read in one go: its form, the number of its elements, their bytes, and their dtype. Values of equal
+# form have the same object as form.
 AtOnce = tuple[Form, int, bytes, np.dtype]
 
 
@@ -62,7 +62,7 @@ class Reader(Protocol):
     """Reads the values of one source."""
 
     def at_once(self, value: Any) -> AtOnce | None:
-        """A small value. None where `form`, `size` and `keep` have to be asked."""
+        """The contents of a small value. None if `form`, `size` and `keep` are needed instead."""
 
     def form(self, value: Any) -> Form:
         """The shape, dtype and device of a value."""
@@ -87,7 +87,7 @@ class NumpyReader:
     """NumPy arrays, which are read at once."""
 
     def at_once(self, value: np.ndarray) -> None:
-        """None: what an array is, is known without it."""
+        """None: the contents of an array are known without it."""
 
     def form(self, value: np.ndarray) -> Form:
         """The shape and dtype of an array."""

@@ -202,7 +202,7 @@ class _Places:
                 self.home[node.id] = leaves[node.base]
 
     def _is_inside(self, node: Node, users: set[str]) -> bool:
-        """Whether what a module made is no concern of others: it has no name, or all that read it are in the module."""
+        """Whether a tensor that a module made stays inside: it has no name, or all its users are in the module."""
         inside = bool(users) and all(self._scope_of_users(node.scope, {user}) for user in users)
         return inside or not node.name
 

@@ -85,7 +85,7 @@ class Flow:
         self.real = (self.targets > 0) & (self.gradients > 0)
 
     def waiting(self, k: int) -> dict[int, list[Delivery]]:
-        """For each node, the gradients that have arrived by event k and that it has not received yet."""
+        """The gradients that have arrived at each node by event k and that it has not received yet."""
         found: dict[int, list[Delivery]] = {}
         for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
             found.setdefault(int(self.targets[row]), []).append(self._delivery(row))

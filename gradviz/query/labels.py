@@ -105,8 +105,8 @@ class Labels(Lookup):
         return self._short(text)
 
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
-        """The name of a tensor that no op made: `x.data`, a parameter, and what is from before the recording, as it is
-        read, else the call in the expression at its site."""
+        """The name of a tensor that no op made: `x.data`; for a parameter, or a tensor from before the recording, the
+        operand that reads it; else the call in the expression at its site."""
         result = self.saved_result(tensor)
         if result:
             return self._older(result, tensor)
@@ -146,7 +146,7 @@ class Labels(Lookup):
         self.trace.reach_all()  # the parameter may be read anywhere
         event = self._first_reads.get(tensor)
         op = None if event is None else self.tensors.op(event)
-        if op is None or op.in_pass:  # no operand stands for what a derivative reads
+        if op is None or op.in_pass:  # no operand stands for a tensor that a derivative reads
             return ""
         text = self._operand(op, op.inputs.index(tensor))
         return text if len(text) <= LONGEST else ""

@@ -110,7 +110,7 @@ class Modes:
         return [Pair(t, sweep.tangents[t], twin_of[t], *received[twin_of[t]]) for t in order]
 
     def _received(self, first: int, last: int) -> dict[int, tuple[int, int]]:
-        """For each tensor whose node received a gradient between two events: the gradient, and the event."""
+        """The gradient of each tensor whose node received it from `first` to `last`, and the event."""
         gradients: dict[int, tuple[int, int]] = {}
         receipts = self.trace.indices(Kind.RECEIVED)
         for index in receipts[

@@ -38,7 +38,7 @@ class Places(Lookup):
         return ("", 0) if site is None else (site.place.file, site.place.line)
 
     def is_in_library(self, event: int) -> bool:
-        """Whether what an event tells of happened in a library's own code."""
+        """Whether an event happened in a library's own code."""
         site = self.site(int(self.trace.events["site"][event]))
         return site is not None and site.library is not None
 
@@ -116,7 +116,7 @@ class Places(Lookup):
 
     @cached_property
     def of_one_op(self) -> set[int]:
-        """The sites at which only one op runs. An expression that runs several lines of a library is of none."""
+        """The sites at which only one op runs; without sites of an expression that runs several lines of a library."""
         pairs = self.trace.site_ops.pairs
         sites, first, counts = np.unique(pairs >> 32, return_index=True, return_counts=True)
         of_one = (counts == 1) & (pairs[first] & SCOPE != SCOPE)
@@ -125,7 +125,7 @@ class Places(Lookup):
         return {number for number in sites[of_one].tolist() if lines[self._through_library(number)] < 2}
 
     def _through_library(self, number: int) -> tuple[int, Place] | None:
-        """The caller and the expression of a site that is a library's line; None for another site."""
+        """The caller and the expression of a site on a library's line; None for any other site."""
         site = self.trace.sites.get(number)
         return (site.parent, site.place) if site is not None and site.library is not None else None
 

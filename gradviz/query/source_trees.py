@@ -81,8 +81,8 @@ def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | 
 
 
 def appended_before(query: Query, site: Site | None, name: str) -> ast.Call | None:
-    """The only call of `append` of a list of this name above the line of a site, in the same function; None if there is
-    none or several."""
+    """The only call of `append` on a list of this name above the line of a site, in the same function; None if there is
+    none, or several."""
     own = [
         node
         for node in _above(query, site)

@@ -336,14 +336,14 @@ class Training:
         return leaves, events, np.where(clears, CLEARED, CHANGED), np.zeros(len(events), np.int64)
 
     def _become_zero(self, events: np.ndarray, tensors: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Whether a tensor is 0 just after an event, and the tensor that was in its place before it is not."""
+        """Whether each tensor is 0 just after its event, while the tensor in its place before the event was not 0."""
         states = self.trace.states
         was_zero = states.are_zero(states.rows_of(before, events - 1))
         return states.are_zero(states.rows_of(tensors, events)) & ~was_zero
 
     @cached_property
     def _made_of_zeros(self) -> np.ndarray:
-        """The tensors that `zeros_like` and its like made."""
+        """The tensors that ops such as `zeros_like` made."""
         made = self.trace.table(Kind.TENSOR)
         return made["tensor"][self.trace.named(made["how"], ZEROS)]
 

@@ -27,7 +27,7 @@ from gradviz.tracefile.writer import PAYLOAD_LIMIT
 # No memory for values, or numbers that four bytes cannot hold.
 OWN_FAULTS = MemoryError, struct.error, OverflowError
 _LARGE = 4096  # elements; for more, statistics take longer than a test whether they are known
-_MOST_FORMS = 10_000  # that are known by their identity
+_MOST_FORMS = 10_000  # the most forms that are known by their identity
 FEW = 2000  # the number of events that the writer may always be behind
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
@@ -51,7 +51,7 @@ class Packing(Listener):
         self.rules.number(NO_RULE)
         # numbers of rules by identity: hashing a rule takes as long as packing it
         self.same_rules: dict[int, int] = {}
-        self.same_forms: dict[int, tuple[int, Form]] = {}  # likewise, and the forms, which are kept alive
+        self.same_forms: dict[int, tuple[int, Form]] = {}  # of forms, too, which are kept alive here
         self.float32_forms: dict[tuple[int, ...], int] = {}  # of NumPy arrays, by their shapes
         self.values = values
         self.keeps_values = values != "none"
@@ -206,7 +206,7 @@ class Packing(Listener):
         return known_form[0] if known_form is not None else self._number_of_form(form)
 
     def _number_of_form(self, form: Form) -> int:
-        """The number of a form, which is known by its identity from now on: to hash it takes longer."""
+        """The number of a form. From now on the form is known by its identity, which is faster than hashing it."""
         number = self.forms.number(form)
         if len(self.same_forms) >= _MOST_FORMS:
             self.same_forms.clear()

@@ -84,7 +84,7 @@ class InputsRecorder(Recorder):
             self.most_elements = SMALL
 
     def _begin_keeping(self, size: int) -> bool:
-        """Whether a value of that many elements is kept: then `most_elements` says how many are kept in full."""
+        """Whether a value of `size` elements is kept. If so, sets `most_elements`, the most that are kept in full."""
         how, self._keeping = self._keeping, ""
         if not how and size > SMALL:
             return False

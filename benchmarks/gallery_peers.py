@@ -34,8 +34,8 @@ without gradients. `python benchmarks/gallery_peers.py` makes this page.
 
 {table}
 
-Sizes are in points. Times are CPU seconds with `dot`: of the whole command by gradviz, and without the start of the
-process and the program's own time by the others. {machine}
+Sizes are in points. Times are CPU seconds with `dot`: of the whole command by gradviz, of a Python that has its byte
+code, and without the start of the process and the program's own time by the others. {machine}
 """
 
 

@@ -1,4 +1,4 @@
-"""Whether a pass gives the same when it is compiled: the first gradient that is further apart than rounding puts it."""
+"""The comparison of a pass with the same pass compiled: the first gradient that differs by more than rounding."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gradviz.words.words import Words
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A root or a gradient, as it is and compiled (None: there is none); how far apart, and what rounding allows, both
-    relative to the largest element, None where that is not known. `largest` is the largest difference of an element.
-    `site` is where the pass reads the parameter first."""
+    """A root or a gradient from the pass as it is and from the compiled pass; None if there is none. `apart` is how far
+    they are apart, `allowed` how far rounding allows them to be, both relative to the largest element; None if it is
+    not known. `site` is where the pass first reads the parameter."""
 
     called: str
     is_gradient: bool
@@ -33,21 +33,21 @@ class Pair:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both are equal to the last bit, or there is neither."""
+        """Whether both are equal to the last bit, or both are missing."""
         if self.eager is None or self.compiled is None:
             return self.eager is self.compiled
         return same_bits(self.eager, self.compiled)
 
     @property
     def is_beyond(self) -> bool:
-        """Whether they are further apart than rounding puts them."""
+        """Whether they are further apart than rounding allows."""
         if self.is_equal:
             return False
         return self.apart is None or self.allowed is None or not self.apart <= self.allowed
 
     @property
     def largest(self) -> float | None:
-        """The largest difference of an element; None where there is none to tell."""
+        """The largest difference of an element; None if they cannot be compared."""
         if self.eager is None or self.compiled is None or self.eager.shape != self.compiled.shape:
             return None
         return largest_change(self.eager, self.compiled)
@@ -67,13 +67,13 @@ class Compiled:
 
     @property
     def first(self) -> Pair | None:
-        """The first gradient that is further apart than rounding puts it, else such a root; None if nothing is."""
+        """The first gradient that is further apart than rounding allows, else the first root; None if there is none."""
         beyond = [pair for pair in self.pairs if pair.is_beyond]
         return next((pair for pair in beyond if pair.is_gradient), beyond[0] if beyond else None)
 
 
 def compiled(words: Words, runner: Runner, compiling: Runner, backend: str, number: int | None) -> Compiled:
-    """Run a pass again (None: the last) as it is and compiled. Raises ReplayError where either is impossible."""
+    """Run a pass again (None: the last pass), as it is and compiled. Raises ReplayError if either is impossible."""
     query = words.query
     plan = plan_of(query, number)
     after = compiling.run(plan, Edits())
@@ -84,7 +84,7 @@ def compiled(words: Words, runner: Runner, compiling: Runner, backend: str, numb
 
 
 def _dtypes(query: Query, plan: Plan) -> Iterator[str]:
-    """The dtypes of what enters a pass and of what its calls make."""
+    """The dtypes of the inputs of a pass and of the results of its calls."""
     yield from (step.value.dtype for step in plan.inputs)
     for call in plan.calls:
         for tensor in call.outputs:
@@ -125,7 +125,7 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
 
 
 def _like(snapshot: Snapshot, array: np.ndarray) -> Snapshot:
-    """A snapshot of an array."""
+    """The array as a snapshot, with the other fields of `snapshot`."""
     return replace(snapshot, shape=array.shape, array=array, told=None)
 
 
@@ -134,7 +134,7 @@ def _apart(like: Snapshot | None, array: np.ndarray | None) -> float | None:
 
 
 def _in_order(query: Query, plan: Plan) -> list[int]:
-    """The leaves in the order in which they received their gradients; then those of which that is not known."""
+    """The leaves in the order in which they received their gradients, then the leaves without a known place."""
     table = query.trace.table(Kind.ACCUMULATED)
     came = table["tensor"][table["in_pass"] == plan.number].tolist()
     leaves = plan.leaves
@@ -142,6 +142,6 @@ def _in_order(query: Query, plan: Plan) -> list[int]:
 
 
 def _read_at(query: Query, plan: Plan, leaf: int) -> Site | None:
-    """Where a pass reads a leaf first."""
+    """The site at which a pass first reads a leaf; None if it is unknown."""
     first = next((call for call in plan.calls if leaf in call.inputs), None)
     return None if first is None else query.places.site(first.site)

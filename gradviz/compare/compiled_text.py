@@ -16,11 +16,11 @@ from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import number, plural
 from gradviz.words.words import Words
 
-_SHOWN = 20  # gradients
+_SHOWN = 20  # the most values that are shown
 
 
 def compiled_text(words: Words, found: Compiled) -> Group:
-    """What is further apart than rounding puts it."""
+    """The roots and gradients of the two passes, how far they are apart, and the verdict."""
     calls, inputs = plural(len(found.plan.calls), "call"), plural(len(found.plan.inputs), "input")
     head = f"pass {found.plan.number} runs again with {clean(found.runner)}: {calls}, {inputs}"
     rounding = (
@@ -40,7 +40,7 @@ def compiled_text(words: Words, found: Compiled) -> Group:
 
 
 def _table(pairs: tuple[Pair, ...]) -> Table:
-    """The values that differ most tell most: those that are beyond rounding come first."""
+    """The table of the values, those that differ by more than rounding first."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("", "apart", "rounding", "largest difference", ""):
         table.add_column(heading, overflow="fold")
@@ -84,7 +84,7 @@ def _told(words: Words, found: Compiled) -> str:
 
 
 def compiled_json(words: Words, found: Compiled) -> dict[str, Any]:
-    """The same as plain data."""
+    """The comparison as plain data."""
     return {
         "pass": found.plan.number,
         "runner": found.runner,

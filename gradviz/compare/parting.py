@@ -154,7 +154,7 @@ class Comparison:
         return kind in _LISTED
 
     def _apart(self, one: int, other: int) -> float | None:
-        """How far the values of a pair are apart; None if they are not known."""
+        """The largest distance between the values of a pair; None if they are not known."""
         left, right = self.sides
         tensors = left.tensors(one), right.tensors(other)
         if len(tensors[0]) != len(tensors[1]):

@@ -24,7 +24,7 @@ UNITS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat1
 
 
 class Rounding:
-    """How far rounding may put each tensor of a pass apart in two runs, relative to the largest element."""
+    """The bounds of rounding for each tensor of a pass: the largest distance in two runs, over the largest element."""
 
     def __init__(self, query: Query, plan: Plan, runner: Runner, dtype: str) -> None:
         graph = graph_of(query, plan)

@@ -41,7 +41,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """How a script was run: its path as the user gave it, its arguments, the options of `gradviz trace`, the rules to
+    """The run of a script: its path as the user gave it, its arguments, the options of `gradviz trace`, the rules to
     check, and the seconds that it took."""
 
     script: str

@@ -1,4 +1,4 @@
-"""Where gradients end in zeros: nodes that receive a gradient and give only zeros, in every pass."""
+"""Lines at which gradients end: their nodes receive a gradient and give only zeros, in every pass."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
 
 
 def _rule(name: str) -> dict[str, Any]:
-    """What a rule is: one of a trace, or one between ranks."""
+    """The SARIF description of a rule, for a single trace or between ranks."""
     rule = rule_called(name)
     return {
         "id": name,

@@ -152,8 +152,8 @@ class _Bad:
         return any(self.counts(tensor, at))
 
     def is_not_recorded(self, tensor: int, at: int) -> bool:
-        """Whether a tensor may be bad just after an event, as its values were not recorded; nor were those that it was
-        reshaped from."""
+        """Whether a tensor may be bad just after an event: neither its values were recorded, nor those of the tensor
+        that it was reshaped from."""
         row = self.states.valued(tensor, at)
         form = self.states.form(row) if row >= 0 else None
         if form is None or not form.dtype.startswith(_OF_NUMBERS_WITH_NAN):
@@ -194,12 +194,12 @@ def _before_any_pass(case: Case) -> Origin | None:
 
 
 def _above(case: Case, bad: _Bad, root: int, backward_pass: PassInfo) -> Origin:
-    """The event with only good inputs that is reached from the root of a pass by following bad inputs."""
+    """The event without a bad input that is reached from the root of a pass by following bad inputs."""
     return _up_from(case, bad, root, backward_pass.first, backward_pass.number)
 
 
 def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
-    """The event with only good inputs that is reached from a tensor, as it is before `end`, by following bad inputs."""
+    """The event without a bad input that is reached from a tensor, as it is before `end`, by following bad inputs."""
     tensors = case.query.tensors
     state, at = tensors.before(root, end), end
     event = end

@@ -1,4 +1,4 @@
-"""Where a gradient came from: a sum over the paths from the roots."""
+"""The origin of a gradient: a sum over the paths from the roots."""
 
 from gradviz.explain.origin import why
 

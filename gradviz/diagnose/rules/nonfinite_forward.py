@@ -1,7 +1,7 @@
 """`nonfinite-forward`: the root of a pass is NaN or infinite. An op of the forward computation made the NaN or infinity
 from finite inputs, or the data had it, or the program wrote it into a parameter or a gradient. Also reported: a
-program that ends with an exception because of a NaN or an infinity, before any pass. Where the values before it were
-not recorded, the finding says so, and names no line but that of the pass.
+program that ends with an exception because of a NaN or an infinity, before any pass. If the values before the NaN were
+not recorded, the finding says so, and names only the line of the pass.
 
 Why it is bad: the gradients of this pass are NaN or infinite, and so are the parameters after the next step.
 
@@ -61,7 +61,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _not_recorded(case: Case, origin: Origin) -> Found:
-    """The finding of a number that came with values which were not recorded: no line is named but that of the pass."""
+    """The finding if the values before a NaN or infinity were not recorded. It names only the line of the pass."""
     bad = "NaN" if origin.is_nan else "an infinity"
     return Found(
         f"{bad} is seen first in {case.words.called(origin.tensor)}, and where it comes from was not recorded "

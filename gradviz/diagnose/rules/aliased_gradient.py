@@ -47,17 +47,17 @@ def _search(case: Case) -> Iterator[Found]:
 def _of_two_leaves(case: Case) -> Iterator[Found]:
     """Leaves that accumulate into the same tensor in one pass."""
     came, assigned = case.trace.table(Kind.ACCUMULATED), case.trace.table(Kind.GRAD_ASSIGNED)
-    told: set[int] = set()
-    own = (assigned["grad"] > 0) & contained(assigned["grad"], came["grad"])
+    reported: set[int] = set()
+    accumulating = (assigned["grad"] > 0) & contained(assigned["grad"], came["grad"])
     columns = (assigned.events, assigned["tensor"], assigned["grad"])
-    for event, leaf, grad in zip(*(column[own].tolist() for column in columns), strict=True):
+    for event, leaf, grad in zip(*(column[accumulating].tolist() for column in columns), strict=True):
         later = (came.events > event) & (came["grad"] == grad) & (came["in_pass"] > 0)
         passes = distinct(came["in_pass"][later & (came["tensor"] == leaf)])
         others = distinct(came["tensor"][later & np.isin(came["in_pass"], passes) & (came["tensor"] != leaf)])
         site = case.query.places.site(case.site(event))
-        if not len(others) or case.site(event) in told:
+        if not len(others) or case.site(event) in reported:
             continue
-        told.add(case.site(event))
+        reported.add(case.site(event))
         one, other = case.called([leaf]), case.called(others.tolist())
         statement = statement_at(case.query, site)
         yield Found(

@@ -86,11 +86,11 @@ def _keeping(case: Case, earlier: int) -> str:
 
 def _cure(case: Case, error: Failure, earlier: int) -> str:
     """The cure that detaches a named tensor through which this pass reaches the graph of the earlier pass."""
-    run = case.query.passes.by_number.get(earlier)
-    if run is None or not error.number:
+    earlier_pass = case.query.passes.by_number.get(earlier)
+    if earlier_pass is None or not error.number:
         return _UNNAMED
     nodes = case.query.nodes
-    end = case.query.passes.last(run)
+    end = case.query.passes.last(earlier_pass)
     roots = [root.node for root in case.query.passes.began(error.number).roots]
     carried: dict[str, None] = {}
     for node in map(nodes.event, nodes.walk(roots)):

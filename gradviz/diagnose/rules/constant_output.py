@@ -56,12 +56,12 @@ def _search(case: Case) -> Iterator[Found]:
     chosen = chosen[contained(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
     for events in case.by_site(ops.events[chosen]).values():
         rows = np.searchsorted(ops.events, events)
-        given = states.rows_of(outputs.firsts[rows], events)
-        taken = states.rows_of(inputs.firsts[rows], events)
-        if len(rows) < _LEAST or (given < 0).any() or (taken < 0).any():
+        result_rows = states.rows_of(outputs.firsts[rows], events)
+        input_rows = states.rows_of(inputs.firsts[rows], events)
+        if len(rows) < _LEAST or (result_rows < 0).any() or (input_rows < 0).any():
             continue
-        low, high = states.stats[given, Stat.MIN], states.stats[given, Stat.MAX]
-        varied = states.stats[taken, Stat.MAX] - states.stats[taken, Stat.MIN] > _FLAT
+        low, high = states.stats[result_rows, Stat.MIN], states.stats[result_rows, Stat.MAX]
+        varied = states.stats[input_rows, Stat.MAX] - states.stats[input_rows, Stat.MIN] > _FLAT
         if not varied.all() or not np.all(high - low <= _FLAT):
             continue
         op = ops.object(int(events[0]))
@@ -82,12 +82,12 @@ def _blocks(case: Case, op: int, is_one_entry: bool) -> bool:
     one entry the gradient received may be 0, too: the op that reads the constant may block as well."""
     nodes = case.query.nodes.of_op(op)
     received, produced = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.PRODUCED)
-    flows, given = produced.lists("flows"), received.lists("gradients")
+    flows, gradients = produced.lists("flows"), received.lists("gradients")
     first = nodes[:1]
-    own = contained(produced["node"][flows.owners], first) & (flows.positions == 0)
-    came = contained(received["node"][given.owners], nodes[-1:])
-    gave = _highest(case, flows.elements[own, 1], produced.events[flows.owners[own]])
-    got = _highest(case, given.values[came], received.events[given.owners[came]])
+    of_node = contained(produced["node"][flows.owners], first) & (flows.positions == 0)
+    came = contained(received["node"][gradients.owners], nodes[-1:])
+    gave = _highest(case, flows.elements[of_node, 1], produced.events[flows.owners[of_node]])
+    got = _highest(case, gradients.values[came], received.events[gradients.owners[came]])
     return gave <= _TINY * got and (got > 0 or (is_one_entry and bool(came.any())))
 
 

@@ -64,18 +64,18 @@ def _search(case: Case) -> Iterator[Found]:
     for lack in case.of(lacking):
         if lack.lack in (Lack.CUT, Lack.COPIED) and lack.event not in roots:
             cuts.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
-    for site, own in cuts.items():
-        leaves = tuple(lack.leaf for lack in own)
-        why, cure = how_cut(case, own[0].event)
-        root = case.words.called(own[0].root) if own[0].root else "the root"
+    for site, lacks in cuts.items():
+        leaves = tuple(lack.leaf for lack in lacks)
+        why, cure = how_cut(case, lacks[0].event)
+        root = case.words.called(lacks[0].root) if lacks[0].root else "the root"
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: "
             f"the path to {root} is cut here, {why}",
             cure,
-            (own[0].event,),
+            (lacks[0].event,),
             site=site,
             tensors=leaves,
-            severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
+            severity=NOTE if all(lack.severity == NOTE for lack in lacks) else WARNING,
         )
     yield from _as_numbers(case)
     yield from _terms(case)
@@ -87,12 +87,12 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _at_cut(
-    case: Case, event: int, leaves: tuple[int, ...], told: str, more: str = "", *events: int
+    case: Case, event: int, leaves: tuple[int, ...], what: str, more: str = "", *events: int
 ) -> Found:
-    """The finding of a cut at an event. Its message is `told` (what is cut), the reason of the cut, and `more`."""
+    """The finding of a cut at an event. Its message is `what` (is cut), the reason of the cut, and `more`."""
     why, cure = how_cut(case, event)
     return Found(
-        f"{told}, {why}{more}",
+        f"{what}, {why}{more}",
         cure,
         (event, *events),
         site=place_of_cut(case.query, event),
@@ -109,23 +109,23 @@ def _holdings(case: Case) -> Iterator[Found]:
     """Leaves of two optimizers that are cut off in the passes of one of them."""
     for held in case.of(cut_holdings):
         its = optimizer_name(case.query, {held.optimizer}) or "one of their optimizers"
-        told = f"no pass before a step of {its} brings {case.called(held.leaves)} a gradient: the path to "
-        yield _at_cut(case, held.event, held.leaves, f"{told}{case.words.called(held.root)} is cut here")
+        what = f"no pass before a step of {its} brings {case.called(held.leaves)} a gradient: the path to "
+        yield _at_cut(case, held.event, held.leaves, f"{what}{case.words.called(held.root)} is cut here")
 
 
 def _parts(case: Case) -> Iterator[Found]:
     """Parts of a result that are cut off, and then joined with the rest, which still has its graph."""
     for part in _of_what_learns(case, cut_parts):
-        told = f"a part of {case.words.called(part.whole)} is cut off here"
+        what = f"a part of {case.words.called(part.whole)} is cut off here"
         joined = f", and joined with the rest, which is not: {_lose_it(case, part.leaves)}"
-        yield _at_cut(case, part.event, part.leaves, told, joined, part.joined)
+        yield _at_cut(case, part.event, part.leaves, what, joined, part.joined)
 
 
 def _rows(case: Case) -> Iterator[Found]:
     """Rows of a weight behind a cut, though its other rows learn."""
     for part in case.of(cut_rows):
-        told = f"{part.share:.0%} of {case.called([part.leaf])} never gets a gradient: what it computes is cut off here"
-        yield _at_cut(case, part.event, (part.leaf,), told)
+        what = f"{part.share:.0%} of {case.called([part.leaf])} never gets a gradient: what it computes is cut off here"
+        yield _at_cut(case, part.event, (part.leaf,), what)
 
 
 def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:
@@ -141,33 +141,33 @@ def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Itera
 
 def _inputs(case: Case) -> Iterator[Found]:
     """Parts whose only input is cut off, though other terms bring the leaves behind the cut a gradient."""
-    for one in _of_what_learns(case, cut_inputs):
-        told = f"{case.called(one.part)} get{'s' * (len(one.part) == 1)} only what is cut off here"
-        yield _at_cut(case, one.event, one.leaves, told, f": {_lose_it(case, one.leaves)}")
+    for cut in _of_what_learns(case, cut_inputs):
+        what = f"{case.called(cut.part)} get{'s' * (len(cut.part) == 1)} only what is cut off here"
+        yield _at_cut(case, cut.event, cut.leaves, what, f": {_lose_it(case, cut.leaves)}")
 
 
 def _numbers(case: Case) -> Iterator[Found]:
     """Roots that were made from plain numbers."""
-    for found in case.of(roots_of_numbers):
-        name = case.words.called(found.root)
-        behind = [lack.leaf for lack in case.of(lacking) if lack.event == found.made]
-        source = case.words.called(found.source) if found.source else "loss"
+    for plain_root in case.of(roots_of_numbers):
+        name = case.words.called(plain_root.root)
+        behind = [lack.leaf for lack in case.of(lacking) if lack.event == plain_root.made]
+        source = case.words.called(plain_root.source) if plain_root.source else "loss"
         lost = f": {case.called(behind)} never get{'s' * (len(behind) == 1)} a gradient" if behind else ""
         yield Found(
-            f"{name} is a new leaf of plain numbers: pass {found.number} ends at it and trains nothing{lost}",
+            f"{name} is a new leaf of plain numbers: pass {plain_root.number} ends at it and trains nothing{lost}",
             f"{source}.backward()  # of the tensor that was computed, without torch.tensor()",
-            (found.made, case.query.passes.by_number[found.number].first),
-            number=found.number,
-            tensors=(found.root, *behind),
+            (plain_root.made, case.query.passes.by_number[plain_root.number].first),
+            number=plain_root.number,
+            tensors=(plain_root.root, *behind),
         )
 
 
 def _uses(case: Case) -> Iterator[Found]:
     """Calls of a part with a cut-off input, though other calls of the same part have an input with a graph."""
     for use in _of_what_learns(case, cut_uses):
-        told = f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here"
+        what = f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here"
         also = f": {case.at(use.reader)} is called with what has a graph, too"
-        yield _at_cut(case, use.event, use.leaves, told, also)
+        yield _at_cut(case, use.event, use.leaves, what, also)
 
 
 def _terms(case: Case) -> Iterator[Found]:
@@ -192,16 +192,16 @@ def _as_numbers(case: Case) -> Iterator[Found]:
     for lack in case.of(lacking):
         if lack.lack is Lack.AS_NUMBER:
             by_event.setdefault((lack.event, lack.lacking.reading), []).append(lack)
-    for (event, reading), own in by_event.items():
-        leaves, result = tuple(lack.leaf for lack in own), own[0].lacking.result
+    for (event, reading), lacks in by_event.items():
+        leaves, result = tuple(lack.leaf for lack in lacks), lacks[0].lacking.result
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {reading} is a plain number, "
             "through which no gradient flows back",
             _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",
             (event, *filter(None, (case.query.tensors.maker(result),))),
-            site=case.query.of(Lacks).place(own[0].lacking),
+            site=case.query.of(Lacks).place(lacks[0].lacking),
             tensors=leaves,
-            severity=NOTE if all(lack.severity == NOTE for lack in own) else WARNING,
+            severity=NOTE if all(lack.severity == NOTE for lack in lacks) else WARNING,
         )
 
 

@@ -115,8 +115,8 @@ def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -
     """The step of a leaf's optimizer that came just before a pass, if the source has the calls in the order zero_grad,
     step, backward; else None."""
     stepped = case.training.stepped
-    own = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
-    earlier = own[own < backward_pass.first]
+    steps = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
+    earlier = steps[steps < backward_pass.first]
     if not len(earlier):
         return None
     step = int(earlier[-1])
@@ -187,9 +187,11 @@ def _reassigned(case: Case) -> set[int]:
     """The leaves whose `.grad` is assigned a tensor that was computed from gradients: the program saved the gradients
     before it cleared them."""
     assigned = case.trace.table(Kind.GRAD_ASSIGNED)
-    given = assigned["grad"] > 0
+    is_set = assigned["grad"] > 0
     first: dict[int, int] = {}
-    for event, leaf in zip(assigned.events[given].tolist(), assigned["tensor"][given].tolist(), strict=True):
+    for event, leaf in zip(
+        assigned.events[is_set].tolist(), assigned["tensor"][is_set].tolist(), strict=True
+    ):
         first.setdefault(leaf, event)
     return {
         leaf
@@ -201,11 +203,11 @@ def _reassigned(case: Case) -> set[int]:
 def _cut_sites(case: Case) -> set[int]:
     """The lines of passes whose roots are cut off from the leaves that they should train: the cut explains why their
     gradients are not used."""
-    own = (lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
-    roots = {lack.root for lack in own if lack.severity != NOTE}
+    cut = (lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
+    roots = {lack.root for lack in cut if lack.severity != NOTE}
     began = case.trace.table(Kind.PASS_BEGAN)
-    told = began.lists("roots")
-    rows = told.owners[contained(told.elements[:, 2], sorted(roots))]
+    roots_of_passes = began.lists("roots")
+    rows = roots_of_passes.owners[contained(roots_of_passes.elements[:, 2], sorted(roots))]
     return set(began.sites[rows].tolist())
 
 

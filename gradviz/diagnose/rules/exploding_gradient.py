@@ -41,11 +41,11 @@ _ROUNDS, _GAIN = 3, 3.0  # a line is blamed from so many rounds and so many powe
 
 
 def _search(case: Case) -> Iterator[Found]:
-    for runs, norms in norms_of_passes(case):
+    for passes, norms in norms_of_passes(case):
         large = ~(norms <= case.settings.threshold("exploding-gradient"))
         if large.mean() < _SHARE or not large[0]:
             continue
-        backward_pass = runs[0]
+        backward_pass = passes[0]
         lines = [
             gain
             for gain in gains(case, backward_pass.number)

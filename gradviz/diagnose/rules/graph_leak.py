@@ -57,18 +57,18 @@ def _longest_chain(case: Case) -> Found | None:
     rows = np.flatnonzero(held > 0)
     longest: tuple[int, np.ndarray] | None = None
     for site in distinct(table.sites[rows]).tolist():
-        own = rows[table.sites[rows] == site]
-        grows = site and len(own) >= _LEAST and np.all(np.diff(held[own]) > 0)
-        if grows and (longest is None or held[own[-1]] > held[longest[1][-1]]):
-            longest = site, own
+        of_line = rows[table.sites[rows] == site]
+        grows = site and len(of_line) >= _LEAST and np.all(np.diff(held[of_line]) > 0)
+        if grows and (longest is None or held[of_line[-1]] > held[longest[1][-1]]):
+            longest = site, of_line
     if longest is None:
         return None
-    site, own = longest
-    result = case.called(case.query.nodes.outputs(int(table["node"][own[-1]])))
+    site, of_line = longest
+    result = case.called(case.query.nodes.outputs(int(table["node"][of_line[-1]])))
     return Found(
-        f"{result} keeps the graphs of {len(own)} passes alive: it has a grad_fn, and grows with each",
+        f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each",
         "total += loss.item()  # or loss.detach()",
-        (int(table.events[own[0]]), int(table.events[own[-1]])),
+        (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,
     )
 
@@ -92,8 +92,8 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     """The finding from ALIVE events, which count the nodes that outlive their passes. The finding of a chain explains
     them too, unless a line other than that of the chain keeps them."""
     table = case.trace.table(Kind.ALIVE)
-    own = ~contained(table["in_pass"], sorted(case.training.inside_steps))
-    rows, least = _last_of_steps(case, np.flatnonzero(own))
+    outside_steps = ~contained(table["in_pass"], sorted(case.training.inside_steps))
+    rows, least = _last_of_steps(case, np.flatnonzero(outside_steps))
     lists = table.lists("graphs")
     counts = []
     for row, first in zip(rows[-_LEAST:].tolist(), least[-_LEAST:].tolist(), strict=True):
@@ -104,7 +104,7 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     sites = Counter(by_number[n].site for n in lists.of(int(rows[-1]))[:, 0].tolist() if n in by_number)
     if sites and max(sites.values()) < _OF_A_LINE:
         return
-    number = int(table["in_pass"][own][-1])
+    number = int(table["in_pass"][outside_steps][-1])
     backward_pass = case.query.passes.by_number[number]
     line, name = _keeping(case, backward_pass)
     if chained is not None and (line is None or line.place.line == chained.place.line):
@@ -113,7 +113,7 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     yield Found(
         f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive",
         f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
-        (int(table.events[own][-1]), backward_pass.first),
+        (int(table.events[outside_steps][-1]), backward_pass.first),
         site=line or backward_pass.site,
         number=number,
     )
@@ -159,13 +159,13 @@ def _keeping(case: Case, backward_pass: PassInfo) -> tuple[Site | None, str]:
     function = case.query.places.site(case.site(by)) if by is not None else None
     if site is None:
         return None, ""
-    own = function.place.function.rpartition(".")[2] if function is not None else ""
-    lines = list(keeping_lines(case, site.place.file, made, own))
+    function_name = function.place.function.rpartition(".")[2] if function is not None else ""
+    lines = list(keeping_lines(case, site.place.file, made, function_name))
     lines = lines or list(given_away(case, site.place.file, made))
-    found = sorted(lines, key=lambda line: -(made.get(line[1]) or 0))
-    if not found:
+    latest_first = sorted(lines, key=lambda line: -(made.get(line[1]) or 0))
+    if not latest_first:
         return None, ""
-    line, name = found[0]
+    line, name = latest_first[0]
     return case.query.places.of_line(site.place.file, line), name
 
 

@@ -143,8 +143,8 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
     what the node saved: of the first write to a leaf behind the node with as many elements as PyTorch's message says;
     its version is -1. None if there is no write."""
     for tensor, version in dict.fromkeys(made.saved):
-        own = case.query.tensors.value_events(tensor).tolist()
-        for event in sorted((*own, *_through_others(case, tensor))):
+        written = case.query.tensors.value_events(tensor).tolist()
+        for event in sorted((*written, *_through_others(case, tensor))):
             if made.index < event < error.event:
                 return event, tensor, version
     size = _size_told(error.message)
@@ -158,8 +158,8 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
 
 def _size_told(message: str) -> int:
     """The number of elements of the tensor in PyTorch's message; 0 if the message has no shape."""
-    told = re.search(r"Tensor \[([\d, ]+)\]", message)
-    return prod(int(length) for length in told[1].split(",")) if told is not None else 0
+    shape = re.search(r"Tensor \[([\d, ]+)\]", message)
+    return prod(int(length) for length in shape[1].split(",")) if shape is not None else 0
 
 
 def _through_others(case: Case, tensor: int) -> list[int]:

@@ -40,9 +40,9 @@ _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are onc
 def _search(case: Case) -> Iterator[Found]:
     mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
     at = np.searchsorted(stepped.events, mutated.events) - 1
-    own = (at >= 0) & (mutated["how"] == stepped["type"][at])
-    own &= ~case.trace.named(mutated["how"], _CONVERGING)
-    events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
+    by_steps = (at >= 0) & (mutated["how"] == stepped["type"][at])
+    by_steps &= ~case.trace.named(mutated["how"], _CONVERGING)
+    events, tensors, at = mutated.events[by_steps], mutated["tensor"][by_steps], at[by_steps]
     moving = (case.training.rates > 0)[at]
     moving &= has_gradient(case, tensors, stepped.events[at])
     states = case.trace.states
@@ -69,9 +69,9 @@ def _is_narrow(case: Case, tensor: int) -> bool:
     return form is not None and form.dtype in ("float16", "bfloat16")
 
 
-def _is_lost(same: np.ndarray, own: np.ndarray) -> bool:
-    count = int((same & own).sum())
-    return count >= _LEAST and count >= _SHARE * int(own.sum())
+def _is_lost(same: np.ndarray, of_parameter: np.ndarray) -> bool:
+    count = int((same & of_parameter).sum())
+    return count >= _LEAST and count >= _SHARE * int(of_parameter.sum())
 
 
 RULE = Rule(

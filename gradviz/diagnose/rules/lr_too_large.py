@@ -49,7 +49,7 @@ def _search(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if len(steps) == 0:
         return
-    for runs, norms in norms_of_passes(case):
+    for passes, norms in norms_of_passes(case):
         finite = np.isfinite(norms) & (norms > 0)
         rising = norms[finite]
         overflow = origin is not None and not finite.all()
@@ -61,7 +61,9 @@ def _search(case: Case) -> Iterator[Found]:
         if np.mean(np.diff(rising) > 0) < _RISING:
             continue
         first = (
-            int(steps[np.searchsorted(steps, runs[0].first)]) if steps[-1] > runs[0].first else int(steps[0])
+            int(steps[np.searchsorted(steps, passes[0].first)])
+            if steps[-1] > passes[0].first
+            else int(steps[0])
         )
         if contained(np.array([first]), case.of(range_tests)).any():
             continue
@@ -69,7 +71,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in "
             f"{len(rising)} passes{' and then is no longer finite' if overflow else ''}: the updates overshoot",
             _smaller(_part(rising)),
-            (first, runs[-1].first),
+            (first, passes[-1].first),
             severity=ERROR if overflow else WARNING,
         )
         return

@@ -48,10 +48,10 @@ def _of_leaves(case: Case) -> Iterator[Found]:
     """Calls of backward() on the `.grad` of a leaf, if a pass without create_graph=True made this `.grad`."""
     came = case.trace.table(Kind.ACCUMULATED)
     for call in case.of(rootless):
-        own = came.events[(came["grad"] == call.root) & (came.events < call.failure.event)]
-        if not call.root or not len(own):
+        earlier = came.events[(came["grad"] == call.root) & (came.events < call.failure.event)]
+        if not call.root or not len(earlier):
             continue
-        event = came.object(int(own[-1]))
+        event = came.object(int(earlier[-1]))
         began = case.query.passes.began(event.in_pass)
         site = case.query.places.site(case.site(began.index))
         if began.create_graph or began.how != "backward":
@@ -79,13 +79,13 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
     numbers = set(
         table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist()
     )
-    runs = [backward_pass for backward_pass in case.trace.passes if backward_pass.number in numbers]
-    if not runs:
+    passes = [backward_pass for backward_pass in case.trace.passes if backward_pass.number in numbers]
+    if not passes:
         return
     below = case.downstream
     failed = {call.root for call in case.of(rootless)}
-    for site in dict.fromkeys(backward_pass.site for backward_pass in runs):
-        backward_pass = next(backward_pass for backward_pass in runs if backward_pass.site == site)
+    for site in dict.fromkeys(backward_pass.site for backward_pass in passes):
+        backward_pass = next(backward_pass for backward_pass in passes if backward_pass.site == site)
         for gradient in _returned(case, backward_pass.first, case.query.passes.last(backward_pass)):
             term = _term(case, below, gradient, failed)
             if term < 0:
@@ -176,15 +176,15 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
 
 def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, list[int]]:
     """The tensors that are computed from a gradient and have no graph, each with the ops that read it."""
-    found: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
     waiting = [gradient]
-    while waiting and len(found) < _MOST:
+    while waiting and len(readers) < _MOST:
         tensor = waiting.pop(0)
-        if tensor in found or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD:
+        if tensor in readers or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD:
             continue
-        found[tensor] = below.readers(tensor)
-        waiting += [output for event in found[tensor] for output in case.query.tensors.op(event).outputs]
-    return found
+        readers[tensor] = below.readers(tensor)
+        waiting += [output for event in readers[tensor] for output in case.query.tensors.op(event).outputs]
+    return readers
 
 
 def _nodes_of(case: Case, tensor: int) -> tuple[int, ...]:

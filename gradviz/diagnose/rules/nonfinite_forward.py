@@ -82,8 +82,10 @@ def _harm(case: Case, origin: Origin) -> str:
 def _inputs(case: Case, origin: Origin) -> str:
     before = case.query.at(max(origin.event - 1, 0))
     took, _ = taken_and_given(case.query, case.query.at(origin.event))
-    told = [f"{case.words.called(tensor)} = {brief(before.value(tensor))}" for tensor in dict.fromkeys(took)]
-    return ", ".join(told) or "it has no inputs"
+    inputs = [
+        f"{case.words.called(tensor)} = {brief(before.value(tensor))}" for tensor in dict.fromkeys(took)
+    ]
+    return ", ".join(inputs) or "it has no inputs"
 
 
 RULE = Rule(

@@ -41,54 +41,54 @@ _PERIODIC = "CosineAnnealingLR"
 
 
 def _search(case: Case) -> Iterator[Found]:
-    told, stepped = case.scheduled, case.training.stepped
-    for optimizer in distinct(told["optimizer"]).tolist():
-        own = told.events[(told["optimizer"] == optimizer) & (told["steps"] > 0)]
+    scheduled, stepped = case.scheduled, case.training.stepped
+    for optimizer in distinct(scheduled["optimizer"]).tolist():
+        calls = scheduled.events[(scheduled["optimizer"] == optimizer) & (scheduled["steps"] > 0)]
         steps = stepped.events[stepped["optimizer"] == optimizer] if optimizer else stepped.events
-        if len(own) and len(steps) and own[0] < steps[0]:
-            event = told.object(int(own[0]))
+        if len(calls) and len(steps) and calls[0] < steps[0]:
+            event = scheduled.object(int(calls[0]))
             yield Found(
                 f"{clean(event.type)} is stepped before the optimizer: the first rate of its schedule is skipped",
                 "optimizer.step(); scheduler.step()  # in this order",
-                (int(own[0]), int(steps[0])),
+                (int(calls[0]), int(steps[0])),
             )
             continue
-        for events in case.by_site(own).values():
-            types = told["type"][contained(told.events, events)]
+        for events in case.by_site(calls).values():
+            types = scheduled["type"][contained(scheduled.events, events)]
             if len(distinct(types)) == 1:  # else a scheduler of schedulers
                 yield from _too_often(case, events, steps)
 
 
-def _too_often(case: Case, told: np.ndarray, steps: np.ndarray) -> Iterator[Found]:
+def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Found]:
     """The finding for a scheduler that is stepped several times for each step of its optimizer, or for a periodic
     scheduler that is stepped in an inner loop, past its period, so that the rate rises again."""
-    first = case.scheduled.object(int(told[0]))
-    places = np.searchsorted(steps, told)
+    first = case.scheduled.object(int(calls[0]))
+    places = np.searchsorted(steps, calls)
     counts = np.bincount(places)[places.min() :]
     several = counts[(counts > 0)] > 1
-    if len(told) > _LEAST and several.mean() >= 0.5 and len(several) > 1 and len(told) > len(steps):
+    if len(calls) > _LEAST and several.mean() >= 0.5 and len(several) > 1 and len(calls) > len(steps):
         yield Found(
-            f"{clean(first.type)} is stepped {len(told)} times for {len(steps)} steps of the optimizer: its schedule "
+            f"{clean(first.type)} is stepped {len(calls)} times for {len(steps)} steps of the optimizer: its schedule "
             "runs ahead",
             "scheduler.step()  # once after each optimizer.step()",
-            (int(told[0]), int(steps[0])),
+            (int(calls[0]), int(steps[0])),
         )
     elif (
         first.type == _PERIODIC
-        and _rises_again(case, told)
-        and loops_around(case, case.site(int(told[0]))) > 1
+        and _rises_again(case, calls)
+        and loops_around(case, case.site(int(calls[0]))) > 1
     ):
         yield Found(
-            f"{first.type} is stepped {len(told)} times, past the end of its schedule: the rate rises again",
+            f"{first.type} is stepped {len(calls)} times, past the end of its schedule: the rate rises again",
             "step it once per epoch, outside of the loop over batches; or T_max = epochs * len(loader)",
-            (int(told[0]), int(told[-1])),
+            (int(calls[0]), int(calls[-1])),
         )
 
 
-def _rises_again(case: Case, told: np.ndarray) -> bool:
+def _rises_again(case: Case, calls: np.ndarray) -> bool:
     """Whether the rate falls below a fifth of its highest value, and then rises above four fifths of it."""
-    told_rates = [rates_of(case.scheduled.object(event).rates) for event in told.tolist()]
-    rates = np.array([max(rates) for rates in told_rates if rates])
+    rates_of_calls = [rates_of(case.scheduled.object(event).rates) for event in calls.tolist()]
+    rates = np.array([max(rates) for rates in rates_of_calls if rates])
     if not len(rates) or np.isnan(rates).any():
         return False
     low = int(np.argmin(rates))

@@ -56,17 +56,17 @@ def _search(case: Case) -> Iterator[Found]:
             sums.setdefault(sites.pop(), []).append(numbers)
     for site, windows in sums.items():
         several = [numbers for numbers in windows if len(numbers) > 1]
-        runs = [by_number[number] for numbers in several for number in numbers]
-        if len(several) < max(1, _SHARE * len(windows)) or not _is_micro_batching(case, runs):
+        passes = [by_number[number] for numbers in several for number in numbers]
+        if len(several) < max(1, _SHARE * len(windows)) or not _is_micro_batching(case, passes):
             continue
         count = len(several[0])
         yield Found(
             f"the gradients of {count} passes from this line are summed for one step, and each root is a mean: the sum "
             f"is {count} times the mean over all of them",
             f"(loss / {count}).backward()",
-            (runs[0].first, by_number[several[0][-1]].first),
+            (passes[0].first, by_number[several[0][-1]].first),
             site=site,
-            number=runs[0].number,
+            number=passes[0].number,
         )
 
 
@@ -76,15 +76,15 @@ def _is_clip(case: Case, event: int) -> bool:
     return bool(contained(case.trace.events["site"][event], clipped.sites))
 
 
-def _is_micro_batching(case: Case, runs: list[PassInfo]) -> bool:
+def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
     """Whether passes belong to equal parts of a batch: they have the same structure, each root is a mean, and no two
     passes have the same root."""
-    if len({backward_pass.digest for backward_pass in runs}) != 1 or not all(
-        root_is_mean(case.query, backward_pass.number) for backward_pass in runs[:8]
+    if len({backward_pass.digest for backward_pass in passes}) != 1 or not all(
+        root_is_mean(case.query, backward_pass.number) for backward_pass in passes[:8]
     ):
         return False
-    roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in runs}
-    return len(roots) == len(runs)
+    roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in passes}
+    return len(roots) == len(passes)
 
 
 RULE = Rule(

@@ -73,8 +73,8 @@ def _arguments(call: ast.Call | None) -> tuple[str, list[str]]:
     if call is None:
         return "", []
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    given = [*call.args, *[None] * 2]
-    root, inputs = given[0] or keywords.get("outputs"), given[1] or keywords.get("inputs")
+    arguments = [*call.args, *[None] * 2]
+    root, inputs = arguments[0] or keywords.get("outputs"), arguments[1] or keywords.get("inputs")
     if root is None or inputs is None:
         return "", []
     asked = inputs.elts if isinstance(inputs, ast.List | ast.Tuple) else [inputs]

@@ -42,11 +42,11 @@ _LEAST = 2  # the fewest steps of the optimizer
 def _search(case: Case) -> Iterator[Found]:
     if case.trace.meta.get("ended") != "ok":
         return
-    told, stepped = case.scheduled, case.training.stepped
-    for optimizer in distinct(told["optimizer"]).tolist():
-        own = told.events[told["optimizer"] == optimizer]
-        event = told.object(int(own[0]))
-        if len(own) > 1 or event.steps:
+    scheduled, stepped = case.scheduled, case.training.stepped
+    for optimizer in distinct(scheduled["optimizer"]).tolist():
+        events = scheduled.events[scheduled["optimizer"] == optimizer]
+        event = scheduled.object(int(events[0]))
+        if len(events) > 1 or event.steps:
             continue
         later = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
         name = assigned_at(case.query, event.site)

@@ -50,8 +50,8 @@ _SLACK = 10.0  # an adaptive step is at most so many times its rate
 def _search(case: Case) -> Iterator[Found]:
     mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
     at = np.searchsorted(stepped.events, mutated.events) - 1
-    own = (at >= 0) & (mutated["how"] == stepped["type"][at])
-    events, tensors, at = mutated.events[own], mutated["tensor"][own], at[own]
+    by_steps = (at >= 0) & (mutated["how"] == stepped["type"][at])
+    events, tensors, at = mutated.events[by_steps], mutated["tensor"][by_steps], at[by_steps]
     states = case.trace.states
     before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
     matrices = _are_matrices(case, before)
@@ -100,13 +100,13 @@ def _sizes_before(case: Case, tensors: np.ndarray, before: np.ndarray, events: n
     """The root mean square of each tensor before a step, even if the program wrote to its memory through another tensor
     since the last event of the tensor; NaN if it is not known."""
     states = case.trace.states
-    found = states.stats[before, Stat.RMS]
+    sizes = states.stats[before, Stat.RMS]
     for row in np.flatnonzero(
         _is_written_by_another_name(case, tensors, states.events[before], events)
     ).tolist():
         value = case.query.memory.value(int(tensors[row]), int(events[row]) - 1)
-        found[row] = value.stats.rms if value is not None and value.stats is not None else np.nan
-    return found
+        sizes[row] = value.stats.rms if value is not None and value.stats is not None else np.nan
+    return sizes
 
 
 def _is_written_by_another_name(
@@ -137,9 +137,13 @@ def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarr
     """The tensors that are marked in most of their steps, the first step included."""
     found = []
     for tensor in distinct(tensors[marked]).tolist():
-        own = usable & (tensors == tensor)
-        count = int((marked & own).sum())
-        if count >= _LEAST and count >= _SHARE * int(own.sum()) and marked[np.flatnonzero(own)[0]]:
+        of_tensor = usable & (tensors == tensor)
+        count = int((marked & of_tensor).sum())
+        if (
+            count >= _LEAST
+            and count >= _SHARE * int(of_tensor.sum())
+            and marked[np.flatnonzero(of_tensor)[0]]
+        ):
             found.append(tensor)
     return found
 

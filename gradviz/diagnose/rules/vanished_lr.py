@@ -49,8 +49,8 @@ _LESS_OFTEN = (
 def _search(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        own = stepped["optimizer"] == optimizer
-        events, rates = stepped.events[own], case.training.rates[own]
+        of_optimizer = stepped["optimizer"] == optimizer
+        events, rates = stepped.events[of_optimizer], case.training.rates[of_optimizer]
         if not np.isfinite(rates).all():
             continue
         last = _tiny_at_the_end(rates, case.settings.threshold("vanished-lr"))
@@ -63,11 +63,11 @@ def _search(case: Case) -> Iterator[Found]:
         first = int(events[-last])
         by = _lowering(case, optimizer, first)
         making = _making(case, optimizer, by)
-        told = (
+        when = (
             f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
         )
         yield Found(
-            f"the learning rate is {number(float(rates[-last]), 3)} {told} (at most {number(float(rates.max()), 3)} "
+            f"the learning rate is {number(float(rates[-last]), 3)} {when} (at most {number(float(rates.max()), 3)} "
             "before): the parameters hardly change any more",
             _MILDER if making >= 0 else _LESS_OFTEN,
             (making if making >= 0 else by if by >= 0 else first, first),
@@ -82,30 +82,30 @@ def _tiny_at_the_end(rates: np.ndarray, share: float) -> int:
 
 def _is_stepped_per_batch(case: Case, optimizer: int) -> bool:
     """Whether a scheduler is stepped in a nested loop, at least as often as the optimizer."""
-    told = case.trace.table(Kind.SCHEDULED)
-    own = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told["steps"] > 0)]
+    scheduled = case.trace.table(Kind.SCHEDULED)
+    events = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled["steps"] > 0)]
     steps = np.count_nonzero(case.training.stepped["optimizer"] == optimizer)
-    return bool(len(own) >= steps > 0) and loops_around(case, case.site(int(own[-1]))) > 1
+    return bool(len(events) >= steps > 0) and loops_around(case, case.site(int(events[-1]))) > 1
 
 
 def _lowering(case: Case, optimizer: int, step: int) -> int:
     """The last event of a scheduler before a step; −1 if there is none."""
-    told = case.trace.table(Kind.SCHEDULED)
-    own = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told.events < step)]
-    return int(own[-1]) if len(own) else -1
+    scheduled = case.trace.table(Kind.SCHEDULED)
+    events = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled.events < step)]
+    return int(events[-1]) if len(events) else -1
 
 
 def _making(case: Case, optimizer: int, by: int) -> int:
     """The event where a scheduler was made, if it lowered the rate within a few steps and outside of a nested loop
     (over batches), or if a library steps it. −1 if the program should step it less often, or if there is no
     scheduler."""
-    told = case.trace.table(Kind.SCHEDULED)
-    made = told.events[np.isin(told["optimizer"], [optimizer, 0]) & (told["steps"] == 0)]
+    scheduled = case.trace.table(Kind.SCHEDULED)
+    made = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled["steps"] == 0)]
     if by < 0 or not len(made):
         return -1
     step = case.trace.sites.get(case.site(by))
     is_own = step is None or not case.trace.has_sources or bool(case.trace.source(step.place.file))
-    is_often = told.object(by).steps > _FEW or loops_around(case, case.site(by)) > 1
+    is_often = scheduled.object(by).steps > _FEW or loops_around(case, case.site(by)) > 1
     return -1 if is_own and is_often else int(made[0])
 
 

@@ -72,8 +72,10 @@ class Axis(NamedTuple):
 
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    own = case.trace.named(ops["op"], tuple(_OVER)) & contained(ops.events, case.trace.table(Kind.NODE)["op"])
-    for event in case.first_of_sites(ops.events[own]):
+    softmaxes = case.trace.named(ops["op"], tuple(_OVER)) & contained(
+        ops.events, case.trace.table(Kind.NODE)["op"]
+    )
+    for event in case.first_of_sites(ops.events[softmaxes]):
         op = case.query.tensors.op(event)
         axis = _axis(case, op)
         if axis is None or not _is_of_data(case, op):
@@ -99,8 +101,8 @@ def _other_side(case: Case, reader: int, axis: Axis) -> OpRan | None:
 
 
 def _said(op: OpRan) -> str:
-    found = _DIM.search(op.args)
-    return found[1] if found is not None else ""
+    dim = _DIM.search(op.args)
+    return dim[1] if dim is not None else ""
 
 
 def _shape(case: Case, tensor: int) -> tuple[int, ...]:

@@ -48,10 +48,10 @@ _FIX = (
 
 
 def _search(case: Case) -> Iterator[Found]:
-    told = set()
+    reported = set()
     for event in _compared(case):
-        if event.is_wrong and (event.function, event.argument) not in told:
-            told.add((event.function, event.argument))
+        if event.is_wrong and (event.function, event.argument) not in reported:
+            reported.add((event.function, event.argument))
             op = case.query.nodes.op(event.node)
             yield Found(
                 _said(event),
@@ -62,15 +62,15 @@ def _search(case: Case) -> Iterator[Found]:
                 number=event.in_pass,
             )
     table = case.trace.table(Kind.COMPARED)
-    for found in deviations(case, without=distinct(table["function"]).tolist()):
+    for deviation in deviations(case, without=distinct(table["function"]).tolist()):
         yield Found(
-            f"near x = {number(found.x, 3)} the slope of {clean(found.op.op)} is {number(found.slope, 3)}, but its "
-            f"backward multiplies by {number(found.given, 3)}",
+            f"near x = {number(deviation.x, 3)} the slope of {clean(deviation.op.op)} is {number(deviation.slope, 3)}, "
+            f"but its backward multiplies by {number(deviation.given, 3)}",
             _FIX,
-            (found.ran.index, found.op.index),
-            site=returned_at(case, found.op.op),
-            node=found.ran.node,
-            number=found.ran.in_pass,
+            (deviation.ran.index, deviation.op.index),
+            site=returned_at(case, deviation.op.op),
+            node=deviation.ran.node,
+            number=deviation.ran.in_pass,
         )
 
 

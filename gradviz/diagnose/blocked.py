@@ -76,9 +76,9 @@ def _zero_input(case: Case, node: int, owner: int, gradients: np.ndarray) -> int
     """A tensor of zeros that the op of a node read; 0 if there is none. An input whose own gradient is 0 does not
     count: its value does not make its own gradient 0."""
     op = case.query.nodes.op(node)
-    own = {step.tensor for step in _zero_steps(case, owner, gradients)}
+    of_zero_gradients = {step.tensor for step in _zero_steps(case, owner, gradients)}
     read = case.query.tensors.op(op).inputs if op is not None else ()
-    inputs = np.array([tensor for tensor in read if tensor and tensor not in own], int)
+    inputs = np.array([tensor for tensor in read if tensor and tensor not in of_zero_gradients], int)
     still = _rms(case, inputs, np.full(len(inputs), op or 0)) == 0
     return int(inputs[still][0]) if still.any() else 0
 
@@ -86,13 +86,13 @@ def _zero_input(case: Case, node: int, owner: int, gradients: np.ndarray) -> int
 def _nearest(found: list[Block]) -> list[Block]:
     """The blocks, each without the leaves to which another block directly gives zeros."""
     reached: set[int] = set()
-    own = []
+    nearest = []
     for block in sorted(found, key=lambda block: not block.is_last):
         left = tuple(leaf for leaf in block.leaves if leaf not in reached)
         if left:
-            own.append(replace(block, leaves=left))
+            nearest.append(replace(block, leaves=left))
         reached.update(left if block.is_last else ())
-    return own
+    return nearest
 
 
 class _Ends:
@@ -135,7 +135,7 @@ def _in_passes_of_their_own(case: Case) -> np.ndarray:
     its actor's passes, too."""
     came = case.trace.table(Kind.ACCUMULATED)
     owners = case.query.of(PassOwners)
-    own = np.ones(len(came), bool)
+    is_own = np.ones(len(came), bool)
     training = case.training
     alike: dict[frozenset[int], list[int]] = {}
     for leaf in distinct(came["tensor"]).tolist():
@@ -143,10 +143,10 @@ def _in_passes_of_their_own(case: Case) -> np.ndarray:
         alike.setdefault(optimizers, []).append(leaf)
     for leaves in alike.values():
         rows = contained(came["tensor"], leaves)
-        own[rows] = contained(
+        is_own[rows] = contained(
             came["in_pass"][rows], [backward_pass.number for backward_pass in owners.passes_of(leaves[0])]
         )
-    return own
+    return is_own
 
 
 def _zero_steps(case: Case, owner: int, gradients: np.ndarray) -> list[ChainStep]:
@@ -199,8 +199,8 @@ def _size(case: Case, tensor: int) -> int:
 def _cancels(case: Case, leaf: int) -> bool:
     """Whether the gradients from several paths cancel at a leaf, as at the last bias of subtracted twin networks."""
     came = case.trace.table(Kind.ACCUMULATED)
-    own = (came["tensor"] == leaf) & case.of(_in_passes_of_their_own)
-    last = came.object(int(came.events[own][-1]))
+    of_leaf = (came["tensor"] == leaf) & case.of(_in_passes_of_their_own)
+    last = came.object(int(came.events[of_leaf][-1]))
     return behind_zero(case.query, last) == Zero()
 
 
@@ -216,10 +216,10 @@ def _passes_from_zero(case: Case) -> np.ndarray:
 def _received(case: Case) -> dict[tuple[int, int], float]:
     """For each node and pass, the highest root mean square of the gradients that the node received."""
     received = case.trace.table(Kind.RECEIVED)
-    given = received.lists("gradients")
-    values = _rms(case, given.values, received.events[given.owners])
+    gradients = received.lists("gradients")
+    values = _rms(case, gradients.values, received.events[gradients.owners])
     highest = np.zeros(len(received))
-    np.maximum.at(highest, given.owners, np.nan_to_num(values))
+    np.maximum.at(highest, gradients.owners, np.nan_to_num(values))
     pairs = zip(received["node"].tolist(), received["in_pass"].tolist(), strict=True)
     return dict(zip(pairs, highest.tolist(), strict=True))
 

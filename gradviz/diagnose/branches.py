@@ -28,14 +28,14 @@ def on_short_branch(case: Case, leaves: set[int], number: int) -> set[int]:
 def _received(case: Case, number: int) -> dict[int, float]:
     """The largest root mean square of the gradients that each node received in a pass."""
     received = case.trace.table(Kind.RECEIVED)
-    given = received.lists("gradients")
-    own = received["in_pass"][given.owners] == number
-    rows = case.trace.states.rows_of(given.values[own], received.events[given.owners[own]])
+    gradients = received.lists("gradients")
+    in_pass = received["in_pass"][gradients.owners] == number
+    rows = case.trace.states.rows_of(gradients.values[in_pass], received.events[gradients.owners[in_pass]])
     rms = np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, Stat.RMS]), 0.0)
-    found: dict[int, float] = {}
-    for node, size in zip(received["node"][given.owners[own]].tolist(), rms.tolist(), strict=True):
-        found[node] = max(found.get(node, 0.0), size)
-    return found
+    largest: dict[int, float] = {}
+    for node, size in zip(received["node"][gradients.owners[in_pass]].tolist(), rms.tolist(), strict=True):
+        largest[node] = max(largest.get(node, 0.0), size)
+    return largest
 
 
 def _begins_at_a_stream(case: Case, leaf: int, leaves: set[int], came: dict[int, float]) -> bool:
@@ -67,12 +67,12 @@ def _joins(case: Case, leaf: int) -> list[int]:
         readers = case.downstream.readers(tensor)
         if not readers:
             return []
-        own = nodes.of_op(readers[0])
+        joining = nodes.of_op(readers[0])
         led_to = {
-            edge.node for node in own for edge in nodes.edges(node) if nodes.made(edge.node) is not None
+            edge.node for node in joining for edge in nodes.edges(node) if nodes.made(edge.node) is not None
         }
-        if led_to - set(own):
-            return own
+        if led_to - set(joining):
+            return joining
         outputs = case.query.tensors.op(readers[0]).outputs
         tensor = outputs[0] if outputs else 0
     return []

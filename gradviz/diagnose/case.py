@@ -83,11 +83,11 @@ class Case:
 
     def called(self, tensors: Iterable[int]) -> str:
         """The names of tensors: `w and b`, `net.head (6 parameters)`, or `w, b, c, d and 3 more`."""
-        own = list(tensors)
-        names = list(dict.fromkeys(self.words.called(tensor) for tensor in own))
+        given = list(tensors)
+        names = list(dict.fromkeys(self.words.called(tensor) for tensor in given))
         if len(names) > _NAMED:
             names = [
-                name for path, leaves in self.query.modules.whole(own) for name in self._whole(path, leaves)
+                name for path, leaves in self.query.modules.whole(given) for name in self._whole(path, leaves)
             ]
         return few_of(names)
 

@@ -217,12 +217,12 @@ class Behind:
 
     def leaves(self, node: int) -> frozenset[int]:
         """The leaves that the gradient of a node reaches."""
-        found = self._known.get(node)
-        if found is None:
+        behind = self._known.get(node)
+        if behind is None:
             leaves = self.nodes.leaves
-            found = frozenset(leaves[other] for other in self.nodes.walk([node]) if other in leaves)
-            self._known[node] = found
-        return found
+            behind = frozenset(leaves[other] for other in self.nodes.walk([node]) if other in leaves)
+            self._known[node] = behind
+        return behind
 
 
 def in_targets(case: Case) -> Iterator[Link]:
@@ -341,9 +341,9 @@ def _is_logarithm(case: Case, tensor: int) -> bool:
     seen: set[int] = set()
     waiting = [tensor]
     while waiting and len(seen) < _NEAR:
-        found = waiting.pop(0)
-        op = op_of(case.query, found) if found and found not in seen else None
-        seen.add(found)
+        source = waiting.pop(0)
+        op = op_of(case.query, source) if source and source not in seen else None
+        seen.add(source)
         if op is None:
             continue
         if op.op in LOG_PROBABILITIES:

@@ -49,12 +49,12 @@ def _without_gradients(case: Case, optimizer: int) -> set[int]:
     """The leaves that an optimizer shares with another optimizer, and that get a gradient from no pass of this
     optimizer but from other passes. Empty if its passes give no gradient to any of its leaves."""
     owners, came = case.query.of(PassOwners), case.trace.table(Kind.ACCUMULATED)
-    own = [
+    passes = [
         backward_pass.number
         for backward_pass in case.trace.passes
         if optimizer in owners.optimizers(backward_pass.number)
     ]
-    got = set(distinct(came["tensor"][contained(came["in_pass"], own)]).tolist())
+    got = set(distinct(came["tensor"][contained(came["in_pass"], passes)]).tolist())
     ever = set(distinct(came["tensor"]).tolist())
     held = {leaf: holders for leaf, holders in case.training.holders.items() if optimizer in holders}
     if got.isdisjoint(held):

@@ -53,9 +53,9 @@ def first_passes(case: Case) -> Iterator[FirstPass]:
             continue
         seen.add(backward_pass.site)
         optimizers = case.query.of(PassOwners).optimizers(backward_pass.number)
-        own = {leaf for leaf, owners in case.training.owners.items() if owners & optimizers}
+        trained = {leaf for leaf, owners in case.training.owners.items() if owners & optimizers}
         since = max((end for end in ends if end < backward_pass.first), default=-1)
-        yield FirstPass(backward_pass.number, roots[0].tensor, backward_pass.first, since, own)
+        yield FirstPass(backward_pass.number, roots[0].tensor, backward_pass.first, since, trained)
 
 
 def cut_uses(case: Case) -> list[CutUse]:

@@ -74,9 +74,9 @@ class Report:
     def _repr_html_(self) -> str:
         """The findings as a table, for notebooks."""
         rows = [row for number, finding in enumerate(self.findings, 1) for row in _rows(finding, str(number))]
-        found = plural(len(self.findings), "finding") if self.findings else "no findings"
-        told = f"{found} · {plural(len(self.checked), 'rule')} checked, {len(self.not_checked)} not"
-        return html_table(("", "severity", "rule", "place", "finding", "cure"), rows, told)
+        counted = plural(len(self.findings), "finding") if self.findings else "no findings"
+        caption = f"{counted} · {plural(len(self.checked), 'rule')} checked, {len(self.not_checked)} not"
+        return html_table(("", "severity", "rule", "place", "finding", "cure"), rows, caption)
 
     def at_least(self, severity: str) -> list[Finding]:
         """The findings of this severity or a higher one."""

@@ -38,10 +38,10 @@ def first_products(case: Case) -> list[FirstProduct]:
 
 def _found(case: Case) -> Iterator[FirstProduct]:
     ops = case.trace.table(Kind.OP)
-    own = case.trace.named(ops["op"], PRODUCTS)
-    own &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
+    products = case.trace.named(ops["op"], PRODUCTS)
+    products &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
     seen: set[int] = set()
-    for event in ops.events[own][:_MOST].tolist():
+    for event in ops.events[products][:_MOST].tolist():
         op = case.query.tensors.op(event)
         weight, data = _weight_and_data(case, op)
         if weight and weight not in seen:

@@ -139,8 +139,8 @@ def _first_pass(case: Case, leaves: list[int]) -> tuple[int, set[int]]:
     came = case.trace.table(Kind.ACCUMULATED)
     numbers = came["in_pass"][contained(came["tensor"], leaves)].tolist()
     owners = case.query.of(PassOwners).optimizers
-    own = next((number for number in numbers if owners(number) - {BY_HAND}), numbers[0])
-    return own, owners(own) - {BY_HAND}
+    first = next((number for number in numbers if owners(number) - {BY_HAND}), numbers[0])
+    return first, owners(first) - {BY_HAND}
 
 
 def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Place:

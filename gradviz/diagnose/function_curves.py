@@ -52,10 +52,10 @@ def deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
                 curves.setdefault(key, []).append(points)
                 first.setdefault(key, op)
         for curve, parts in curves.items():
-            told = _deviation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-            if told is not None:
+            deviation = _deviation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            if deviation is not None:
                 (node, *_) = case.query.nodes.of_op(first[curve].index)
-                yield Deviation(first[curve], _first(case, Kind.PRODUCED, node), *told)
+                yield Deviation(first[curve], _first(case, Kind.PRODUCED, node), *deviation)
                 break
 
 

@@ -13,8 +13,8 @@ def returned_at(case: Case, function: str) -> Site | None:
     """The line at which the backward of a Function returns; None if its source was not kept, or if several classes have
     its name. The source is searched as text and never parsed: a trace may come from a stranger."""
     files = dict.fromkeys(site.place.file for site in case.trace.sites.values())
-    found = [(file, line) for file in files for line in _returns(case.trace.source(file), function)]
-    return case.query.places.of_line(*found[0]) if len(found) == 1 else None
+    returns = [(file, line) for file in files for line in _returns(case.trace.source(file), function)]
+    return case.query.places.of_line(*returns[0]) if len(returns) == 1 else None
 
 
 def _returns(lines: list[str], function: str) -> Iterator[int]:

@@ -29,16 +29,16 @@ class Gain:
 def gains(case: Case, number: int) -> list[Gain]:
     """The gains of all lines with nodes that ran in a pass and received gradients other than 0."""
     received = case.trace.table(Kind.RECEIVED)
-    given = received.lists("gradients")
-    own = np.flatnonzero((received["in_pass"] == number) & (given.counts == 1))
-    events = received.events[own]
-    came = _rms(case, given.firsts[own], events)
+    gradients = received.lists("gradients")
+    of_pass = np.flatnonzero((received["in_pass"] == number) & (gradients.counts == 1))
+    events = received.events[of_pass]
+    came = _rms(case, gradients.firsts[of_pass], events)
     went = _given_on(case, number)
     lines: dict[tuple[str, int], list[int]] = {}
     ops: set[int] = set()
     for i, event in enumerate(events.tolist()):
         site = case.query.places.site(case.site(event))
-        node = int(received["node"][own[i]])
+        node = int(received["node"][of_pass[i]])
         op = case.query.nodes.op(node)
         if site is None or came[i] <= 0 or case.query.nodes.made(node) is None or op in ops:
             continue
@@ -48,7 +48,7 @@ def gains(case: Case, number: int) -> list[Gain]:
         lines.setdefault((place.file, place.line), []).append(i)
     found = []
     for rows in lines.values():
-        nodes = received["node"][own[rows]].tolist()
+        nodes = received["node"][of_pass[rows]].tolist()
         local = [
             np.log10(went[n]) - np.log10(came[i])
             for n, i in zip(nodes, rows, strict=True)
@@ -61,7 +61,7 @@ def gains(case: Case, number: int) -> list[Gain]:
                 float(np.log10(came[rows[-1]]) - np.log10(came[rows[0]])),
                 float(np.sum(local)) if local else 0.0,
                 len(rows),
-                int(np.unique(received["grad_fn"][own[rows]], return_counts=True)[1].max()),
+                int(np.unique(received["grad_fn"][of_pass[rows]], return_counts=True)[1].max()),
                 int(events[rows[0]]),
             )
         )
@@ -72,10 +72,10 @@ def _given_on(case: Case, number: int) -> dict[int, float]:
     """For each node that gave a single gradient in a pass, the root mean square of this gradient."""
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
-    own = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 1] > 0)
-    owners, first, counts = np.unique(flows.owners[own], return_index=True, return_counts=True)
+    of_pass = (produced["in_pass"][flows.owners] == number) & (flows.elements[:, 1] > 0)
+    owners, first, counts = np.unique(flows.owners[of_pass], return_index=True, return_counts=True)
     single = owners[counts == 1]
-    gradients = flows.elements[own, 1][first[counts == 1]]
+    gradients = flows.elements[of_pass, 1][first[counts == 1]]
     values = _rms(case, gradients, produced.events[single])
     return dict(zip(produced["node"][single].tolist(), values.tolist(), strict=True))
 

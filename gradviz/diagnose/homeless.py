@@ -19,9 +19,9 @@ def homeless(case: Case) -> list[int]:
     leaves, counts = np.unique(pairs[:, 0], return_counts=True)
     still = ~contained(leaves, _changed_between(case)) & ~contained(leaves, sorted(case.training.trained))
     sharded = _sharded(case, came["tensor"])
-    found = leaves[still & (counts > 1)].tolist()
-    names = sharded | _in_parts(case) if found else sharded
-    return [leaf for leaf in found if case.trace.parameters.get(leaf) not in names]
+    unchanged = leaves[still & (counts > 1)].tolist()
+    names = sharded | _in_parts(case) if unchanged else sharded
+    return [leaf for leaf in unchanged if case.trace.parameters.get(leaf) not in names]
 
 
 def _changed_between(case: Case) -> np.ndarray:
@@ -31,13 +31,13 @@ def _changed_between(case: Case) -> np.ndarray:
     leaves, at = np.unique(came["tensor"][::-1], return_index=True)
     last = dict(zip(leaves.tolist(), came.events[::-1][at].tolist(), strict=True))
     pairs = zip(writes.events.tolist(), writes.leaves.tolist(), strict=True)
-    found = {
+    changed = {
         leaf
         for event, leaf in pairs
         if writes.started(leaf) < event < last.get(leaf, -1)
         and case.query.tensors.writer(event) not in CLAMPING
     }
-    return np.array(sorted(found), np.int64)
+    return np.array(sorted(changed), np.int64)
 
 
 def _in_parts(case: Case) -> set[str]:

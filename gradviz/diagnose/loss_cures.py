@@ -50,8 +50,8 @@ def of_data(case: Case, op: OpRan) -> str:
 
 
 def _call(case: Case, site: int) -> ast.Call | None:
-    found = expression_at(case.query, site)
-    return found if isinstance(found, ast.Call) else None
+    expression = expression_at(case.query, site)
+    return expression if isinstance(expression, ast.Call) else None
 
 
 def _is_called(call: ast.Call | None, module: str) -> bool:

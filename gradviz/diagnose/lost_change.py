@@ -82,11 +82,11 @@ def _is_handed_on(case: Case, event: int) -> bool:
     site = case.query.places.site(case.site(event))
     statement = statement_at(case.query, site)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
-    given = [argument for call in calls if not _is_print(call) for argument in call.args]
+    arguments = [argument for call in calls if not _is_print(call) for argument in call.args]
     return site is not None and any(
         (node.lineno, node.col_offset, node.end_col_offset)
         == (site.place.line, site.place.col, site.place.end_col)
-        for node in given
+        for node in arguments
     )
 
 

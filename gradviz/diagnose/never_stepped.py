@@ -51,8 +51,8 @@ def never_stepped(case: Case) -> list[NeverStepped]:
             or _stepped_on(case, leaves)
         ):
             continue
-        run = case.query.passes.by_number[int(passes[-1])]
-        found.append(NeverStepped(event, tuple(leaves.tolist()), run, len(passes), _unreached(case, run)))
+        last = case.query.passes.by_number[int(passes[-1])]
+        found.append(NeverStepped(event, tuple(leaves.tolist()), last, len(passes), _unreached(case, last)))
     return found
 
 
@@ -60,8 +60,8 @@ def _least(case: Case, leaves: np.ndarray) -> int:
     """The fewest passes after which a step is missing."""
     assigned = case.trace.table(Kind.GRAD_ASSIGNED)
     cleared = case.trace.table(Kind.GRADS_CLEARED).lists("tensors").values
-    told = assigned["tensor"][assigned.sites > 0]  # without a site: assigned before the recording
-    has = contained(leaves, cleared).any() or contained(leaves, told).any()
+    set_here = assigned["tensor"][assigned.sites > 0]  # without a site: assigned before the recording
+    has = contained(leaves, cleared).any() or contained(leaves, set_here).any()
     return _CLEARED if has else _UNCLEARED
 
 
@@ -84,13 +84,13 @@ def _unreached(case: Case, backward_pass: PassInfo) -> Site | None:
         for number in distinct(table.sites).tolist()
         for caller in case.query.places.callers(number)
     }
-    own = site.place.line
-    lines = sorted(set(_steps(tree)) - ran, key=lambda line: (line < own, line))
+    pass_line = site.place.line
+    lines = sorted(set(_steps(tree)) - ran, key=lambda line: (line < pass_line, line))
     for line in lines[:1]:
         conditions = [
             node.lineno
             for node in ast.walk(tree)
-            if isinstance(node, ast.If) and _spans(node, line) and not _spans(node, own)
+            if isinstance(node, ast.If) and _spans(node, line) and not _spans(node, pass_line)
         ]
         return case.query.places.of_line(site.place.file, max(conditions, default=line))
     return None

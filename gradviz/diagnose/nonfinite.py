@@ -65,8 +65,8 @@ def first_bad(case: Case) -> Origin | None:
     if not case.trace.passes:
         return _before_any_pass(case)
     forward, backward = _first_bad_root(case), _first_bad_gradient(case)
-    found = [origin for origin in (forward, backward) if origin is not None]
-    first = min(found, key=lambda origin: origin.harm) if found else None
+    origins = [origin for origin in (forward, backward) if origin is not None]
+    first = min(origins, key=lambda origin: origin.harm) if origins else None
     return _before_the_step(case, first) if first is not None and first.source is Source.STEP else first
 
 
@@ -174,8 +174,8 @@ def _first_bad_root(case: Case) -> Origin | None:
     wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1))
     if not len(wrong):
         return None
-    run = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
-    return _above(case, _Bad(case), int(tensors[wrong[0]]), run)
+    backward_pass = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
+    return _above(case, _Bad(case), int(tensors[wrong[0]]), backward_pass)
 
 
 def _before_any_pass(case: Case) -> Origin | None:
@@ -258,17 +258,17 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     bad = (rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1)
     bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
     for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
-        run = case.query.passes.by_number[number]
+        backward_pass = case.query.passes.by_number[number]
         harm = int(accumulated.events[bad][0])
         produced = case.trace.table(Kind.PRODUCED)
         flows = produced.lists("flows")
-        own = produced["in_pass"][flows.owners] == number
-        events, gradients = produced.events[flows.owners[own]], flows.elements[own, 1]
+        of_pass = produced["in_pass"][flows.owners] == number
+        events, gradients = produced.events[flows.owners[of_pass]], flows.elements[of_pass, 1]
         rows = case.trace.states.rows_of(gradients, events)
         wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1))
         if len(wrong):
             event = int(events[wrong[0]])
-            return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, run)
+            return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, backward_pass)
     return None
 
 
@@ -292,9 +292,9 @@ def _is_residual(case: Case, node: int, number: int) -> bool:
     mask made them. The search goes from node to node towards the root as long as gradients have zeros."""
     produced, states = case.trace.table(Kind.PRODUCED), case.trace.states
     flows = produced.lists("flows")
-    own = np.flatnonzero(produced["in_pass"][flows.owners] == number)
-    targets, senders = flows.elements[own, 0], flows.owners[own]
-    rows = states.rows_of(flows.elements[own, 1], produced.events[senders])
+    of_pass = np.flatnonzero(produced["in_pass"][flows.owners] == number)
+    targets, senders = flows.elements[of_pass, 0], flows.owners[of_pass]
+    rows = states.rows_of(flows.elements[of_pass, 1], produced.events[senders])
     with_zeros = (rows >= 0) & (states.stats[rows, Stat.ZEROS] > 0)
     seen, waiting = {node}, [node]
     while waiting and len(seen) < _MOST:

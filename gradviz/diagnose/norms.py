@@ -51,7 +51,8 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
         if backward_pass.number in norms:
             by_site.setdefault(backward_pass.site, []).append(backward_pass)
     return [
-        (runs, np.array([norms[backward_pass.number] for backward_pass in runs])) for runs in by_site.values()
+        (group, np.array([norms[backward_pass.number] for backward_pass in group]))
+        for group in by_site.values()
     ]
 
 

@@ -16,11 +16,11 @@ _RISE = 10.0  # the least growth of the rate in all
 def range_tests(case: Case) -> np.ndarray:
     """The events of the steps that belong to range tests. Use `case.of(range_tests)`."""
     stepped = case.training.stepped
-    found = [stepped.events[:0]]
+    events = [stepped.events[:0]]
     for optimizer in distinct(stepped["optimizer"]).tolist():
         own = stepped["optimizer"] == optimizer
-        found += [stepped.events[own][first:last] for first, last in _geometric(case.training.rates[own])]
-    return np.sort(np.concatenate(found))
+        events += [stepped.events[own][first:last] for first, last in _geometric(case.training.rates[own])]
+    return np.sort(np.concatenate(events))
 
 
 def _geometric(rates: np.ndarray) -> list[tuple[int, int]]:

@@ -75,20 +75,22 @@ def _beneath_their_causes(reports: Mapping[int, Report], queries: Mapping[int, Q
     """The reports, in which a NaN or infinity that an all_reduce brought from another rank is a consequence of the
     finding on the rank where it arose in the same pass."""
     places = [(rank, at) for rank, report in reports.items() for at in range(len(report.findings))]
-    found = {(rank, at): reports[rank].findings[at] for rank, at in places}
-    bad = {place: finding for place, finding in found.items() if finding.rule in _BAD_NUMBERS}
+    findings = {(rank, at): reports[rank].findings[at] for rank, at in places}
+    bad = {place: finding for place, finding in findings.items() if finding.rule in _BAD_NUMBERS}
     brought = {place for place, finding in bad.items() if _is_brought(queries[place[0]], finding)}
     for place in sorted(brought):
         follows = bad[place]
         born = next((own for own in bad if own not in brought and bad[own].number == follows.number), None)
         if born is not None:
-            told = f"on rank {place[0]}, by all_reduce from rank {born[0]}: {follows.message}"
-            cause = found[born]
-            beneath = replace(follows, message=told, ranks=(place[0],))
-            found[born] = replace(cause, consequences=(*cause.consequences, beneath))
-            del found[place]
+            message = f"on rank {place[0]}, by all_reduce from rank {born[0]}: {follows.message}"
+            cause = findings[born]
+            beneath = replace(follows, message=message, ranks=(place[0],))
+            findings[born] = replace(cause, consequences=(*cause.consequences, beneath))
+            del findings[place]
     return {
-        rank: replace(report, findings=tuple(finding for (own, _), finding in found.items() if own == rank))
+        rank: replace(
+            report, findings=tuple(finding for (own, _), finding in findings.items() if own == rank)
+        )
         for rank, report in reports.items()
     }
 

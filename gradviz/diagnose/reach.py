@@ -66,8 +66,8 @@ def _candidates(case: Case) -> dict[int, str]:
     tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
     wanting = tensors[flags & _WANTED == _WANTED]
     assigned = trace.table(Kind.GRAD_ASSIGNED)
-    given = assigned["tensor"][assigned["grad"] > 0]
-    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *given.tolist()}
+    assigned_to = assigned["tensor"][assigned["grad"] > 0]
+    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *assigned_to.tolist()}
     stepping = set(case.training.stepped["optimizer"].tolist())
     held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
     asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held

@@ -143,6 +143,6 @@ def _is_something_to_learn(case: Case, at: int) -> bool:
 def _frozen(case: Case, leaves: list[int]) -> tuple[int, ...]:
     """The events that switched requires_grad off at the leaves of a root."""
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
-    own = contained(changed["tensor"], leaves)
-    events = zip(changed.events[own].tolist(), changed["tensor"][own].tolist(), strict=True)
+    of_leaves = contained(changed["tensor"], leaves)
+    events = zip(changed.events[of_leaves].tolist(), changed["tensor"][of_leaves].tolist(), strict=True)
     return tuple(e for e, t in events if not case.query.tensors.flags(t, e) & REQUIRES_GRAD)

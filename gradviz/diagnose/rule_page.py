@@ -29,14 +29,14 @@ def page_of(rule: Rule | RankRule) -> RulePage:
     """The page of a rule. Its texts are empty if Python leaves docstrings out (`-OO`)."""
     header = sys.modules[rule.search.__module__].__doc__ or ""
     finds, *parts = _SECTIONS.split(header)
-    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
     return RulePage(
         rule,
         _sentences(finds.removeprefix(f"`{rule.id}`: ")),
-        _sentences(told.get("Why it is bad", "")),
-        dedent(told.get("Example", "")).strip("\n"),
-        _sentences(told.get("Cure", "")),
-        _sentences(told.get("Not reported", "")),
+        _sentences(sections.get("Why it is bad", "")),
+        dedent(sections.get("Example", "")).strip("\n"),
+        _sentences(sections.get("Cure", "")),
+        _sentences(sections.get("Not reported", "")),
     )
 
 

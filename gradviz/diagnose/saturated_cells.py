@@ -51,14 +51,14 @@ def _is_flat(calls: list[bool | None]) -> bool:
 
 def _flat_gates(case: Case, event: int) -> list[bool | None]:
     """For each gate of a call, whether it lets almost no gradient through; None if it received no gradient."""
-    found: list[bool | None] = []
+    flat: list[bool | None] = []
     for node in case.query.nodes.of_op(event):
         made = case.query.nodes.event(node)
         highest = _HIGHEST.get(made.grad_fn, 0.0) if made is not None else 0.0
         if highest:
             passed = _passed(case, node)
-            found.append(None if passed is None else passed < _FLAT * highest)
-    return found
+            flat.append(None if passed is None else passed < _FLAT * highest)
+    return flat
 
 
 def _passed(case: Case, node: int) -> float | None:

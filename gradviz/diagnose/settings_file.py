@@ -39,26 +39,26 @@ def _table(path: Path) -> dict[str, Any] | None:
         text = path.read_text(encoding="utf-8")
         if "gradviz" not in text:  # mistakes in the tables of other tools are not reported here
             return None
-        found = tomllib.loads(text).get("tool", {}).get("gradviz")
+        table = tomllib.loads(text).get("tool", {}).get("gradviz")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadSettings(f"{path} cannot be read: {error}") from None
-    if found is not None and not isinstance(found, dict):
+    if table is not None and not isinstance(table, dict):
         raise BadSettings(f"{path}: tool.gradviz is not a table")
-    return found
+    return table
 
 
 def _settings(table: dict[str, Any], path: Path) -> Settings:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _KEYS:
             raise BadSettings(f"{path}: [tool.gradviz] has no key {key!r}; it has {', '.join(_KEYS)}")
         try:
-            found[key.replace("-", "_")] = _KEYS[key](value)
+            settings[key.replace("-", "_")] = _KEYS[key](value)
         except ValueError as error:
             raise BadSettings(f"{path}: [tool.gradviz] {key}: {error}") from None
-    return Settings(**found)
+    return Settings(**settings)
 
 
 def _rules(value: object) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ class Sure:
     def new(self, report: Report, passes: int) -> Iterator[Finding]:
         """The errors and warnings of a check that are sure now and were not before. `passes` counts those of the
         run."""
-        found = {_key(finding): finding for finding in report if finding.severity in (ERROR, WARNING)}
-        self._first = {key: self._first.get(key, max(passes, _LEAST // 2)) for key in found}
-        for key, finding in found.items():
+        grave = {_key(finding): finding for finding in report if finding.severity in (ERROR, WARNING)}
+        self._first = {key: self._first.get(key, max(passes, _LEAST // 2)) for key in grave}
+        for key, finding in grave.items():
             sure = finding.rule in AT_ONCE or passes >= 2 * self._first[key]
             if sure and key not in self._told:
                 self._told.add(key)

@@ -95,9 +95,9 @@ def _coverage(report: Report) -> Iterator[Text]:
         for severity in _STYLES
         if (count := sum(finding.severity == severity for finding in report.findings))
     ]
-    found = ", ".join(counts) or "no findings"
+    counted = ", ".join(counts) or "no findings"
     yield Text.assemble(
-        (found, "bold"), f" · {plural(len(report.checked), 'rule')} checked, {len(report.not_checked)} not"
+        (counted, "bold"), f" · {plural(len(report.checked), 'rule')} checked, {len(report.not_checked)} not"
     )
     reasons: dict[str, list[str]] = {}
     for rule, reason in report.not_checked:
@@ -119,5 +119,5 @@ def page_text(page: RulePage) -> Group:
         "why it is bad": _indented(Text(page.why)), "example": code, "cure": _indented(Text(page.cure, "green")),
         "not reported": _indented(Text(page.spared)),
     }  # fmt: skip
-    told = [part for title, text in parts.items() for part in (Text(), Text(title, "dim"), text)]
-    return Group(heading, Text(), _indented(Text(page.finds)), *told)
+    sections = [part for title, text in parts.items() for part in (Text(), Text(title, "dim"), text)]
+    return Group(heading, Text(), _indented(Text(page.finds)), *sections)

@@ -64,13 +64,13 @@ def visits(case: Case) -> list[Visit]:
         inner = entered.events[np.searchsorted(entered.events, first) : np.searchsorted(entered.events, last)]
         layers = [entered.object(event) for event in inner.tolist()]
         moody = [layer for layer in layers if _is_moody(layer.type)]
-        given = outputs.firsts[rows[-1]]
+        result = outputs.firsts[rows[-1]]
         taken = np.concatenate([inputs.of(row)[:, 0] for row in rows.tolist()])
-        own = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
-        outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in own]
+        made_inside = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
+        outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in made_inside]
         held = tuple(t for t in outside if t in case.trace.parameters)
-        told = case.trace.variables
-        data = tuple(t for t in outside if t not in case.trace.parameters and not told.get(t))
+        variables = case.trace.variables
+        data = tuple(t for t in outside if t not in case.trace.parameters and not variables.get(t))
         found.append(
             Visit(
                 first,
@@ -81,10 +81,10 @@ def visits(case: Case) -> list[Visit]:
                 _types(moody),
                 _types([layer for layer in moody if layer.training]),
                 bool(ops["grad_enabled"][rows].any()),
-                used.in_pass(int(given)),
-                _is_used(case, first) and not used.in_training(int(given)),
+                used.in_pass(int(result)),
+                _is_used(case, first) and not used.in_training(int(result)),
                 data,
-                int(given),
+                int(result),
                 int(np.searchsorted(steps, first)),
                 held,
             )

@@ -41,13 +41,13 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = other_arguments(ranks)
     if found is None:
         return
-    told = [clean(call.args) or "nothing" for call in found.calls]
-    odd = odd_among(ranks, told)
+    arguments = [clean(call.args) or "nothing" for call in found.calls]
+    odd = odd_among(ranks, arguments)
     place = [*ranks.ranks].index(odd[0])
     call = found.calls[place]
     yield RankFound(
         f"{clean(call.op)}() is called with other numbers on some ranks, in each of the first "
-        f"{plural(found.passes, 'pass', 'passes')}, and the gradients are averaged: {each_rank(ranks, told)}",
+        f"{plural(found.passes, 'pass', 'passes')}, and the gradients are averaged: {each_rank(ranks, arguments)}",
         f"give {clean(call.op)}() the same numbers on all ranks",
         site_of_event(ranks.queries[place], call.event),
         odd,

@@ -73,7 +73,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 
 def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> str:
     """The norms of the parts that the ranks scale, and of the whole if each element lies on exactly one rank."""
-    told = (
+    text = (
         f"The norm of what a rank scales is {each_rank(ranks, [number(norm, 4) for norm in norms.values()])}"
     )
     here: Counter[str] = Counter()
@@ -83,8 +83,8 @@ def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> st
             here[name] += part.elements[0]
             whole[name] = part.elements[1]
     if dict(here) != whole:
-        return told
-    return f"{told}, that of the whole {number(sqrt(sum(norm**2 for norm in norms.values())), 4)}"
+        return text
+    return f"{text}, that of the whole {number(sqrt(sum(norm**2 for norm in norms.values())), 4)}"
 
 
 def _of(scaled: _Scaled, name: str) -> list[ScaledPart]:

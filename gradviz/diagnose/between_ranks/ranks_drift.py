@@ -76,8 +76,8 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 def _written(query: Query, leaf: int, since: int, until: int) -> int:
     """The first write to a parameter between two events that no optimizer made; 0 if there is none."""
     writes = query.of(Writes)
-    own = (writes.leaves == leaf) & (writes.events > since) & (writes.events < until)
-    events = writes.events[own].tolist()
+    between = (writes.leaves == leaf) & (writes.events > since) & (writes.events < until)
+    events = writes.events[between].tolist()
     return next((event for event in events if writes.author(event, leaf) is not Author.OPTIMIZER), 0)
 
 

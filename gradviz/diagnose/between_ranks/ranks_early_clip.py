@@ -46,10 +46,11 @@ _Scaled = dict[int, Scaling | None]  # by rank
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     if not all(map(len, ranks.reduced)):
         return
-    own = {rank: query.of(early_scalings) for rank, query in ranks.ranks.items()}
-    for step in sorted({scaling.step for scalings in own.values() for scaling in scalings}):
+    every = {rank: query.of(early_scalings) for rank, query in ranks.ranks.items()}
+    for step in sorted({scaling.step for scalings in every.values() for scaling in scalings}):
         by_rank = {
-            rank: [scaling for scaling in scalings if scaling.step == step] for rank, scalings in own.items()
+            rank: [scaling for scaling in scalings if scaling.step == step]
+            for rank, scalings in every.items()
         }
         scaled = _by_function(by_rank) or _by_hand(by_rank)
         if scaled is not None:

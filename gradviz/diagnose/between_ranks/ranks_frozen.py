@@ -52,7 +52,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = frozen_on_some(ranks)
     if found is None:
         return
-    own = tuple([*ranks.ranks][place] for place in found.places)
+    frozen_ranks = tuple([*ranks.ranks][place] for place in found.places)
     place, event = found.places[0], found.events[0]
     query = ranks.queries[place]
     when = f"when pass {found.pass_number} begins" if found.pass_number else "when the run ends"
@@ -60,11 +60,11 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     many = len(found.names) > 1
     yield RankFound(
         f"{named(found.names)} {'do' if many else 'does'} not require a gradient on "
-        f"{called_ranks(own)} {when}, and {'do' if many else 'does'} on the others"
+        f"{called_ranks(frozen_ranks)} {when}, and {'do' if many else 'does'} on the others"
         f"{', for which DistributedDataParallel refuses the model' if refused else ''}",
         f"{_expression(query, event)}  # on all ranks, or on none",
         site_of_event(query, event) if event else site_of_tensor(query, found.tensors[0]),
-        own,
+        frozen_ranks,
         (event,) if event else (),
     )
 

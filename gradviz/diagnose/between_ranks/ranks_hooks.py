@@ -42,14 +42,14 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = hooked_on_some(ranks)
     if found is None:
         return
-    own = tuple([*ranks.ranks][place] for place in found.places)
-    query = ranks.ranks[own[0]]
+    hooked = tuple([*ranks.ranks][place] for place in found.places)
+    query = ranks.ranks[hooked[0]]
     yield RankFound(
-        f"a hook changes the gradient of {named([found.name])} on {called_ranks(own)} alone, in each of the first "
+        f"a hook changes the gradient of {named([found.name])} on {called_ranks(hooked)} alone, in each of the first "
         f"{plural(found.passes, 'pass', 'passes')}, and the ranks average it",
         "register the hook on all ranks, or on none",
         site_of_tensor(query, found.gradients[0]) or site_of_event(query, found.events[0]),
-        own,
+        hooked,
         (found.events[0],),
     )
 

@@ -103,12 +103,12 @@ def _rank_with_a_number(ranks: Replicas, losses: Sequence[ScaledLoss], odd: Sequ
 
 def _event_apart(losses: Sequence[ScaledLoss], place: int) -> int:
     """The first op of a rank, counted from the loss, whose number another rank does not have in the same place."""
-    own = losses[place].numbers[::-1]
-    for at, (event, factor) in enumerate(own):
+    numbers = losses[place].numbers[::-1]
+    for at, (event, factor) in enumerate(numbers):
         others = [loss.numbers[::-1][at : at + 1] for loss in losses]
         if any(not other or not are_close([factor, other[0][1]]) for other in others):
             return event
-    return own[-1][0]
+    return numbers[-1][0]
 
 
 def _are_weights(factors: Sequence[float]) -> bool:

@@ -83,8 +83,8 @@ def _last_write(ranks: Replicas, rank: int, tensor: int) -> int:
     query = ranks.ranks[rank]
     writes = query.of(Writes)
     made = query.tensors.made(tensor)
-    own = (writes.leaves == tensor) & (writes.events < query.trace.passes[0].first)
-    later = [event for event in writes.events[own].tolist() if made is None or event > made.index]
+    early = (writes.leaves == tensor) & (writes.events < query.trace.passes[0].first)
+    later = [event for event in writes.events[early].tolist() if made is None or event > made.index]
     later = [event for event in later if query.tensors.writer(event) != "broadcast"]
     return later[-1] if later else 0
 

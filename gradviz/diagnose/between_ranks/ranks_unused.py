@@ -44,16 +44,16 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = unused_on_some(ranks)
     if found is None:
         return
-    own = tuple([*ranks.ranks][place] for place in found.places)
-    others = [rank for rank in ranks.ranks if rank not in own]
+    lacking = tuple([*ranks.ranks][place] for place in found.places)
+    others = [rank for rank in ranks.ranks if rank not in lacking]
     many = len(found.names) > 1
     yield RankFound(
-        f"{named(found.names)} get{'s' * (not many)} no gradient on {called_ranks(own)} in pass {found.pass_number}, "
-        f"and {'do' if many else 'does'} on {called_ranks(others)}: DistributedDataParallel waits for "
-        f"{'them' if many else 'it'} on all, and refuses to go on",
+        f"{named(found.names)} get{'s' * (not many)} no gradient on {called_ranks(lacking)} in pass "
+        f"{found.pass_number}, and {'do' if many else 'does'} on {called_ranks(others)}: DistributedDataParallel waits "
+        f"for {'them' if many else 'it'} on all, and refuses to go on",
         "torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)  # where the model is wrapped",
-        site_of_event(ranks.ranks[own[0]], found.events[0]),
-        own,
+        site_of_event(ranks.ranks[lacking[0]], found.events[0]),
+        lacking,
         (found.events[0],),
         pass_number=found.pass_number,
     )

@@ -60,11 +60,8 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         if np.mean(np.diff(rising) > 0) < _RISING:
             continue
-        first = (
-            int(steps[np.searchsorted(steps, passes[0].first)])
-            if steps[-1] > passes[0].first
-            else int(steps[0])
-        )
+        begins = passes[0].first
+        first = int(steps[np.searchsorted(steps, begins)]) if steps[-1] > begins else int(steps[0])
         if contained(np.array([first]), case.of(range_tests)).any():
             continue
         yield Found(

@@ -139,11 +139,8 @@ def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarr
     for tensor in distinct(tensors[marked]).tolist():
         of_tensor = usable & (tensors == tensor)
         count = int((marked & of_tensor).sum())
-        if (
-            count >= _LEAST
-            and count >= _SHARE * int(of_tensor.sum())
-            and marked[np.flatnonzero(of_tensor)[0]]
-        ):
+        is_first_marked = marked[np.flatnonzero(of_tensor)[0]]
+        if is_first_marked and count >= max(_LEAST, _SHARE * int(of_tensor.sum())):
             found.append(tensor)
     return found
 

@@ -72,9 +72,8 @@ class Axis(NamedTuple):
 
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    softmaxes = case.trace.named(ops["op"], tuple(_OVER)) & contained(
-        ops.events, case.trace.table(Kind.NODE)["op"]
-    )
+    softmaxes = case.trace.named(ops["op"], tuple(_OVER))
+    softmaxes &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
     for event in case.first_of_sites(ops.events[softmaxes]):
         op = case.query.tensors.op(event)
         axis = _axis(case, op)

@@ -25,7 +25,7 @@ from gradviz.words.words import Words
 MOST = 40  # gates
 _MOST_EDGES = 10 * MOST  # one gate of `stack` may have thousands
 _LONGEST = 46  # characters of a line
-_LONGEST_ROW = 12  # operations behind one another that fit beside one another
+_LONGEST_ROW = 12  # the most operations in a row from left to right
 _LONGEST_SUM = 24  # the longest sum that is written out
 _SYMBOLS = {
     "add": "+", "sub": "−", "mul": "×", "div": "÷", "neg": "−", "pow": "^", "log": "ln", "matmul": "@", "mm": "@",

@@ -1,5 +1,5 @@
-"""Where the NaN or the infinities of a pass come from: the first call that gives one, or the first node that makes one
-out of finite gradients."""
+"""The origin of the NaN or the infinities of a pass: the first call that returns one, or the first node that produces
+one from finite gradients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gradviz.replay.replayed_elements import graph_of
 
 
 class BadOrigin(NamedTuple):
-    """What gave the first NaN, or (without a NaN) the first infinity: a `tensor` that enters the pass, else a `call` by
-    its event, else a `node`; 0 for the others. `indices` are those of the first dimension that have it."""
+    """The origin of the first NaN, or (without a NaN) of the first infinity: a `tensor` that enters the pass,
+    otherwise a `call` by its event, otherwise a `node`; 0 for the others. `indices` are the indices of the first
+    dimension that have it."""
 
     is_nan: bool
     tensor: int
@@ -26,14 +27,14 @@ class BadOrigin(NamedTuple):
 
 
 def bad_origin(query: Query, runner: Runner, plan: Plan, edits: Edits, outcome: Outcome) -> BadOrigin | None:
-    """Where the NaN or infinities in a root, or in a gradient of a leaf, come from in an outcome that has some; None
-    for another outcome, and where that is not known."""
+    """The origin of NaN or infinities in a root, or in a gradient of a leaf, of an outcome; None if the outcome has
+    none, or if the origin is not known."""
     if not all(map(_is_finite, outcome.roots.values())):
         return _of_input(plan, edits) or _of_call(plan, outcome)
     if all(map(_is_finite, outcome.gradients.values())):
         return None
     flowed = runner.run(plan, edits, graph_of(query, plan)).nodes
-    for node, (received, produced) in flowed.items():  # in the order in which they ran
+    for node, (received, produced) in flowed.items():  # in the order in which the nodes ran
         if not all(map(_is_finite, produced)):
             return _of_node(node, produced) if all(map(_is_finite, received)) else None
     return None
@@ -52,7 +53,7 @@ def _of_input(plan: Plan, edits: Edits) -> BadOrigin | None:
 
 
 def _of_call(plan: Plan, outcome: Outcome) -> BadOrigin | None:
-    """The first call; none for an infinity that may have been written down, as that of a mask."""
+    """The first call; None for an infinity that the program may have written itself, as in a mask."""
     is_nan = True in outcome.first_bad
     if not is_nan and not all(_is_finite(step.value.array) for step in plan.inputs):
         return None

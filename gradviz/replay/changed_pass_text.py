@@ -48,7 +48,7 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
 
 
 def _bad(words: Words, found: WhatIf) -> Iterator[str]:
-    """Where the NaN or infinities come from, before and after."""
+    """Lines about the origin of the NaN or infinities, before and after."""
     before, after = found.bad
     if before is not None:
         yield bad_text(words, before)

@@ -50,7 +50,7 @@ class Outcome:
 
 
 def indices_of(places: np.ndarray) -> tuple[int, ...]:
-    """The indices of the first dimension at which a mask has something; none of a scalar."""
+    """The indices of the first dimension at which a mask has a true element; empty for a scalar."""
     if not places.ndim:
         return ()
     return tuple(np.flatnonzero(places.reshape(len(places), -1).any(axis=1)).tolist())

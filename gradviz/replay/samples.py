@@ -73,8 +73,8 @@ def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samp
 
 
 def loss_of(query: Query, plan: Plan) -> Call:
-    """The call that makes the loss of a pass, a mean or a sum over a batch, before it is scaled. Raises ReplayError for
-    another loss."""
+    """The call that makes the loss of a pass, a mean or a sum over a batch, before it is scaled. Raises ReplayError
+    for another kind of loss."""
     if len(plan.roots) != 1:
         raise ReplayError(
             f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
@@ -91,7 +91,8 @@ def loss_of(query: Query, plan: Plan) -> Call:
 
 
 def scalings_of(plan: Plan, last: Call) -> list[Call]:
-    """The calls that make the root of a pass of what the call `last` gives: each multiplies or divides by numbers."""
+    """The calls that make the root of a pass from the result of the call `last`: each multiplies or divides by
+    numbers."""
     found: list[Call] = []
     call = _maker(plan, plan.roots[0])
     while call is not None and call != last:
@@ -105,7 +106,7 @@ def _maker(plan: Plan, tensor: int) -> Call | None:
 
 
 def _scaled_by(plan: Plan, call: Call) -> int:
-    """The tensor that a call multiplies or divides by numbers alone: `-loss`, `loss / 4`; 0 for another call."""
+    """The tensor that a call only multiplies or divides by numbers: `-loss`, `loss / 4`; 0 for another call."""
     constants = {step.tensor for step in plan.inputs if step.how == "data"}
     scaled = [tensor for tensor in call.inputs if tensor not in constants]
     positional, named = call.arguments

@@ -1,7 +1,7 @@
-"""Runs a plan of `gradviz.replay` as code that PyTorch has compiled.
+"""Runs a plan of `gradviz.replay` as code compiled by PyTorch.
 
-The calls of the plan are made once as they are, and noted as a graph of torch.fx, which torch.compile gets whole, with
-the same inputs. So nothing of the program that was recorded is needed."""
+The calls of the plan are made once uncompiled, and noted as a torch.fx graph, which torch.compile receives as a
+whole, with the same inputs. So the recorded program itself is not needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _GETTER = ".__get__"
-# What PyTorch raises where it cannot compile: its own errors are RuntimeErrors, a backend's may be any of these.
+# The errors that PyTorch raises if it cannot compile: its own are RuntimeErrors, a backend's may be any of these.
 _REFUSALS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, NotImplementedError,
     OSError, RuntimeError, TypeError, ValueError,
@@ -28,8 +28,8 @@ _REFUSALS = (
 
 
 class CompiledRunner(TorchRunner):
-    """PyTorch as a `Runner` whose calls are compiled by a backend of torch.compile. Raises ReplayError for a backend
-    that there is not, or where PyTorch is not installed."""
+    """PyTorch as a `Runner` whose calls are compiled by a backend of torch.compile. Raises ReplayError for an unknown
+    backend, or if PyTorch is not installed."""
 
     def __init__(self, backend: str, place: Any = lambda site: "", its_own: bool = False) -> None:
         super().__init__(place, its_own)
@@ -41,8 +41,8 @@ class CompiledRunner(TorchRunner):
         self.backend = backend
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
-        """Run a plan compiled, and keep the roots and the gradients. Raises ReplayError where PyTorch cannot compile
-        it, and for edits, of which there are none here."""
+        """Run a plan compiled, and keep the roots and the gradients. Raises ReplayError if PyTorch cannot compile it,
+        and for edits, which are not supported here."""
         if edits != Edits() or graph is not None:
             raise ReplayError("a compiled pass runs as it was")
         with self.alone():
@@ -51,15 +51,15 @@ class CompiledRunner(TorchRunner):
             return _Compiled(self, plan, noted).outcome()
 
     def cannot(self, error: BaseException) -> ReplayError:
-        """The error that says why PyTorch cannot compile a pass, in one line."""
-        cause = getattr(error, "inner_exception", error)  # a backend's, in one of torch.compile's
+        """The error with the reason why PyTorch cannot compile a pass, in one line."""
+        cause = getattr(error, "inner_exception", error)  # the backend's error, inside one of torch.compile's
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         why = lines[0] if lines else type(cause).__name__
         return ReplayError(f"PyTorch cannot compile this pass with {self.backend}: {why}")
 
 
 def compiling_runner_of(query: Query, backend: str, place: Any = lambda site: "") -> CompiledRunner:
-    """What runs the passes of a trace compiled. Raises ReplayError as CompiledRunner does."""
+    """The runner that runs the passes of a trace compiled. Raises ReplayError as CompiledRunner does."""
     return CompiledRunner(backend, place, query.trace.meta.get("engine") != "torch")
 
 
@@ -69,13 +69,13 @@ class _Noted(Replay):
     def __init__(self, runner: CompiledRunner, plan: Plan) -> None:
         super().__init__(runner, plan, Edits(), None)
         self.fx: Any = runner.torch.fx.Graph()
-        self.noted: dict[int, Any] = {}  # by number of a tensor, its node
+        self.noted: dict[int, Any] = {}  # the node of each tensor, by its number
         self.inputs: list[Any] = []
         self.contexts = ""
         self.open: list[Any] = []
 
     def module(self) -> Any:
-        """The graph as a module, which takes the inputs of the plan and gives its roots."""
+        """The graph as a module, which maps the inputs of the plan to its roots."""
         self._leave_contexts()
         self.fx.output(tuple(self.noted[number] for number in self.plan.roots))
         return self.torch.fx.GraphModule(self.torch.nn.Module(), self.fx)
@@ -85,7 +85,7 @@ class _Noted(Replay):
         self.noted[step.tensor] = self._placeholder(f"input_{len(self.inputs)}")
 
     def _placeholder(self, name: str) -> Any:
-        """A node for an input; all of them come before the calls."""
+        """A node for an input; all input nodes come before the calls."""
         place = self.inputs[-1] if self.inputs else self.fx._root
         with self.fx.inserting_after(place):
             self.inputs.append(self.fx.placeholder(name))
@@ -110,7 +110,7 @@ class _Noted(Replay):
             self.tensors[number], self.noted[number] = value, of_result
 
     def _noted_arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call with nodes in the place of tensors."""
+        """The arguments of a call with nodes in place of tensors."""
         own, self.tensors = self.tensors, self.noted
         try:
             positional, named = call.arguments
@@ -129,7 +129,8 @@ class _Noted(Replay):
         return self.fx.call_function(self._nameable(self.runner.functions[call.function]), args, kwargs)
 
     def _nameable(self, function: Any) -> Any:
-        """A function that the code of a graph can name: itself, or a copy of one that is not where its name says."""
+        """A function that the code of a graph can name: the function itself, or a copy if its name leads
+        elsewhere."""
         if not isinstance(function, FunctionType):
             return function
         found: Any = self.torch
@@ -148,7 +149,7 @@ class _Noted(Replay):
         return copied
 
     def _check_not_random(self, call: Call) -> None:
-        """Raise ReplayError for a call that drew random numbers: compiled code draws others."""
+        """Raise ReplayError for a call that drew random numbers: compiled code draws different ones."""
         state = self.torch.from_numpy(call.generator)
         on_cpu = all(self.tensor(number).device.type == "cpu" for number in call.inputs)
         if not on_cpu or not self.torch.equal(self.torch.get_rng_state(), state):
@@ -157,7 +158,7 @@ class _Noted(Replay):
     # --- contexts
 
     def _begin_noted_context(self, context: str) -> None:
-        """Note what calls depend on besides their arguments."""
+        """Note the state that calls depend on besides their arguments."""
         if context == self.contexts:
             return
         self._leave_contexts()
@@ -190,7 +191,7 @@ class _Compiled(Replay):
         self.compiling, self.noted = runner, noted
 
     def make_calls(self) -> None:
-        """Compile the calls, and make them with what enters them."""
+        """Compile the calls, and make them with the inputs."""
         inputs: list[torch.Tensor] = []
         for step in self.plan.inputs:
             self._enter(step)
@@ -207,7 +208,7 @@ class _Compiled(Replay):
 
 
 def _paths(result: Any, of_class: type) -> Iterator[tuple[int, ...]]:
-    """Where the tensors of a result are in it, in the order of `tensors_returned`."""
+    """The positions of the tensors in a result, in the order of `tensors_returned`."""
     if isinstance(result, of_class):
         yield ()
     elif isinstance(result, (tuple, list)):

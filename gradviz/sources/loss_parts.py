@@ -34,7 +34,7 @@ class Replay(Protocol):
 
 
 def scaled(replay: Replay, last: Call, parts: torch.Tensor) -> torch.Tensor:
-    """Multiply parts of a loss, which a call has made, by what the pass multiplies the loss by before its root."""
+    """The parts of a loss, scaled as the pass scales the loss before its root."""
     for call in scalings_of(replay.plan, last):
         replay.tensors[last.outputs[0]] = parts
         replay.call(call)

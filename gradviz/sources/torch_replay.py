@@ -282,7 +282,7 @@ class Replay:
         self.checksums[call.event] = found
 
     def _note_bad(self, call: Call, array: np.ndarray) -> None:
-        """Note the first call that gives a NaN, and an infinity."""
+        """Note the first call that returns a NaN, and the first that returns an infinity."""
         if array.dtype.kind not in "fc" or np.isfinite(array).all():
             return
         for is_nan, places in ((True, np.isnan(array)), (False, np.isinf(array))):

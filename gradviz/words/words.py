@@ -225,14 +225,14 @@ class Words:
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
     def _told_from_roots(self, tensor: int) -> str:
-        """The name of a tensor, with its number if it has the name of another at which a pass begins: in a loop
-        `y = y * w` the result of the first round is not the y that is differentiated."""
+        """The name of a tensor, with its number if a root has the same name: in a loop `y = y * w` the result of the
+        first round is not the y that is differentiated."""
         name, roots = self.called(tensor), self._roots
         return f"{name}#{tensor}" if name in roots and tensor not in roots[name] else name
 
     @cached_property
     def _roots(self) -> dict[str, set[int]]:
-        """The tensors at which passes begin, by their name."""
+        """The roots of all passes, by their name."""
         began = self.trace.table(Kind.PASS_BEGAN)
         roots = began.lists("roots")
         found: dict[str, set[int]] = {}

@@ -69,7 +69,7 @@ class UnseenReader:
     """Reads the forms of unseen tensors."""
 
     def at_once(self, value: Unseen) -> None:
-        """None: it has no value."""
+        """None: there is no value."""
 
     def form(self, value: Unseen) -> Form:
         """The shape, dtype and device."""
@@ -90,7 +90,8 @@ class UnseenReader:
         return []
 
 
-# Of small tensors of one form: it, their elements, their bytes, those of an element, NumPy's dtype, what reads them.
+# For small tensors of one form: the form, the number of elements, the bytes, the bytes of an element, NumPy's dtype,
+# and the ctypes function that reads them.
 _Small = tuple[Form, int, int, int, np.dtype, Callable[[int], Any]]
 
 
@@ -109,8 +110,8 @@ class TorchReader:
         self.recent: dict[tuple[Any, ...], tuple[Any, int, bytes]] = {}
 
     def at_once(self, value: torch.Tensor) -> AtOnce | None:
-        """A small tensor on the CPU, its elements one behind the other as in NumPy: what `form`, `size` and
-        `keep` say of it, for half the questions."""
+        """The results of `form`, `size` and `keep` together, for a small tensor that lies contiguously on the CPU;
+        None for any other. It takes half the time of the three."""
         if type(value) not in PLAIN:
             return None
         try:
@@ -130,10 +131,10 @@ class TorchReader:
                     return None
                 return form, count, bytes_at(start).raw, dtype
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
-            return None  # `keep` finds out what can be read
+            return None  # `keep` finds out whether the tensor can be read
 
     def _small(self, value: torch.Tensor) -> _Small | None:
-        """What small tensors of a form have in common; None where those of this form are not read at once."""
+        """The data that small tensors of a form have in common; None if tensors of this form are not read at once."""
         if not value.is_cpu or value.dtype not in _IN_NUMPY or not 0 < value.numel() <= _LARGE:
             return None
         size, each = value.nbytes, value.element_size()

@@ -217,8 +217,8 @@ def check(
             "output": output,
         }
         status, recorded = launch(command, of_ranks)
-        found = checked_together(recorded) if recorded else 0
-        raise SystemExit(status or found)
+        rank_status = checked_together(recorded) if recorded else 0
+        raise SystemExit(status or rank_status)
     target = target_of("check", module, script, arguments, engine)
     compares = check_functions or COMPARING in (select or settings.select)
     around = ExitStack()

@@ -139,8 +139,8 @@ def all_opened(paths: tuple[Path, ...]) -> Iterator[list[Trace]]:
 def named_traces(paths: Sequence[Path]) -> list[Path]:
     """The traces that paths name: a folder or a pattern names all ranks of a run. Ranks of one run are in numerical
     order, which a shell does not give. Raises TraceError if there are none."""
-    found = [trace for path in paths for trace in traces_of(path)]
-    return in_order(found) or found
+    traces = [trace for path in paths for trace in traces_of(path)]
+    return in_order(traces) or traces
 
 
 @contextmanager

@@ -81,16 +81,16 @@ def diff(
         if beyond_noise:
             is_same = _show_noise(one, others[0] if others else one, numbers, form)
             raise SystemExit(int(exit_code and not is_same))
-        found = difference_of(one, others[0] if others else None, numbers, tolerance)
+        difference = difference_of(one, others[0] if others else None, numbers, tolerance)
         as_replicas = replicas_text([one, *others]) if are_of_one_run([one, *others]) else ()
     if form == "json":
-        click.echo(json_text(difference_json(found)))
+        click.echo(json_text(difference_json(difference)))
     else:
         console = Console(highlight=False)
-        console.print(difference_text(found))
+        console.print(difference_text(difference))
         for line in as_replicas:
             console.print(line)
-    raise SystemExit(int(exit_code and not found.same))
+    raise SystemExit(int(exit_code and not difference.same))
 
 
 def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -> bool:
@@ -99,12 +99,12 @@ def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -
     from gradviz.compare.noise_text import noise_json, noise_text
     from gradviz.sources.torch_replay import TorchRunner
 
-    found = noise(one, other, TorchRunner(), numbers)
+    difference = noise(one, other, TorchRunner(), numbers)
     if form == "json":
-        click.echo(json_text(noise_json(found)))
+        click.echo(json_text(noise_json(difference)))
     else:
-        Console(highlight=False).print(noise_text(found))
-    return found.same
+        Console(highlight=False).print(noise_text(difference))
+    return difference.same
 
 
 def _of_ranks(traces: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -75,12 +75,12 @@ def _add_layout(table: Table) -> bool:
         _row(table, True, "layout", "rows, without Graphviz (GRADVIZ_LAYOUT)")
         return True
     try:
-        found = engines()
+        known = engines()
     except LayoutError as error:
         _row(table, False, "layout", str(error))
         return False
-    works = any(engine.serves for engine in found)
-    for engine in found:
+    works = any(engine.serves for engine in known)
+    for engine in known:
         serves = "in use" if engine.serves else "not in use"
         if engine.version is None:
             reason, _, _cure = engine.where.partition(":") if works else (engine.where, "", "")

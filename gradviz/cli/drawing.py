@@ -74,7 +74,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
     if choice.edits:
         _check_edits(traces, path, choice)
     with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
-        found = [
+        findings = [
             faults(trace, settings_at(Path.cwd()))
             if choice.findings and path.suffix.lower() not in _PLAIN
             else []
@@ -89,11 +89,11 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 raise GradvizError("--names is for pictures: a page has the names of the program")
             doing(f"making {path.name}")
             query = Query(traces[0])
-            with_cures = replayed([finding for _, finding in found[0]], traces[0])
-            listed = [(number, finding) for (number, _), finding in zip(found[0], with_cures, strict=True)]
+            with_cures = replayed([finding for _, finding in findings[0]], traces[0])
+            listed = [(number, finding) for (number, _), finding in zip(findings[0], with_cures, strict=True)]
             return write_page(
                 traces[0],
-                lambda number: _sliced(query, number, choice, True, found[0]),
+                lambda number: _sliced(query, number, choice, True, findings[0]),
                 choice.number,
                 path,
                 listed,
@@ -105,20 +105,20 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             return f"wrote {path}: {graph.run()}, as in a textbook" + (note and f"; {note}")
         is_json = path.suffix.lower() == ".json"
         queries = [Query(_read(trace, choice)) for trace in traces]
-        graph = _sliced(queries[0], choice.number, choice, not is_json, found[0])
+        graph = _sliced(queries[0], choice.number, choice, not is_json, findings[0])
         if choice.edits:
             mark_edits(queries[0], graph, choice.edits)
         if are_of_one_run(traces):
-            graph = _of_ranks(graph, dict(zip(ranked_traces(traces), queries, strict=True)), choice, found)
+            graph = _of_ranks(graph, dict(zip(ranked_traces(traces), queries, strict=True)), choice, findings)
         elif len(traces) > 1:  # the same pass of all
             number = graph.pass_number
             graphs = [
                 _sliced(query, number, choice, not is_json, known)
-                for query, known in zip(queries[1:], found[1:], strict=True)
+                for query, known in zip(queries[1:], findings[1:], strict=True)
             ]
             graph = beside([graph, *graphs], [label_of(trace) for trace in traces])
         elif choice.beside:
-            others = [_sliced(queries[0], n, choice, not is_json, found[0]) for n in choice.beside]
+            others = [_sliced(queries[0], n, choice, not is_json, findings[0]) for n in choice.beside]
             graph = passes_beside([graph, *others])
         _rename(graph, choice.names)
         asked = choice.depth is not None or choice.unfold or choice.rolled

@@ -78,17 +78,17 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
     """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first.
     Findings in `said` are omitted."""
     report = _report(trace, settings)
-    found = numbered(report)
-    if not found and not failed:
+    findings = numbered(report)
+    if not findings and not failed:
         yield from map(hint, _first_note(trace, report))
     known = {(finding.rule, finding.file, finding.line) for finding in said}
-    for position, (_, finding) in enumerate(found[:_TOLD]):
+    for position, (_, finding) in enumerate(findings[:_TOLD]):
         if (finding.rule, finding.file, finding.line) not in known:
             yield hint(finding)
         if failed and not position:
             yield Text.assemble(("gradviz: cure ", "dim"), (clean(finding.fix), "green"))
-    if found:
-        others = f"  (and {plural(len(found) - _TOLD, 'other finding')})" if len(found) > _TOLD else ""
+    if findings:
+        others = f"  (and {plural(len(findings) - _TOLD, 'other finding')})" if len(findings) > _TOLD else ""
         yield Text.assemble(("gradviz: more ", "dim"), f"gradviz check {clean(str(trace.path))}{others}")
 
 

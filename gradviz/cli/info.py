@@ -44,8 +44,10 @@ def info(traces: tuple[Path, ...], as_json: bool) -> None:
     with all_opened(traces) as recorded:
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:
-            found = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
-            click.echo(json_text(found if len(found) > 1 else found[0]))
+            overviews = [
+                as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)
+            ]
+            click.echo(json_text(overviews if len(overviews) > 1 else overviews[0]))
         elif are_of_one_run(recorded):
             _print_ranks({rank: Query(trace) for rank, trace in ranked_traces(recorded).items()})
         else:
@@ -138,10 +140,10 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
     replicas = Replicas(ranks)
     for line in _wholes(replicas):
         console.print(line)
-    found = next(findings_of(replicas, BETWEEN_RANKS), None)
-    difference = "in nothing that check compares" if found is None else f"{found.rule}: {found.message}"
+    finding = next(findings_of(replicas, BETWEEN_RANKS), None)
+    difference = "in nothing that check compares" if finding is None else f"{finding.rule}: {finding.message}"
     console.print(
-        Text("\nthe ranks differ ", "dim" if found is None else "yellow").append(difference, "default")
+        Text("\nthe ranks differ ", "dim" if finding is None else "yellow").append(difference, "default")
     )
 
 

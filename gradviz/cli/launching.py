@@ -30,8 +30,8 @@ def launcher(module: str | None, script: str | None, arguments: Sequence[str]) -
     if module in _MODULES:
         return [sys.executable, "-m", module, *([] if script is None else [script]), *arguments]
     if module is None and script in _COMMANDS and not Path(script).exists():
-        found = shutil.which(script)
-        return [found, *arguments] if found is not None else []
+        program = shutil.which(script)
+        return [program, *arguments] if program is not None else []
     return []
 
 

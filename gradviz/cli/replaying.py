@@ -44,8 +44,8 @@ def filled_in(query: Query, number: int | None) -> bool:
 def filled_in_at(query: Query, event: int) -> bool:
     """As `filled_in`, for the pass that an event belongs to. A pass with its forward begins after the end of the
     previous pass."""
-    found = query.trace.pass_ending_from(event)
-    return found is not None and filled_in(query, found.number)
+    pass_here = query.trace.pass_ending_from(event)
+    return pass_here is not None and filled_in(query, pass_here.number)
 
 
 def fill_in_where_bad(trace: Trace) -> None:
@@ -72,13 +72,13 @@ def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
 
     words = Words(trace)
     runner = runner_of(words.query)
-    found = []
+    with_cures = []
     for finding in findings:
         events = finding.events[:1]
         outcomes = [with_cure(words.query, runner, event, finding.tensors) for event in events]
         texts = [_told(words, one) for one in outcomes if one is not None and _is_cure_of(finding, one)]
-        found.append(replace(finding, replayed=texts[0]) if texts else finding)
-    return found
+        with_cures.append(replace(finding, replayed=texts[0]) if texts else finding)
+    return with_cures
 
 
 def _is_cure_of(finding: Finding, outcome: CureOutcome) -> bool:
@@ -109,10 +109,10 @@ def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str
     from gradviz.replay.changed_pass_text import what_if_text
     from gradviz.sources.torch_replay import runner_of
 
-    found = what_if(words, runner_of(words.query, words.at_line), number, sets)
+    result = what_if(words, runner_of(words.query, words.at_line), number, sets)
     console = Console(width=_WIDTH, highlight=False, color_system=None)
     with console.capture() as capture:
-        console.print(what_if_text(words, found))
+        console.print(what_if_text(words, result))
     return [line.rstrip() for line in capture.get().splitlines()]
 
 

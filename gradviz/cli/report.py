@@ -57,22 +57,22 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
         path = output or recorded[0].path.with_suffix(".report.html")
         if path.suffix.lower() != ".html":
             fail(f"a report is an .html file, not {path.name}")
-        found: list[Report] = []
+        reports: list[Report] = []
         settings = settings_at(Path.cwd())
         with patience(f"checking {recorded[0].path.name}") as doing:
             for trace in recorded:
                 doing(f"checking {trace.path.name}")
                 fill_in_where_bad(trace)
-                found.append(with_replays(check(trace, settings=settings), trace))
+                reports.append(with_replays(check(trace, settings=settings), trace))
                 gc.collect()  # the tables of a check refer to one another: 100 MB for a million events
             doing(f"drawing into {path.name}")
             if are_ranks:
-                one = _of_ranks(recorded, found, settings)
+                one = _of_ranks(recorded, reports, settings)
             elif len(recorded) > 1:
-                one = _of_runs(recorded, found, _items_of_runs(recorded, found), range(len(recorded)))
+                one = _of_runs(recorded, reports, _items_of_runs(recorded, reports), range(len(recorded)))
             else:
-                one = _of_run(recorded[0], found[0])
-            count = len(one.items) if are_ranks else sum(len(report.findings) for report in found)
+                one = _of_run(recorded[0], reports[0])
+            count = len(one.items) if are_ranks else sum(len(report.findings) for report in reports)
             text = page.html(one)
         write(path, text.encode())
     click.echo(f"wrote {path}: {plural(count, 'finding')}")
@@ -140,11 +140,11 @@ def _items_of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> list[p
             key = (finding.rule, place_of(finding), finding.message, finding.fix)
             first.setdefault(key, (finding, trace))
             where.setdefault(key, []).append(name)
-    found = []
+    items = []
     for number, (text, (finding, trace)) in enumerate(first.items(), 1):
         runs = "all runs" if len(where[text]) == len(names) else ", ".join(where[text])
-        found.append(replace(_item(number, finding, trace, []), where=runs))
-    return found
+        items.append(replace(_item(number, finding, trace, []), where=runs))
+    return items
 
 
 def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Settings) -> page.Report:

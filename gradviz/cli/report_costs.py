@@ -25,13 +25,13 @@ def costs_of(query: Query) -> Costs | None:
     """The costs of a run for its report; None if nothing was measured."""
     if not is_profiled(query):
         return None
-    found = query.of(profile)
-    ordered = sorted(found.lines.items(), key=lambda pair: -pair[1].all_seconds)
+    measured = query.of(profile)
+    ordered = sorted(measured.lines.items(), key=lambda pair: -pair[1].all_seconds)
     shown, rest = ordered[:_MOST_LINES], ordered[_MOST_LINES:]
     left_out = sum(cost.all_seconds for _, cost in rest)
     more = f"{plural(len(rest), 'more line')} took {duration(left_out)} together. " if rest else ""
-    lines = tuple(_line(query, found, *one) for one in shown)
-    return Costs(f"{total_of(found.total)}.", _COLUMNS, _OF_MODULES, lines, more + _NOTE)
+    lines = tuple(_line(query, measured, *one) for one in shown)
+    return Costs(f"{total_of(measured.total)}.", _COLUMNS, _OF_MODULES, lines, more + _NOTE)
 
 
 def _line(query: Query, found: Profile, place: tuple[str, int], cost: Cost) -> Line:

@@ -70,7 +70,7 @@ def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
     """The charts of several runs: the curves that a run has only one of, and the gradients of the modules that the
     runs have in common."""
     whole: Grouping = lambda leaf: ""
-    found = [
+    charts = [
         Drawn("Loss, by pass", *_of_all(queries, losses)),
         Drawn("Learning rate, by step", *_of_all(queries, learning_rates)),
         Drawn(
@@ -91,17 +91,19 @@ def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
             for curve in curves
             if curve.name == module
         ]
-        found.append(Drawn(f"Norm of the gradient of {module}, by pass", series))
-    return found
+        charts.append(Drawn(f"Norm of the gradient of {module}, by pass", series))
+    return charts
 
 
 def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series], str]:
     """The drawn curves, which are those with the largest values, and the sentence below them."""
-    own = list(curves)
-    largest = sorted(own, key=lambda curve: -max(curve.values, default=0.0))[:MOST]
-    drawn = [Series(curve.name, curve.at, curve.values) for curve in own if curve in largest]
-    left_out = f"{plural(len(own) - MOST, 'curve')} with smaller values left out." if len(own) > MOST else ""
-    return drawn, " ".join(filter(None, (left_out, note))) if own else note or _UNKNOWN
+    known = list(curves)
+    largest = sorted(known, key=lambda curve: -max(curve.values, default=0.0))[:MOST]
+    drawn = [Series(curve.name, curve.at, curve.values) for curve in known if curve in largest]
+    left_out = (
+        f"{plural(len(known) - MOST, 'curve')} with smaller values left out." if len(known) > MOST else ""
+    )
+    return drawn, " ".join(filter(None, (left_out, note))) if known else note or _UNKNOWN
 
 
 def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
@@ -118,14 +120,14 @@ def _of_all(
     queries: Mapping[str, Query], of_one: Callable[[Query], Sequence[NamedCurve]], note: str = ""
 ) -> tuple[list[Series], str]:
     """The curves of all runs, named by the run; if a run has several curves, also by their own names."""
-    found = []
+    series = []
     for run, query in queries.items():
         curves = of_one(query)
-        found += [
+        series += [
             Series(run if len(curves) == 1 else f"{run}: {curve.name}", curve.at, curve.values)
             for curve in curves
         ]
-    return found, note if note and len(found) < len(queries) else "" if found else _UNKNOWN
+    return series, note if note and len(series) < len(queries) else "" if series else _UNKNOWN
 
 
 def model_rows(query: Query) -> tuple[list[Row], str]:
@@ -181,7 +183,7 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
     shown = [one for own in sorts.values() for one in _largest(own)]
     left_out = len(counted) - len(shown)
     more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""
-    found = [
+    spreads = [
         Spread(
             one.name,
             one.what,
@@ -189,7 +191,7 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
         )
         for one in shown
     ]
-    return found, _OF_COUNTED + more
+    return spreads, _OF_COUNTED + more
 
 
 def _largest(own: Sequence[Binned]) -> list[Binned]:

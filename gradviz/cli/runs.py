@@ -103,7 +103,7 @@ def _row(first: Path, settings: Settings, path: Path) -> Row:
         with np.errstate(all="ignore"), open_trace(path) as trace:
             query = Query(trace)
             curve = [value for one in losses(query)[:1] for value in one.values]
-            found = check(trace, settings=settings).findings
+            findings = check(trace, settings=settings).findings
             return Row(
                 path.stem,
                 trace.meta.get("script", ""),
@@ -112,8 +112,8 @@ def _row(first: Path, settings: Settings, path: Path) -> Row:
                 len(trace.table(Kind.STEPPED)),
                 float(curve[0]) if curve else None,
                 float(curve[-1]) if curve else None,
-                dict(Counter(finding.severity for finding in found)),
-                found[0].rule if found else "",
+                dict(Counter(finding.severity for finding in findings)),
+                findings[0].rule if findings else "",
                 "" if path == first else _parting(first, trace),
             )
     except TraceError as error:
@@ -128,12 +128,12 @@ def _ended(trace: Trace) -> str:
 def _parting(first: Path, trace: Trace) -> str:
     """The place where a run parts from the first: `same`, or the pass and the line."""
     try:
-        found = diff(first, trace)
+        difference = diff(first, trace)
     except TraceError as error:
         return str(error)
-    parting = found.forward or found.backward
+    parting = difference.forward or difference.backward
     if parting is None:
-        return "same" if found.same else "other operations"
+        return "same" if difference.same else "other operations"
     spot = parting.other or parting.one
     where = f", {file_name(spot.site.place.file)}:{spot.site.place.line}" if spot and spot.site else ""
     return f"pass {parting.number}{where}"

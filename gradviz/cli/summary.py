@@ -25,11 +25,11 @@ _NAMED = 6  # the most leaves that are listed by name
 def summary(trace: Trace, outcome: Outcome) -> Group:
     """A summary of the recording, and commands to continue with."""
     trace = if_long(trace)
-    found = overview(Query(trace))
-    lines = [_counts(trace, found), *_leaves(found), *_other_ranks(trace)]
+    known = overview(Query(trace))
+    lines = [_counts(trace, known), *_leaves(known), *_other_ranks(trace)]
     if outcome.error is not None:
-        lines.append(_error(found))
-    return Group(*lines, _next(trace, found))
+        lines.append(_error(known))
+    return Group(*lines, _next(trace, known))
 
 
 def _other_ranks(trace: Trace) -> list[Text]:

@@ -188,14 +188,14 @@ def trace(
 
         def after(outcome: Outcome) -> int:
             said = watcher.said if watcher is not None else ()
-            own = named_by_rank(path) if ranks else path
-            if ranks and only_started_ranks(own, began, quiet):
+            renamed = named_by_rank(path) if ranks else path
+            if ranks and only_started_ranks(renamed, began, quiet):
                 return outcome.status
-            is_there = tell(own, outcome, settings, said, quiet)
+            is_there = tell(renamed, outcome, settings, said, quiet)
             if scope is not None and outcome.others is not None:
                 _tell_others(scope, outcome.others)
             if graph_file is not None and is_there:
-                _draw(own, graph_file)
+                _draw(renamed, graph_file)
             return outcome.status
 
         perform(Job(running, after, around))
@@ -220,8 +220,8 @@ def _graph_behind(
 def _source_of(module: str | None, script: str | None) -> str:
     """The source text of the script or module; empty if it cannot be read."""
     try:
-        found = find_spec(module) if module is not None else None
-        path = found.origin if found is not None else script
+        spec = find_spec(module) if module is not None else None
+        path = spec.origin if spec is not None else script
         return Path(path or "").read_text(encoding="utf-8", errors="replace")
     except (OSError, ImportError, ValueError):
         return ""

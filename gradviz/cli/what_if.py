@@ -118,16 +118,16 @@ def what_if(
             step = scaled_step(words, runner, number, scale)
             _show(scaled_step_json(words, step) if as_json else scaled_step_text(words, step))
             return
-        found = what_if_of(words, runner, number, sets, dtype or "", without, sample)
-        _show(what_if_json(words, found) if as_json else what_if_text(words, found))
+        result = what_if_of(words, runner, number, sets, dtype or "", without, sample)
+        _show(what_if_json(words, result) if as_json else what_if_text(words, result))
 
 
 def _show_compiled(words: Words, runner: Runner, backend: str, number: int | None, as_json: bool) -> None:
     from gradviz.sources.compiled_replay import compiling_runner_of
 
     compiling = compiling_runner_of(words.query, backend, words.at_line)
-    found = compiled_pass(words, runner, compiling, backend, number)
-    _show(compiled_json(words, found) if as_json else compiled_text(words, found))
+    result = compiled_pass(words, runner, compiling, backend, number)
+    _show(compiled_json(words, result) if as_json else compiled_text(words, result))
 
 
 def _show(shown: dict[str, Any] | Group) -> None:

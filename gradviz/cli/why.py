@@ -59,11 +59,11 @@ def _with_a_replay(trace: Trace, tensor: str, number: int | None, paths: int) ->
     """The reason for a gradient. If elements are missing that a replay of the pass can compute, they are computed
     first."""
     try:
-        found = reason_of(trace, tensor, number, paths)
+        reason = reason_of(trace, tensor, number, paths)
     except NoAnswer:
         if not filled_in(Query(trace), number):
             raise
     else:
-        if isinstance(found, Reason) or not filled_in(Query(trace), found.number):
-            return found
+        if isinstance(reason, Reason) or not filled_in(Query(trace), reason.number):
+            return reason
     return reason_of(trace, tensor, number, paths)

@@ -29,12 +29,12 @@ _ALIKE = (
 def lessons() -> dict[str, Lesson]:
     """All lessons by name, in their order."""
     folder = files("gradviz.learn").joinpath("lessons")
-    found = [
+    known = [
         lesson_of(file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8")))
         for file in folder.iterdir()
         if file.name.endswith(".toml")
     ]
-    return {lesson.name: lesson for lesson in sorted(found, key=lambda lesson: lesson.order)}
+    return {lesson.name: lesson for lesson in sorted(known, key=lambda lesson: lesson.order)}
 
 
 def lesson_called(name: str) -> Lesson:
@@ -54,12 +54,12 @@ def is_right(text: str, expected: np.ndarray | None) -> bool:
     number may be a fraction: `3/5`."""
     if expected is None:
         return text.strip().casefold() in _NONE
-    found = [
+    numbers = [
         float(a) / float(b or 1) if float(b or 1) else np.inf
         for a, b in _NUMBER.findall(text.replace("−", "-"))
     ]
     wanted = expected.astype(np.float64).ravel()
-    return len(found) == len(wanted) and bool(np.allclose(found, wanted, _TOLERANCE, 1e-9))
+    return len(numbers) == len(wanted) and bool(np.allclose(numbers, wanted, _TOLERANCE, 1e-9))
 
 
 def is_word(text: str, words: tuple[str, ...]) -> bool:

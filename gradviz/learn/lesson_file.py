@@ -177,9 +177,9 @@ def _text(found: Mapping[str, Any], key: str, where: str) -> Text:
     """A text in all languages: written once for all languages, or for each (`ask.en`, `ask.ko`)."""
     value = found.get(key)
     if isinstance(value, Mapping):
-        given = {lang: text for lang, text in value.items() if isinstance(text, str) and text.strip()}
-        if given and set(value) <= set(LANGUAGES):
-            first = next(iter(given.values()))
-            return {lang: given.get(lang, first) for lang in LANGUAGES}
+        texts = {lang: text for lang, text in value.items() if isinstance(text, str) and text.strip()}
+        if texts and set(value) <= set(LANGUAGES):
+            first = next(iter(texts.values()))
+            return {lang: texts.get(lang, first) for lang in LANGUAGES}
     text = _string(found, key, where)
     return dict.fromkeys(LANGUAGES, text)

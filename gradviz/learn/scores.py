@@ -36,10 +36,10 @@ class Score:
 def scores() -> dict[str, Score]:
     """The best score in each lesson, by its name; empty if none was kept or the file cannot be read."""
     try:
-        found = json.loads((data_folder() / _NAME).read_text(encoding="utf-8"))
+        kept = json.loads((data_folder() / _NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
         return {}
-    known = found.items() if isinstance(found, dict) else ()
+    known = kept.items() if isinstance(kept, dict) else ()
     return {name: score for name, one in known if (score := _score(one)) is not None}
 
 

@@ -63,7 +63,7 @@ class FirstBad:
         return self.of_values(values)
 
     def _first(self, values: Sequence[Any], is_written: Callable[[], bool]) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         for value in values:
             if value is None or is_finite(value):
                 continue
@@ -72,13 +72,13 @@ class FirstBad:
                     continue
                 if name != _INFINITY or not is_written():
                     self.unseen.discard(name)
-                    found.append(name)
+                    names.append(name)
         self.looking = bool(self.unseen)
-        return found
+        return names
 
     def _forget_finite(self, tensors: Sequence[int], values: Sequence[Any]) -> None:
         """Forget tensors whose infinities have been overwritten."""
         if written := self.written.tensors.intersection(tensors):
-            own = zip(tensors, values, strict=True)
-            finite = {tensor for tensor, value in own if value is not None and is_finite(value)}
+            pairs = zip(tensors, values, strict=True)
+            finite = {tensor for tensor, value in pairs if value is not None and is_finite(value)}
             self.written.tensors.difference_update(written & finite)

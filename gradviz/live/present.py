@@ -96,9 +96,9 @@ class Present:
         if kind == Kind.SCOPE_ENTERED:
             self.nest().append((0, fields[2]))
         elif kind == Kind.PASS_BEGAN:
-            own = self._numbers[fields[0]] = recorder.passes_begun
-            self.open_passes.append(own)
-            self.nest().append((own, ""))
+            number = self._numbers[fields[0]] = recorder.passes_begun
+            self.open_passes.append(number)
+            self.nest().append((number, ""))
         elif kind == Kind.NAMED:
             if fields[2]:
                 self.parameters[fields[0]] = fields[1]
@@ -112,11 +112,11 @@ class Present:
             if nest := self.nest():
                 nest.pop()
         elif kind == Kind.PASS_ENDED:
-            own = self._numbers.pop(fields[0], 0)
-            if own in self.open_passes:
-                self.open_passes.remove(own)
-            if (own, "") in (nest := self.nest()):
-                nest.remove((own, ""))
+            number = self._numbers.pop(fields[0], 0)
+            if number in self.open_passes:
+                self.open_passes.remove(number)
+            if (number, "") in (nest := self.nest()):
+                nest.remove((number, ""))
 
     # --- tracked while a predicate uses it
 
@@ -243,16 +243,16 @@ class Present:
     def lines(self) -> frozenset[int]:
         """The lines of the event: its own line and those of the calls around it."""
         place = self.place
-        found = self._lines.get(place)
-        if found is None:
+        numbers = self._lines.get(place)
+        if numbers is None:
             lines, site = [], place
             while site:
                 known = self.sites.site(site)
                 if linecache.getline(self.sites.path_of(known.place.file), known.place.line):
                     lines.append(known.place.line)
                 site = known.parent
-            found = self._lines[place] = frozenset(lines)
-        return found
+            numbers = self._lines[place] = frozenset(lines)
+        return numbers
 
     @property
     def file(self) -> str:
@@ -261,9 +261,9 @@ class Present:
 
     def called(self, tensor: int) -> str:
         """A tensor's name; empty if it has none yet."""
-        found = self.parameters.get(tensor) or self._labels[self._names.get(tensor)]
-        past = self.earlier(tensor) if not found else None
-        return found or (past.query.names.of(tensor) if past is not None else None) or ""
+        name = self.parameters.get(tensor) or self._labels[self._names.get(tensor)]
+        past = self.earlier(tensor) if not name else None
+        return name or (past.query.names.of(tensor) if past is not None else None) or ""
 
     def _subjects(self) -> Sequence[int]:
         """The tensors that the event is about."""
@@ -317,8 +317,8 @@ class Present:
         known = self._older.is_bad(number, which)
         if known is not None or self.earlier(number) is None:
             return bool(known)
-        found = self._value_in_the_past(number)
-        stats = found.stats if found is not None else None
+        snapshot = self._value_in_the_past(number)
+        stats = snapshot.stats if snapshot is not None else None
         self._older.mark(number, bool(stats and stats.nan), bool(stats and stats.inf))
         return bool(self._older.is_bad(number, which))
 

@@ -128,8 +128,8 @@ def html(
     language = "en" if lesson is None else lesson.language
     words.speak(language)
     first = _titled(first, words)
-    found = firsts(words)
-    shared = Shared(words, set(found.values()))
+    first_events = firsts(words)
+    shared = Shared(words, set(first_events.values()))
     summaries = PassSummaries(words)
 
     def shown(graph: Graph, drawn: str) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def html(
         "held": [one["pass"] for one in views],
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
-        "firsts": places(found, views),
+        "firsts": places(first_events, views),
         "findings": list(map(_listed, findings)),
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),

@@ -22,15 +22,15 @@ _LONGEST = 400
 
 def firsts(words: Words) -> dict[str, int]:
     """The first event with a NaN or an infinity, and the first event of an error, as far as they exist."""
-    found: dict[str, int] = {}
+    events_of: dict[str, int] = {}
     events = words.query.of(bad_numbers).events
     if len(events):
         has_nan = TraceFields(words.query).column("nan").values[events[0]]
-        found["nan" if has_nan else "inf"] = int(events[0])
+        events_of["nan" if has_nan else "inf"] = int(events[0])
     errors = words.trace.indices(Kind.ERROR)
     if len(errors):
-        found["error"] = int(errors[0])
-    return found
+        events_of["error"] = int(errors[0])
+    return events_of
 
 
 def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
@@ -60,9 +60,9 @@ def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
     ]
     wanted.sort(key=lambda node: not node.is_leaf)
     stop = Stop(words, k)
-    found = {}
+    reason_at = {}
     for node in wanted[:_MOST_WHY]:
         if words.trace.born(node.number) is not None:
             reason_of = zero_told if stop.moment.grad(node.number) else no_grad_told
-            found[node.id] = plain(reason_of(stop, node.number, words.called(node.number)), _LONGEST)
-    return {name: reason for name, reason in found.items() if reason}
+            reason_at[node.id] = plain(reason_of(stop, node.number, words.called(node.number)), _LONGEST)
+    return {name: reason for name, reason in reason_at.items() if reason}

@@ -41,7 +41,7 @@ def lesson_data(lesson: PageLesson, views: Sequence[Mapping[str, Any]], small: b
     picture."""
     events = {f"{what}{at}": k for at, one in enumerate(lesson.questions)
               for what, k in (("stop", one.stop), ("shown", one.shown))}  # fmt: skip
-    found = places(events, views)
+    place_of = places(events, views)
     return {
         "title": plain(lesson.title, _LONGEST),
         "about": plain(lesson.about, _LONGEST),
@@ -52,8 +52,8 @@ def lesson_data(lesson: PageLesson, views: Sequence[Mapping[str, Any]], small: b
                 "ask": plain(one.ask, _LONGEST),
                 "answer": plain(one.answer, _LONGEST),
                 "because": plain(one.because, _LONGEST),
-                "stop": found[f"stop{at}"],
-                "shown": found[f"shown{at}"],
+                "stop": place_of[f"stop{at}"],
+                "shown": place_of[f"shown{at}"],
                 "at": one.stop,
                 "until": one.shown,
                 "set": plain(one.set, 80),

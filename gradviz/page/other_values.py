@@ -223,10 +223,10 @@ class _Pass:
             for edge, place, gradient in zip(edges, known, gradients, strict=False):
                 if edge.tensor:
                     outside.setdefault(edge.tensor, []).append([place, gradient])
-        found = [outside[one].pop(0) if isinstance(one, int) and outside.get(one) else None for one in inputs]
+        flows = [outside[one].pop(0) if isinstance(one, int) and outside.get(one) else None for one in inputs]
         if any(outside.values()):
             raise _Refused("the gradients of {op} cannot be told apart", op=clean(call.op))
-        return found
+        return flows
 
     def _grads(self) -> Iterator[dict[str, Any]]:
         """The tensors that keep a gradient, with their `.grad` before the pass, and the recorded gradient."""
@@ -264,26 +264,26 @@ def _check(query: Query, graph: Graph, began: PassBegan) -> None:
 
 def _places_of_edges(graph: Graph) -> dict[int, list[int | None]]:
     """The positions of each node's edges among the edges of a graph, in order."""
-    found: dict[int, list[int | None]] = {}
+    places: dict[int, list[int | None]] = {}
     for place, edge in enumerate(graph.edges):
         if edge.kind == GRAD and edge.source.startswith("n"):
-            found.setdefault(int(edge.source[1:]), []).append(place)
-    return found
+            places.setdefault(int(edge.source[1:]), []).append(place)
+    return places
 
 
 def _produced(query: Query, number: int) -> dict[int, list[Any]]:
     """The recorded gradients that each node of a pass gave, one for each of its edges that lead on."""
     table = query.trace.table(Kind.PRODUCED)
-    found: dict[int, list[Any]] = {}
+    gradients: dict[int, list[Any]] = {}
     for event in table.events[table["in_pass"] == number].tolist():
         produced = query.trace.event(event)
         assert isinstance(produced, Produced)
-        found[produced.node] = [
+        gradients[produced.node] = [
             _expected(query.trace.snapshot(flow.gradient, event)) if flow.gradient else None
             for flow in produced.flows
             if flow.node
         ]
-    return found
+    return gradients
 
 
 def _expected(value: Snapshot | None) -> Any:

@@ -21,8 +21,8 @@ def in_language(page: str, language: str) -> str:
 
     def put(found: re.Match[str]) -> str:
         text = found["words"] or found["text"]
-        own = known.get(unescape(text.strip()))
-        shown = text if own is None else text.replace(text.strip(), escape(own))
+        translation = known.get(unescape(text.strip()))
+        shown = text if translation is None else text.replace(text.strip(), escape(translation))
         return (found["before"] or found["end"]) + shown
 
     return _STATIC.sub(put, page).replace('<html lang="en">', f'<html lang="{language}">')
@@ -42,5 +42,5 @@ def with_line(text: str, pattern: str, words: Words) -> str:
 
 def static_texts(page: str) -> set[str]:
     """The English texts of the elements of the page."""
-    found = {unescape((one["words"] or one["text"]).strip()) for one in _STATIC.finditer(page)}
-    return {text for text in found if re.search("[A-Za-z]{2}", text)}
+    texts = {unescape((one["words"] or one["text"]).strip()) for one in _STATIC.finditer(page)}
+    return {text for text in texts if re.search("[A-Za-z]{2}", text)}

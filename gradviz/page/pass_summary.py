@@ -71,11 +71,11 @@ class PassSummaries:
 
 def _by_place(curves: list[NamedCurve]) -> dict[int, dict[str, float]]:
     """The values of curves by pass or step, and by name."""
-    found: dict[int, dict[str, float]] = {}
+    values: dict[int, dict[str, float]] = {}
     for curve in curves:
         for place, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
-            found.setdefault(place, {})[curve.name] = value
-    return found
+            values.setdefault(place, {})[curve.name] = value
+    return values
 
 
 def _told(value: float) -> float | str:

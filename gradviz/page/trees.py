@@ -115,9 +115,9 @@ def _texts(graph: Graph, tree: Tree) -> dict[str, list[str]]:
     levels: dict[int, set[str]] = {}
     for group in tree:
         levels.setdefault(len(ancestors(tree, group)), set()).add(group)
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for level in levels.values():
         for node in boxes(graph, tree, level):
             if node.box is not None:
-                found[node.id] = of_inside(node, node.box)
-    return found
+                lines[node.id] = of_inside(node, node.box)
+    return lines

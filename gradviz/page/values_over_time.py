@@ -39,21 +39,21 @@ class States:
 
     def _values(self, tensor: int, shown: np.ndarray) -> list[Entry]:
         born = self.trace.born(tensor)
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for k in _within(self.value_changes(tensor), shown):
             there = born is not None and born <= k
-            _add(found, self._entry(k, self.query.memory.value(tensor, k) if there else None))
-        return found
+            _add(entries, self._entry(k, self.query.memory.value(tensor, k) if there else None))
+        return entries
 
     def _grads(self, tensor: int, shown: np.ndarray) -> list[Entry]:
         changes = self.grad_changes(tensor)
         if not len(changes):
             return []
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for k in _within(changes, shown):
             moment = self.query.at(k)
-            _add(found, self._entry(k, moment.value(moment.grad(tensor))))
-        return found
+            _add(entries, self._entry(k, moment.value(moment.grad(tensor))))
+        return entries
 
     def _entry(self, k: int, snapshot: Snapshot | None) -> Entry:
         return [k] if snapshot is None else [k, *_described(snapshot)]
@@ -65,14 +65,14 @@ class States:
             if edge.kind == m.GRAD:
                 edges.setdefault(edge.source, []).append(position)
         produced = self.trace.table(Kind.PRODUCED)
-        found = []
+        entries = []
         for k in produced.events[(produced.events >= first) & (produced.events <= last)].tolist():
             event = produced.object(k)
             flows = [flow.gradient for flow in event.flows if flow.node]
             for position, gradient in zip(edges.get(f"n{event.node}", ()), flows, strict=False):
                 if gradient:
-                    found.append([position, *self._entry(k, self.trace.snapshot(gradient, k))])
-        return found
+                    entries.append([position, *self._entry(k, self.trace.snapshot(gradient, k))])
+        return entries
 
 
 @lru_cache(maxsize=1 << 15)  # a parameter has one value in several passes
@@ -110,7 +110,7 @@ def norm(snapshot: Snapshot) -> float | None:
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
     """For each node, the event from which on it exists. For a tensor that was changed in place later, also the last
     event of this version."""
-    found: dict[str, tuple[int, int | None]] = {}
+    spans: dict[str, tuple[int, int | None]] = {}
     following: dict[int, int] = {}  # tensor -> the first event of its next version
     for node in reversed(graph.nodes.values()):
         since = _since(node, query)
@@ -119,11 +119,11 @@ def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
             later = following.get(node.number)
             until = None if later is None else later - 1
             following[node.number] = since
-        found[node.id] = since, until
+        spans[node.id] = since, until
     for node in graph.nodes.values():  # a leaf's AccumulateGrad exists from the same event on
-        if node.pair in found and node.is_leaf:
-            found[node.pair] = found[node.id][0], None
-    return found
+        if node.pair in spans and node.is_leaf:
+            spans[node.pair] = spans[node.id][0], None
+    return spans
 
 
 def _since(node: Node, query: Query) -> int:

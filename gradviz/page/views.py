@@ -173,22 +173,22 @@ def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
 
 def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
     """The first of the events at which each node ran."""
-    found: dict[str, int] = {}
+    ran: dict[str, int] = {}
     within = np.zeros(trace.count, bool)
     within[events] = True
     for kind in (Kind.RECEIVED, Kind.PRODUCED):
         table = trace.table(kind)
-        own = within[table.events]
-        for k, node in zip(table.events[own].tolist(), table["node"][own].tolist(), strict=True):
+        are_shown = within[table.events]
+        for k, node in zip(table.events[are_shown].tolist(), table["node"][are_shown].tolist(), strict=True):
             if f"n{node}" in graph.nodes:
-                found[f"n{node}"] = min(k, found.get(f"n{node}", k))
+                ran[f"n{node}"] = min(k, ran.get(f"n{node}", k))
     pairs = {node.number: node.pair for node in graph.nodes.values() if node.is_leaf and node.pair}
     filled = trace.table(Kind.ACCUMULATED)
-    own = within[filled.events]
-    for k, leaf in zip(filled.events[own].tolist(), filled["tensor"][own].tolist(), strict=True):
+    are_shown = within[filled.events]
+    for k, leaf in zip(filled.events[are_shown].tolist(), filled["tensor"][are_shown].tolist(), strict=True):
         if leaf in pairs:
-            found[pairs[leaf]] = min(k, found.get(pairs[leaf], k))
-    return found
+            ran[pairs[leaf]] = min(k, ran.get(pairs[leaf], k))
+    return ran
 
 
 # --- nodes, groups

@@ -16,8 +16,8 @@ def waits(words: Words, pass_number: int) -> list[list[Any]]:
     """The waiting texts of a pass: for each the event at which it begins, the event from which on it is shown, the
     event before which it ends (None: the end), the number of gradients, and the text. A gradient that its node
     receives at once is not shown at the event that produced it."""
-    own = np.flatnonzero(words.query.passes.numbers == pass_number)
-    return [part for wait in words.query.flow(pass_number).waits() for part in _parts(words, wait, own)]
+    events = np.flatnonzero(words.query.passes.numbers == pass_number)
+    return [part for wait in words.query.flow(pass_number).waits() for part in _parts(words, wait, events)]
 
 
 def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:

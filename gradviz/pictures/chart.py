@@ -147,8 +147,8 @@ def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
             chosen += [start + int(np.where(finite, part, -np.inf).argmax())]
         if not finite.all():
             chosen.append(start + int(finite.argmin()))
-    own = distinct(chosen)
-    return series.at[own], series.values[own]
+    places = distinct(chosen)
+    return series.at[places], series.values[places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +174,19 @@ class _Frame:
 
     def grid(self) -> list[str]:
         """Lines at round values, and the numbers of passes or steps."""
-        found = []
+        parts = []
         for value in self._round_values() if self.linear else self._values():
             y, text = self.y(value), f"{value:.6g}"
-            found.append(
+            parts.append(
                 f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
-            found.append(_label(_LEFT - 6, y + 4, text, "end"))
+            parts.append(_label(_LEFT - 6, y + 4, text, "end"))
         places = np.linspace(self.first, self.last, _LABELS).round()
-        found += [
+        parts += [
             _label(self.x(place), _HEIGHT - 8, f"{place:,}", "middle")
             for place in distinct(places).astype(int).tolist()
         ]
-        return found
+        return parts
 
     def _values(self) -> list[float]:
         """Powers of ten; values between them too if there are few."""

@@ -40,7 +40,7 @@ def _rows(graph: Graph) -> list[Node]:
 
 def _of_rows(rows: list[Node]) -> tuple[dict[str, str], dict[str, str]]:
     """The frame of each op, and the first frame of each scope."""
-    found: dict[str, str] = {}
+    frame_of: dict[str, str] = {}
     first: dict[str, str] = {}
     calls: Counter[str] = Counter()
     inside: list[str] = []  # the path of the previous node, and the frame of each of its parts
@@ -57,8 +57,8 @@ def _of_rows(rows: list[Node]) -> tuple[dict[str, str], dict[str, str]]:
             around.append(path if calls[path] == 1 else f"{path} ({calls[path]})")
             first.setdefault("/".join(parts[: depth + 1]), around[-1])
         inside = parts
-        found[node.id] = around[-1] if around else ""
-    return found, first
+        frame_of[node.id] = around[-1] if around else ""
+    return frame_of, first
 
 
 def _path(scope: str) -> str:

@@ -155,7 +155,7 @@ def html(report: Report) -> str:
 
 def _sections(report: Report) -> list[tuple[str, str]]:
     """The name and the text of each part of the page."""
-    found = [
+    sections = [
         ("runs", _runs(report)),
         ("findings", _findings(report)),
         ("curves", _curves(report)),
@@ -165,7 +165,7 @@ def _sections(report: Report) -> list[tuple[str, str]]:
         ("picture", _picture(report)),
         ("not-checked", _not_checked(report)),
     ]
-    return [(name, text) for name, text in found if text]
+    return [(name, text) for name, text in sections if text]
 
 
 def _text(text: str) -> str:

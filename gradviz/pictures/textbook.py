@@ -70,16 +70,16 @@ class _Book:
     def gates(self) -> list[NodeMade]:
         """The nodes of operations behind the roots, in the order of their making."""
         walked = self.query.nodes.walk([node for node, _ in self.roots])
-        found = [made for node in walked if (made := self.query.nodes.event(node)) is not None]
-        if not found or len(found) > MOST:
+        gates = [made for node in walked if (made := self.query.nodes.event(node)) is not None]
+        if not gates or len(gates) > MOST:
             raise GradvizError(
-                f"--style textbook draws up to {MOST} operations with a grad_fn: there are {len(found):,} here"
+                f"--style textbook draws up to {MOST} operations with a grad_fn: there are {len(gates):,} here"
             )
-        if (edges := sum(len(made.edges) for made in found)) > _MOST_EDGES:
+        if (edges := sum(len(made.edges) for made in gates)) > _MOST_EDGES:
             raise GradvizError(
                 f"--style textbook draws up to {_MOST_EDGES} edges of operations: there are {edges:,} here"
             )
-        return sorted(found, key=lambda made: made.index)
+        return sorted(gates, key=lambda made: made.index)
 
     @property
     def longest(self) -> int:

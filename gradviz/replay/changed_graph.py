@@ -46,18 +46,18 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
 
 
 def _mark_node(plan: Plan, node: Node, before: Outcome, after: Outcome, edits: Edits) -> None:
-    found: dict[str, Snapshot] = {}
+    becomes: dict[str, Snapshot] = {}
     was, now = _value(plan, node, before, Edits()), _value(plan, node, after, edits)
     if node.value is not None and _differ(was, now):
-        found["value"] = _with(node.value, now)
+        becomes["value"] = _with(node.value, now)
         if node.value.stats is None:
             node.value = _with(node.value, was)
     if not node.overwritten:
         was, gradient = before.gradients.get(node.number), after.gradients.get(node.number)
         if node.added is None and _differ(was, gradient) and (node.grad or node.value) is not None:
-            found["grad"] = _with(node.grad or node.value, gradient)  # type: ignore[arg-type]
-    if found:
-        node.becomes = found
+            becomes["grad"] = _with(node.grad or node.value, gradient)  # type: ignore[arg-type]
+    if becomes:
+        node.becomes = becomes
 
 
 def _value(plan: Plan, node: Node, outcome: Outcome, edits: Edits) -> np.ndarray | None:

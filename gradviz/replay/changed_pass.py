@@ -131,12 +131,12 @@ def _first_difference(plan: Plan, edits: Edits, before: Outcome, after: Outcome)
 
 def held_of(words: Words, plan: Plan) -> list[tuple[int, str]]:
     """The inputs of the pass that were themselves computed: tensor and place."""
-    found = []
+    held = []
     for step in plan.inputs:
         maker = words.query.tensors.made(step.tensor)
         if isinstance(maker, OpRan) and step.how != LEAF and (step.how in (CUT, CARRIED) or maker.inputs):
-            found.append((step.tensor, _placed(words, step)))
-    return found
+            held.append((step.tensor, _placed(words, step)))
+    return held
 
 
 def _placed(words: Words, step: Input) -> str:

@@ -122,10 +122,10 @@ def _table(found: WhatIf) -> Table:
 
 def table(*titles: str) -> Table:
     """A table without lines."""
-    found = Table(box=None, padding=(0, 2, 0, 0))
+    result = Table(box=None, padding=(0, 2, 0, 0))
     for title in titles:
-        found.add_column(title, overflow="fold")
-    return found
+        result.add_column(title, overflow="fold")
+    return result
 
 
 def array_text(array: np.ndarray | None) -> str:

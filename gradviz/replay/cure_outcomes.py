@@ -61,12 +61,12 @@ class _Cure:
 def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] = ()) -> CureOutcome | None:
     """The gradients that the leaves (none: any) would receive in the pass after an event, with the cure of the cut at
     that event. None if there is no such cut, or if the answer is not exact or not known."""
-    found = query.trace.pass_ending_from(event)
+    pass_here = query.trace.pass_ending_from(event)
     op = _op_at(query, event)
-    if found is None or op is None:
+    if pass_here is None or op is None:
         return None
     try:
-        cure = _cure_of(query, found.number, op)
+        cure = _cure_of(query, pass_here.number, op)
         if cure is None or any(_is_barrier(query, step, cure.mode) for step in cure.plan.inputs):
             return None
         before = runner.run(cure.plan, Edits())
@@ -87,7 +87,7 @@ def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] 
     )
     if not gained:
         return None
-    return CureOutcome(cure.kind, cure.typed, cure.line, cure.tensor, found.number, gained)
+    return CureOutcome(cure.kind, cure.typed, cure.line, cure.tensor, pass_here.number, gained)
 
 
 def _op_at(query: Query, event: int) -> OpRan | TensorMade | None:

@@ -58,20 +58,20 @@ def _input(words: Words, plan: Plan, text: str) -> tuple[Input, str | None]:
     known_as = []
     for name, index in names:
         with suppress(UnknownName):
-            found = subject(words, name, plan.began.index)
-            entered = [step for step in plan.inputs if step.tensor == found.tensor]
+            named = subject(words, name, plan.began.index)
+            entered = [step for step in plan.inputs if step.tensor == named.tensor]
             if entered:
                 return entered[-1], index
-            known_as.append(found)
-    found = known_as[0] if known_as else subject(words, names[-1][0], plan.began.index)
+            known_as.append(named)
+    named = known_as[0] if known_as else subject(words, names[-1][0], plan.began.index)
     known = listed([words.called(step.tensor) for step in plan.inputs][:_MOST])
-    call = next((call for call in plan.calls if found.tensor in call.outputs), None)
+    call = next((call for call in plan.calls if named.tensor in call.outputs), None)
     if call is not None:
         where = words.at_line(call.site)
         raise ReplayError(
-            f"{found.called} is computed, by {call.function}{where}: set what enters it, as {known}"
+            f"{named.called} is computed, by {call.function}{where}: set what enters it, as {known}"
         )
-    raise ReplayError(f"{found.called} does not enter pass {plan.number}: what does is {known}")
+    raise ReplayError(f"{named.called} does not enter pass {plan.number}: what does is {known}")
 
 
 def _changed(array: np.ndarray, index: str | None, text: str, name: str) -> np.ndarray:
@@ -105,15 +105,15 @@ def _number(text: str, dtype: np.dtype) -> complex | float | int | bool:
 
 def _left_out(words: Words, plan: Plan, text: str) -> list[int]:
     """The calls that are named as `detach@6`: an op and a line."""
-    found = _PLACE.match(text.strip())
-    if found is None:
+    place = _PLACE.match(text.strip())
+    if place is None:
         raise ReplayError(f"--without takes OP@LINE, as detach@6, not {_shown(text)}")
-    line = int(found["line"])
+    line = int(place["line"])
     here = [call for call in plan.calls if words.query.places.line(call.site)[1] == line]
-    own = [call for call in here if base_name(f".{found['op']}") == call.op]
-    if not own:
+    named = [call for call in here if base_name(f".{place['op']}") == call.op]
+    if not named:
         there = listed(sorted({call.op for call in here})) or "no call that can be made again"
-        raise ReplayError(f"pass {plan.number} has no {found['op']} on line {line}: there is {there}")
-    if own[0].op not in _LEFT_OUT:
-        raise ReplayError(f"{own[0].op} cannot be left out: what can is {listed(sorted(_LEFT_OUT))}")
-    return [call.event for call in own]
+        raise ReplayError(f"pass {plan.number} has no {place['op']} on line {line}: there is {there}")
+    if named[0].op not in _LEFT_OUT:
+        raise ReplayError(f"{named[0].op} cannot be left out: what can is {listed(sorted(_LEFT_OUT))}")
+    return [call.event for call in named]

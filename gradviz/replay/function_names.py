@@ -148,7 +148,7 @@ def functions_of(torch: object) -> dict[str, object]:
         "fft": getattr(torch, "fft", None),
         "autograd": getattr(torch, "autograd", None),
     }
-    found: dict[str, object] = {}
+    functions: dict[str, object] = {}
     for name in sorted(NAMES):
         place, _, path = name.partition(".")
         thing: object = places[place]
@@ -156,5 +156,5 @@ def functions_of(torch: object) -> dict[str, object]:
             # An engine module that lacks a name searches for the nearest name, which takes long.
             thing = vars(thing).get(part) if isinstance(thing, ModuleType) else getattr(thing, part, None)
         if callable(thing):
-            found[name] = thing
-    return found
+            functions[name] = thing
+    return functions

@@ -112,11 +112,11 @@ class Check:
 
 def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
     """The comparison of a replay's results with the recording."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for (event, tensor), array in outcome.small.items():
         recorded = query.memory.value(tensor, event)
         if tensor not in plan.roots and recorded is not None and recorded.array is not None:
-            found += _difference(tensor, event, recorded, array)
+            differences += _difference(tensor, event, recorded, array)
     roots = equal_roots = 0
     for tensor, array in outcome.roots.items():
         recorded = query.memory.value(tensor, plan.began.index)
@@ -125,7 +125,7 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
         roots += 1
         differs = _difference(tensor, plan.began.index, recorded, array)
         equal_roots += not differs
-        found += differs
+        differences += differs
     gradients = equal_gradients = to_the_bit = 0
     for tensor, event, recorded in recorded_gradients(query, plan):
         gradient = outcome.gradients.get(tensor)
@@ -137,8 +137,8 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
         )
         equal_gradients += not differs
         to_the_bit += not differs and recorded.array is not None
-        found += differs
-    return Check(roots, equal_roots, gradients, equal_gradients, to_the_bit, tuple(found))
+        differences += differs
+    return Check(roots, equal_roots, gradients, equal_gradients, to_the_bit, tuple(differences))
 
 
 def is_exact(query: Query, plan: Plan, outcome: Outcome) -> bool:
@@ -156,13 +156,13 @@ def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapsho
     """The gradients that leaves received in the pass, as far as their values were kept: leaf, event and value."""
     trace = query.trace
     accumulated = trace.table(Kind.ACCUMULATED)
-    own = accumulated["in_pass"] == plan.number
+    in_pass = accumulated["in_pass"] == plan.number
     leaves = set(plan.leaves)
     by_gradient = dict(
-        zip(accumulated["gradient"][own].tolist(), accumulated["tensor"][own].tolist(), strict=True)
+        zip(accumulated["gradient"][in_pass].tolist(), accumulated["tensor"][in_pass].tolist(), strict=True)
     )
     kept = trace.table(Kind.KEPT)
-    found = []
+    gradients = []
     for event in kept.events[trace.named(kept["how"], (GRADIENT,))].tolist():
         if event <= plan.began.index:
             continue
@@ -170,8 +170,8 @@ def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapsho
         leaf = by_gradient.get(kept_value.original, 0)  # type: ignore[attr-defined]
         value = trace.snapshot(kept_value.copy, event) if leaf in leaves else None  # type: ignore[attr-defined]
         if value is not None and value.stats is not None:
-            found.append((leaf, event, value))
-    return found
+            gradients.append((leaf, event, value))
+    return gradients
 
 
 def _difference(tensor: int, event: int, recorded: Snapshot, array: np.ndarray) -> list[Difference]:
@@ -208,12 +208,12 @@ def largest_change(one: np.ndarray, other: np.ndarray) -> float:
 
 def _same_statistics(recorded: Snapshot, array: np.ndarray) -> bool:
     """Whether the recorded statistics are those of an array."""
-    kept, own = recorded.stats, stats_of(array)
+    kept, new = recorded.stats, stats_of(array)
     if kept is None:
         return False
     exact = ("min", "max", "nan", "inf", "zeros")
-    equal = all(_same(getattr(kept, name), getattr(own, name), 0.0) for name in exact)
-    return equal and _same(kept.rms, own.rms, _NEAR) and _same(kept.mean, own.mean, _NEAR, own.rms)
+    equal = all(_same(getattr(kept, name), getattr(new, name), 0.0) for name in exact)
+    return equal and _same(kept.rms, new.rms, _NEAR) and _same(kept.mean, new.mean, _NEAR, new.rms)
 
 
 def _same(one: float, other: float, near: float, size: float = 0.0) -> bool:

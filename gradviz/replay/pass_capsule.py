@@ -19,8 +19,8 @@ def _after_the_step(query: Query, plan: Plan) -> list[int]:
         stepped = step_behind(query, plan)
     except ReplayError:
         return []
-    found = [event_behind(query, stepped, leaf) for leaf in stepped.parameters if leaf in plan.leaves]
-    return [event for event in found if event is not None]
+    events = [event_behind(query, stepped, leaf) for leaf in stepped.parameters if leaf in plan.leaves]
+    return [event for event in events if event is not None]
 
 
 def write(query: Query, plan: Plan, path: Path) -> None:
@@ -33,5 +33,5 @@ def write(query: Query, plan: Plan, path: Path) -> None:
         if isinstance(call, CallMade) and call.generator
     }
     kept = query.trace.table(Kind.KEPT)
-    own = kept.events[np.isin(kept["copy"], [*generators])]
-    write_capsule(query.trace, path, plan.number, np.array(sorted({*events, *own.tolist()}), np.int64))
+    states = kept.events[np.isin(kept["copy"], [*generators])]
+    write_capsule(query.trace, path, plan.number, np.array(sorted({*events, *states.tolist()}), np.int64))

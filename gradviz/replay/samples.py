@@ -67,9 +67,9 @@ def samples(query: Query, runner: TermRunner, number: int | None = None) -> Samp
     batch, or if the pass cannot run again."""
     plan = plan_of(query, number)
     last = loss_of(query, plan)
-    found = runner.terms(plan, last, MOST)
-    worst = sorted(found, key=lambda term: (not term.is_odd, -_size(term.norm), -_size(term.loss)))
-    return Samples(plan, len(found), tuple(worst), mixing(plan))
+    terms = runner.terms(plan, last, MOST)
+    worst = sorted(terms, key=lambda term: (not term.is_odd, -_size(term.norm), -_size(term.loss)))
+    return Samples(plan, len(terms), tuple(worst), mixing(plan))
 
 
 def loss_of(query: Query, plan: Plan) -> Call:
@@ -93,12 +93,12 @@ def loss_of(query: Query, plan: Plan) -> Call:
 def scalings_of(plan: Plan, last: Call) -> list[Call]:
     """The calls that make the root of a pass from the result of the call `last`: each multiplies or divides by
     numbers."""
-    found: list[Call] = []
+    scalings: list[Call] = []
     call = _maker(plan, plan.roots[0])
     while call is not None and call != last:
-        found.insert(0, call)
+        scalings.insert(0, call)
         call = _maker(plan, _scaled_by(plan, call))
-    return found
+    return scalings
 
 
 def _maker(plan: Plan, tensor: int) -> Call | None:
@@ -110,8 +110,8 @@ def _scaled_by(plan: Plan, call: Call) -> int:
     constants = {step.tensor for step in plan.inputs if step.how == "data"}
     scaled = [tensor for tensor in call.inputs if tensor not in constants]
     positional, named = call.arguments
-    given = sum(isinstance(part, dict) and "tensor" in part for part in positional)
-    is_alone = len(scaled) == 1 and given == len(call.inputs) and not named and not call.written
+    tensor_count = sum(isinstance(part, dict) and "tensor" in part for part in positional)
+    is_alone = len(scaled) == 1 and tensor_count == len(call.inputs) and not named and not call.written
     if call.op not in _SCALING or not is_alone:
         return 0
     is_divisor = call.op not in ("mul", "multiply") and (

@@ -94,8 +94,8 @@ def step_behind(query: Query, plan: Plan) -> Stepped:
     """The optimizer step that changes leaves of a pass, before the next pass. Raises ReplayError if there is none, or
     more than one."""
     trace = query.trace
-    own = trace.find_pass(plan.number)
-    end = trace.count if own is None or own.last is None else own.last
+    this_pass = trace.find_pass(plan.number)
+    end = trace.count if this_pass is None or this_pass.last is None else this_pass.last
     later = [one for one in trace.passes if one.first > end]
     if later and later[0].number > plan.number + 1:
         raise ReplayError(f"what came behind pass {plan.number} is not in the trace")

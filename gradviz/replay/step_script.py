@@ -191,10 +191,10 @@ class _Writing:
         if name in ("__getitem__", "__setitem__"):
             index = self._index(call.arguments[0][1], call)
             return f"{args[0]}[{index}]" + (f" = {args[2]}" if name == "__setitem__" else "")
-        found = _OPERATOR.fullmatch(call.function)
-        sign = _INFIX.get(found["name"]) if found is not None and len(args) == 2 and not named else None
-        if found is not None and sign is not None:
-            left, right = reversed(args) if found["turned"] else args
+        operator = _OPERATOR.fullmatch(call.function)
+        sign = _INFIX.get(operator["name"]) if operator is not None and len(args) == 2 and not named else None
+        if operator is not None and sign is not None:
+            left, right = reversed(args) if operator["turned"] else args
             return f"{left} {sign} {right}"
         return f"{args[0]}.{name}({', '.join([*args[1:], *named])})"
 

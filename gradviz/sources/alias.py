@@ -41,8 +41,8 @@ def _is_the_users(name: str) -> bool:
     """Whether `name` is the user's own module `torch`, or a module below it."""
     if name != "torch":
         return not is_served()
-    found = PathFinder.find_spec(name, sys.path)
-    return found is not None and found.origin is not None and not is_pytorchs(found)
+    spec = PathFinder.find_spec(name, sys.path)
+    return spec is not None and spec.origin is not None and not is_pytorchs(spec)
 
 
 def is_served() -> bool:

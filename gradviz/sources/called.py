@@ -77,11 +77,11 @@ def calls(steps: Sequence[Step], modules: Mapping[str, Any]) -> list[Call]:
     calls are disjoint, or the first contains the second."""
     uses = list(_uses(steps))
     owners = _Owners(modules)
-    found = []
+    all_calls = []
     for path, module in modules.items():
-        found += _Calls(steps, uses, owners).of(path, module)
-    found.sort(key=lambda call: (call.first, -call.last, call.level))
-    return _nested(found)
+        all_calls += _Calls(steps, uses, owners).of(path, module)
+    all_calls.sort(key=lambda call: (call.first, -call.last, call.level))
+    return _nested(all_calls)
 
 
 def parameters_of(modules: Mapping[str, Any]) -> set[int]:
@@ -198,8 +198,8 @@ def _stretches(module: Any, items: Sequence[_Item]) -> list[tuple[int, int]]:
     whole = [group for group in groups if _is_whole(module, group)]
     if len(whole) < len(groups) and not _own_nodes(module):
         return []
-    found = [(group[0].first, max(item.last for item in group)) for group in whole]
-    return found if all(one[1] < other[0] for one, other in pairwise(found)) else []
+    stretches = [(group[0].first, max(item.last for item in group)) for group in whole]
+    return stretches if all(one[1] < other[0] for one, other in pairwise(stretches)) else []
 
 
 def _groups(module: Any, items: Sequence[_Item]) -> list[list[_Item]]:
@@ -280,26 +280,28 @@ def _is_called(module: Any) -> bool:
 def _children(module: Any) -> list[tuple[str, Any]]:
     """The modules that a module may call, by their paths in it: its direct children, and the modules in its lists."""
     functional = _NEVER_CALLED.get(type(module).__name__, ())
-    found = []
+    children = []
     for name, part in module._modules.items():
         if part is None or name in functional:
             continue
         if _is_called(part):
-            found.append((name, part))
+            children.append((name, part))
         else:
-            found += [(f"{name}.{inner}", one) for inner, one in _children(part)]
-    return found
+            children += [(f"{name}.{inner}", one) for inner, one in _children(part)]
+    return children
 
 
 def _own_parameters(module: Any) -> list[tuple[str, Any]]:
     """The parameters that a module takes itself, by their paths in it: its own, and those of inner modules that it
     does not call."""
-    found = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]
+    parameters = [
+        (name, parameter) for name, parameter in module._parameters.items() if parameter is not None
+    ]
     functional = _NEVER_CALLED.get(type(module).__name__, ())
     for name, part in module._modules.items():
         if part is not None and (name in functional or not _is_called(part)):
-            found += [(f"{name}.{inner}", one) for inner, one in _own_parameters(part)]
-    return found
+            parameters += [(f"{name}.{inner}", one) for inner, one in _own_parameters(part)]
+    return parameters
 
 
 def _called_inside(module: Any) -> Iterator[Any]:
@@ -326,5 +328,5 @@ def _own_nodes(module: Any) -> tuple[str, ...]:
 
 def _fits(module: Any, node: str) -> bool:
     """Whether this module can have made a node with this name from its parameters."""
-    own = _own_nodes(module)
-    return not own or any(part in node for part in own)
+    names = _own_nodes(module)
+    return not names or any(part in node for part in names)

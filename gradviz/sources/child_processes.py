@@ -76,21 +76,21 @@ def _is_only_one() -> bool:
 
 
 def _settings() -> dict[str, Any]:
-    found = json.loads(os.environ.get(SETTINGS, ""))
-    if not isinstance(found, dict):
+    settings = json.loads(os.environ.get(SETTINGS, ""))
+    if not isinstance(settings, dict):
         raise ValueError(f"{SETTINGS} holds no settings")
-    return found
+    return settings
 
 
 def _as_options(settings: Mapping[str, Any]) -> list[str]:
     """Settings as a command line has them: `--values stats --aten`."""
-    found = []
+    options = []
     for name, value in settings.items():
         if name == _BASE:
             continue
         option = "-o" if name == "output" else f"--{name.replace('_', '-')}"
-        found += [option] if value is True else [option, str(value)]
-    return found
+        options += [option] if value is True else [option, str(value)]
+    return options
 
 
 def _command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -144,7 +144,7 @@ def _recording(rank: str, settings: Mapping[str, Any]) -> Any:
     from gradviz.sources.record import record
     from gradviz.tracefile.chosen import passes_of
 
-    own = {
+    chosen = {
         name: settings[name]
         for name in ("values", "scope", "last", "aten", "check_functions", "profile", "histograms")
         if name in settings
@@ -152,4 +152,4 @@ def _recording(rank: str, settings: Mapping[str, Any]) -> Any:
     passes = passes_of(settings["passes"]) if "passes" in settings else None
     source = "no_source" not in settings
     trace = settings.get("output") or settings.get(_BASE) or f"{Path(sys.argv[0]).stem or 'run'}.gradviz"
-    return record(of_rank(trace, rank), passes=passes, meta={"rank": rank}, source=source, **own)
+    return record(of_rank(trace, rank), passes=passes, meta={"rank": rank}, source=source, **chosen)

@@ -111,14 +111,14 @@ class _Noted(Replay):
 
     def _noted_arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with nodes in place of tensors."""
-        own, self.tensors = self.tensors, self.noted
+        tensors, self.tensors = self.tensors, self.noted
         try:
             positional, named = call.arguments
             return tuple(self.value(part, call) for part in positional), {
                 key: self.value(part, call) for key, part in named.items()
             }
         finally:
-            self.tensors = own
+            self.tensors = tensors
 
     def _node(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         of, _, name = call.function.partition(".")
@@ -133,10 +133,10 @@ class _Noted(Replay):
         elsewhere."""
         if not isinstance(function, FunctionType):
             return function
-        found: Any = self.torch
+        named: Any = self.torch
         for part in f"{function.__module__}.{function.__name__}".split(".")[1:]:
-            found = getattr(found, part, None)
-        if found is function:
+            named = getattr(named, part, None)
+        if named is function:
             return function
         copied = FunctionType(
             function.__code__,

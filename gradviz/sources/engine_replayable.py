@@ -90,22 +90,22 @@ class EngineReplayable:
         """Replace the functions of the closed table, and those that write to a tensor, by functions that record their
         calls, under every name that the engine has for them."""
         known: dict[Any, str] = {function: name for name, function in reversed(functions_of(engine).items())}
-        # the engine's own files call the function that has no names of PyTorch
+        # the engine's replacements files call the function that has no names of PyTorch
         for function, name in list(known.items()):
             known.setdefault(without_pytorchs_names(function), name)
-        own = {
+        replacements = {
             function: self._following(function, known.get(function, ""))
             for function in (*known, *_writing_methods())
             if not hasattr(function, "__self__")
         }
         for names in _namespaces():
             for name, function in list(names.items()):
-                if callable(function) and (found := _of(own, function)) is not None:
+                if callable(function) and (found := _of(replacements, function)) is not None:
                     self._replace(names, name, found)
         for name, value in list(vars(Tensor).items()):
             if isinstance(value, property) and f"Tensor.{name}.__get__" in known.values():
                 self._replace_in_class(name, value, self._property(name, value))
-            elif callable(value) and (found := _of(own, value)) is not None:
+            elif callable(value) and (found := _of(replacements, value)) is not None:
                 self._replace_in_class(name, value, found)
 
     def end(self) -> None:

@@ -23,7 +23,7 @@ def table() -> dict[str, list[dict[str, Any]]]:
         cases = [[value, text(branch)] for value, branch in derivative.by_value.items()]
         return [derivative.argument, cases, text(derivative.otherwise)]
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
     for op in TABLE.values():
         texts = [text(op.derivatives[name]) if name in op.derivatives else "" for name in op.inputs]
         if any(texts):
@@ -31,9 +31,9 @@ def table() -> dict[str, list[dict[str, Any]]]:
                 "inputs": op.inputs, "args": op.args, "texts": texts, "elementwise": op.elementwise,
                 "node": op.node_name, "variadic": op.variadic,
             }  # fmt: skip
-            if row not in found.setdefault(op.name, []):
-                found[op.name].append(row)
-    return found
+            if row not in rows.setdefault(op.name, []):
+                rows[op.name].append(row)
+    return rows
 
 
 def main() -> None:

@@ -28,16 +28,16 @@ class ForwardCode:
     @cached_property
     def codes(self) -> list[CodeType]:
         """The code of `forward`, of the methods with `_` that it names, and so on."""
-        found: dict[str, CodeType] = {}
+        codes: dict[str, CodeType] = {}
         waiting = ["forward"]
         while waiting:
             name = waiting.pop()
             function = getattr(self.type, name, None)
-            if name not in found and isinstance(function, FunctionType) and not is_of_library_code(function):
-                found[name] = function.__code__
+            if name not in codes and isinstance(function, FunctionType) and not is_of_library_code(function):
+                codes[name] = function.__code__
                 for code in _with_inner(function.__code__):
                     waiting += [name for name in code.co_names if name.startswith("_")]
-        return [code for outer in found.values() for code in _with_inner(outer)]
+        return [code for outer in codes.values() for code in _with_inner(outer)]
 
     @cached_property
     def names(self) -> set[str]:

@@ -132,12 +132,12 @@ class Call:
 
     def again(self, arrays: Sequence[np.ndarray | None], in_double: bool) -> list[np.ndarray]:
         """The outputs of forward for other inputs; an empty array for an output that is not a tensor."""
-        given = [
+        arguments = [
             rest if array is None else self.engine.tensor_of(array, form, in_double)
             for array, form, rest in zip(arrays, self.forms, self.rest, strict=True)
         ]
         with _undone(self.engine, self.random):
-            results = self.engine.apply(self.function, given)
+            results = self.engine.apply(self.function, arguments)
             listed = results if isinstance(results, tuple) else (results,)
             return [
                 self.engine.array(one) if isinstance(one, self.engine.tensor) else np.empty(0)
@@ -235,8 +235,8 @@ def _compared(
         if not asked or x is None or not x.size:
             continue
         gradient = gradients[position]
-        own = np.zeros(x.shape) if gradient is None else _summed(gradient, x.shape)
-        along = compared_along(forward, inputs, position, weights, own, size)
+        summed = np.zeros(x.shape) if gradient is None else _summed(gradient, x.shape)
+        along = compared_along(forward, inputs, position, weights, summed, size)
         if along is None:
             nowhere.append(name)
         else:

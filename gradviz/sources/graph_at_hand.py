@@ -235,11 +235,11 @@ def key_of(edge: NodeEdge) -> Key:
 
 def reached(roots: Sequence[Any]) -> list[Any]:
     """The nodes that `roots` lead to, including `roots`; inputs come before the nodes computed from them."""
-    found = set(roots)
-    stack = [*found]
+    nodes = set(roots)
+    stack = [*nodes]
     while stack:
         for target in map(edge_node, stack.pop().edges):
-            if target is not None and target not in found:
-                found.add(target)
+            if target is not None and target not in nodes:
+                nodes.add(target)
                 stack.append(target)
-    return sorted(found, key=lambda node: node.number)
+    return sorted(nodes, key=lambda node: node.number)

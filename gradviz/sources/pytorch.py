@@ -32,9 +32,9 @@ def _spec() -> ModuleSpec | None:
     """The spec of PyTorch, even if a module in the current directory hides it: the script may be in another
     directory."""
     module = sys.modules.get(NAME)
-    found = find_spec(NAME) if module is None else getattr(module, "__spec__", None)
-    if is_pytorchs(found):
-        return found
+    spec = find_spec(NAME) if module is None else getattr(module, "__spec__", None)
+    if is_pytorchs(spec):
+        return spec
     hidden = PathFinder.find_spec(NAME, sys.path[1:])
     return hidden if is_pytorchs(hidden) else None
 
@@ -54,10 +54,10 @@ def own_directories() -> list[str]:
 def is_of(name: str, thing: Any) -> bool:
     """Whether something is an instance of PyTorch's class of that name: `Tensor`, `nn.Module`. PyTorch need not be
     loaded."""
-    found: Any = sys.modules.get(NAME)
+    part_of_torch: Any = sys.modules.get(NAME)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return isinstance(found, type) and isinstance(thing, found)
+        part_of_torch = getattr(part_of_torch, part, None)
+    return isinstance(part_of_torch, type) and isinstance(thing, part_of_torch)
 
 
 class Attachment:

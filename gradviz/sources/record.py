@@ -140,8 +140,8 @@ class record:
     @property
     def scopes_instead(self) -> tuple[str, ...] | None:
         """The names of some scopes that were entered, if the scope to record never was; otherwise None."""
-        found = self.in_scope
-        return None if found is None or found.entered else tuple(found.seen)
+        in_scope = self.in_scope
+        return None if in_scope is None or in_scope.entered else tuple(in_scope.seen)
 
     def ended_by(self, error: BaseException | None) -> None:
         """Note an exception that ended the run and was handled inside the block."""
@@ -321,9 +321,11 @@ def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str,
         code = getattr(error, "code", None)
         return {"ended": f"exit {text_of(code) if code is not None else 0}"}
     text = traceback.format_exception_only(error)[0].strip()
-    own = tuple(pytorch.own_directories()) if pytorch.NAME in sys.modules else ()
+    torch_folders = tuple(pytorch.own_directories()) if pytorch.NAME in sys.modules else ()
     frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if f.line and not f.filename.startswith(own)
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if f.line and not f.filename.startswith(torch_folders)
     ]
     place = {}
     if frames:

@@ -51,9 +51,9 @@ def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
         raise LookupError("this node cannot be checked: an argument of its op was not kept")
 
     def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        given = arguments(arrays, constants)
-        own = _of_these(node.op, given, args)
-        result = node.op.forward(given, *own) if node.op.variadic else node.op.forward(*given, *own)
+        inputs = arguments(arrays, constants)
+        others = _of_these(node.op, inputs, args)
+        result = node.op.forward(inputs, *others) if node.op.variadic else node.op.forward(*inputs, *others)
         return [np.asarray(part) for part in (result if node.op.outputs > 1 else [result])]
 
     return forward
@@ -72,16 +72,16 @@ def _constants(node: Any, op: OpRan) -> list[Any]:
     """The inputs that are numbers, None for tensors: from the node's saved values, otherwise from the event's
     text."""
     saved = [getattr(node, slot, None) for slot in ("x", "y")]
-    found: list[Any] = []
+    constants: list[Any] = []
     for place, tensor in enumerate(op.inputs):
         kept = saved[place] if place < len(saved) else None
         if tensor:
-            found.append(None)
+            constants.append(None)
         elif isinstance(kept, Tensor):
-            found.append(kept.array.astype(np.float64))
+            constants.append(kept.array.astype(np.float64))
         else:
-            found.append(_number(op.args))
-    return found
+            constants.append(_number(op.args))
+    return constants
 
 
 def _number(text: str) -> np.ndarray | None:

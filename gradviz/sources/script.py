@@ -108,8 +108,8 @@ class Running:
         self.stopper = stopper or Stopper()
         self.engine, self.say = engine, say
         self.serves = engine == "numpy" or (engine == "auto" and not pytorch.is_installed())
-        own = [] if self.serves else pytorch.own_directories()
-        sites = Sites([execute.__code__], own, {target.path: target.name})
+        torch_folders = [] if self.serves else pytorch.own_directories()
+        sites = Sites([execute.__code__], torch_folders, {target.path: target.name})
         through = companion.listener if companion is not None else None
         meta = {"script": target.name}
         self.recording = record(

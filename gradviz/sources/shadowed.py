@@ -37,8 +37,8 @@ def set_aside(folder: str) -> None:
         if name.partition(".")[0] != "gradviz":
             names = getattr(module, "__dict__", {})
             _contents.append((names, dict(names)))
-    own = {found.name for found in iter_modules([folder])} - _ALWAYS
-    for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+    names_there = {found.name for found in iter_modules([folder])} - _ALWAYS
+    for name in [name for name in sys.modules if name.partition(".")[0] in names_there]:
         del sys.modules[name]
         _own.add(name.partition(".")[0])
 

@@ -12,10 +12,10 @@ def tensors_returned(result: Any, of_class: type[Tensor]) -> list[Tensor]:
     """The tensors that a call returned: a single tensor, or those in a tuple or list."""
     if isinstance(result, of_class):
         return [result]
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     if isinstance(result, (tuple, list)):
-        collect(result, of_class, found)
-    return found
+        collect(result, of_class, tensors)
+    return tensors
 
 
 def collect(values: Iterable[Any], of_class: type[Tensor], found: list[Tensor]) -> None:

@@ -35,8 +35,8 @@ def missing(torch: Any) -> str:
 
 def optional(torch: Any, path: str) -> Any:
     """The object of PyTorch with this dotted name; None if this version has none. Imports nothing."""
-    found, known = torch, "torch"
+    value, known = torch, "torch"
     for part in path.split("."):
         known += f".{part}"
-        found = getattr(found, part, None) or sys.modules.get(known)
-    return found
+        value = getattr(value, part, None) or sys.modules.get(known)
+    return value

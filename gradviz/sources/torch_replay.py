@@ -80,24 +80,24 @@ class TorchRunner:
 
     def dtype(self, name: str) -> torch.dtype:
         """A dtype by its name. Raises ReplayError if there is none."""
-        found: Any = getattr(self.torch, name, None)
-        if not isinstance(found, self.torch.dtype):
+        dtype: Any = getattr(self.torch, name, None)
+        if not isinstance(dtype, self.torch.dtype):
             raise ReplayError("there is no dtype of that name: the trace is damaged")
-        return found
+        return dtype
 
     def device(self, name: str) -> torch.device:
         """A device by its name; the CPU in place of a device that is not here."""
         torch = self.torch
         try:
-            found = torch.device(name)
+            device = torch.device(name)
         except RuntimeError:
             raise ReplayError("there is no device of that name: the trace is damaged") from None
         is_here = (
-            found.type == "cuda"
+            device.type == "cuda"
             and torch.cuda.is_available()
-            and (found.index or 0) < torch.cuda.device_count()
+            and (device.index or 0) < torch.cuda.device_count()
         )
-        return found if is_here else torch.device("cpu")
+        return device if is_here else torch.device("cpu")
 
     def array_of(self, tensor: torch.Tensor) -> np.ndarray:
         """The elements of a tensor; float32 for dtypes that NumPy does not have."""
@@ -267,19 +267,19 @@ class Replay:
 
     def _note(self, call: Call) -> None:
         """Note the results of a call, to be compared with the recording."""
-        found = 0
+        checksum = 0
         for number in dict.fromkeys((*call.outputs, *call.written)):
             tensor = self.tensors.get(number)
             if tensor is None:
                 continue
             array = self.runner.array_of(tensor)
-            found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+            checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), checksum)
             self._note_bad(call, array)
             if array.size <= SMALL:
                 self.small[call.event, number] = array
             if self.graph is not None:
                 self.made[call.event, number] = array
-        self.checksums[call.event] = found
+        self.checksums[call.event] = checksum
 
     def _note_bad(self, call: Call, array: np.ndarray) -> None:
         """Note the first call that returns a NaN, and the first that returns an infinity."""
@@ -301,14 +301,14 @@ class Replay:
                 "the loss leads to nothing that requires a gradient: no backward pass is possible"
             )
         try:
-            found = self.torch.autograd.grad(
+            produced = self.torch.autograd.grad(
                 roots, [leaf for _, leaf in self.leaves], starts, retain_graph, allow_unused=True,
                 materialize_grads=False,
             ) if self.leaves else ()  # fmt: skip
         except _REFUSALS as error:
             raise ReplayError(f"the backward pass cannot run: {_first_line(error)}") from error
         gradients: dict[int, torch.Tensor | None] = {}
-        for (number, _), gradient in zip(self.leaves, found, strict=True):
+        for (number, _), gradient in zip(self.leaves, produced, strict=True):
             before, now = gradients.get(number), None if gradient is None else gradient.detach()
             gradients[number] = now if before is None else before if now is None else before + now
         return gradients
@@ -371,10 +371,10 @@ class Replay:
             return self.runner.device(name)
         if kind == "dtype" and self.edits.dtype and name in _WIDENING:
             name = self.edits.dtype
-        found = getattr(self.torch, name, None)
-        if not isinstance(found, self.runner.named[kind]):
+        value = getattr(self.torch, name, None)
+        if not isinstance(value, self.runner.named[kind]):
             raise ReplayError(f"there is no {kind} of that name: the trace is damaged")
-        return found
+        return value
 
     def _begin_context(self, contexts: ExitStack, context: str) -> None:
         """Set the state that calls depend on besides their arguments: autocast, default dtype."""

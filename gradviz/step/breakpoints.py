@@ -136,15 +136,15 @@ class Breakpoints:
     ) -> tuple[int, list[int]] | None:
         """The nearest event after k (or before k) at which any breakpoint stops, and the numbers of these
         breakpoints."""
-        found: dict[int, list[int]] = {}
+        nearest: dict[int, list[int]] = {}
         for number in self.by_number:
             event = neighbour(self.events(number, words, columns), k, forward)
             if event is not None:
-                found.setdefault(event, []).append(number)
-        if not found:
+                nearest.setdefault(event, []).append(number)
+        if not nearest:
             return None
-        event = min(found) if forward else max(found)
-        return event, found[event]
+        event = min(nearest) if forward else max(nearest)
+        return event, nearest[event]
 
 
 def events_of(stop: Breakpoint, words: Words, columns: TraceFields) -> np.ndarray:

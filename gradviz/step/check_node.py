@@ -120,10 +120,10 @@ _UNKNOWN = "its forward op is not in the trace"
 def _event(session: Session, kind: Kind, node: int, number: int) -> Received | Produced | None:
     """The last event of a kind at a node, in pass `number` (0: any)."""
     table = session.trace.table(kind)
-    own = table["node"] == node
+    at_node = table["node"] == node
     if number:
-        own &= table["in_pass"] == number
-    events = table.events[own]
+        at_node &= table["in_pass"] == number
+    events = table.events[at_node]
     return table.object(int(events[-1])) if len(events) else None
 
 
@@ -138,24 +138,24 @@ def _elements(session: Session, tensor: int, k: int, called: str) -> np.ndarray:
 
 def _upstream(session: Session, op: OpRan, main: int, received: Received) -> list[np.ndarray]:
     """The upstream gradient of each output of the op; zeros if there is none."""
-    given = dict(zip(session.query.nodes.outputs(main), received.gradients, strict=False))
-    found = []
+    gradients = dict(zip(session.query.nodes.outputs(main), received.gradients, strict=False))
+    upstream = []
     for tensor in op.outputs:
-        gradient = given.get(tensor, 0)
+        gradient = gradients.get(tensor, 0)
         if gradient:
-            found.append(
+            upstream.append(
                 _elements(session, gradient, received.index, "an upstream gradient").astype(np.float64)
             )
         else:
-            found.append(np.zeros((session.trace.shape(tensor) or ((), ""))[0] or ()))
-    return found
+            upstream.append(np.zeros((session.trace.shape(tensor) or ((), ""))[0] or ()))
+    return upstream
 
 
 def _gradients(session: Session, op: OpRan, received: Received) -> dict[int, np.ndarray]:
     """The gradients that the nodes of the op gave to each of its inputs in a pass, summed for a tensor that is read
     twice."""
     nodes = session.query.nodes
-    found: dict[int, np.ndarray] = {}
+    gradients: dict[int, np.ndarray] = {}
     for node in nodes.of_op(op.index):
         produced = _event(session, Kind.PRODUCED, node, received.in_pass)
         if not isinstance(produced, Produced):
@@ -165,8 +165,8 @@ def _gradients(session: Session, op: OpRan, received: Received) -> dict[int, np.
         for edge, flow in zip(nodes.edges(node), produced.flows, strict=False):
             if edge.tensor in op.inputs and edge.tensor and flow.gradient:
                 array = _elements(session, flow.gradient, produced.index, "a gradient")
-                found[edge.tensor] = found[edge.tensor] + array if edge.tensor in found else array
-    return found
+                gradients[edge.tensor] = gradients[edge.tensor] + array if edge.tensor in gradients else array
+    return gradients
 
 
 def _require_the_same(session: Session, op: OpRan, outputs: list[np.ndarray]) -> None:

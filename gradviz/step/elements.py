@@ -104,23 +104,23 @@ def _lines(array: np.ndarray, first: int, end: int) -> Iterator[str]:
 
 def _parsed(text: str) -> tuple[Any, ...]:
     """`0, :3, ...` as an index. Nothing is evaluated."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for part in text.split(","):
         if part.strip() == "...":
-            found.append(Ellipsis)
+            parts.append(Ellipsis)
             continue
         match = _PART.match(part)
         if match is None or not part.strip():
             raise CommandError("an index is like [0, :3, -1], not [{text}]", text=shortened(clean(text), 30))
         first, colon, last, step = match.groups()
         if not colon:
-            found.append(int(first))
+            parts.append(int(first))
             continue
         numbers = [int(number) if number else None for number in (first, last, step)]
         if numbers[2] == 0:
             raise CommandError("the step of a slice is not 0")
-        found.append(slice(*numbers))
-    return tuple(found)
+        parts.append(slice(*numbers))
+    return tuple(parts)
 
 
 def _picked(array: np.ndarray, index: tuple[Any, ...], argument: str) -> np.ndarray:

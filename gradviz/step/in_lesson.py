@@ -21,8 +21,8 @@ class UnderWay(Protocol):
 def _of(session: Session) -> UnderWay:
     if session.exercise is None:
         raise CommandError("there is no lesson here: gradviz learn lists the lessons")
-    found: UnderWay = session.exercise
-    return found
+    lesson: UnderWay = session.exercise
+    return lesson
 
 
 def answer(session: Session, argument: str) -> None:

@@ -96,8 +96,8 @@ def _to_line(session: Session, forward: bool) -> None:
 
 def over(session: Session, argument: str) -> None:
     for _ in range(count(argument)):
-        own = _own_depth(session)
-        _to_depth(session, own, True, f"depth <= {own}", "no later event of this scope")
+        depth = _own_depth(session)
+        _to_depth(session, depth, True, f"depth <= {depth}", "no later event of this scope")
 
 
 def over_back(session: Session, argument: str) -> None:
@@ -109,22 +109,22 @@ def out(session: Session, argument: str) -> None:
     if session.stop.event_kind in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN):
         over(session, "")
         return
-    own = _own_depth(session)
-    if not own:
+    depth = _own_depth(session)
+    if not depth:
         session.message = session.say("this event is in no scope and in no pass")
         return
-    _to_depth(session, own - 1, True, f"depth < {own}", "this scope does not end in the trace")
+    _to_depth(session, depth - 1, True, f"depth < {depth}", "this scope does not end in the trace")
 
 
 def out_back(session: Session, argument: str) -> None:
     if session.stop.event_kind in (Kind.SCOPE_LEFT, Kind.PASS_ENDED):
         over_back(session, "")
         return
-    own = _own_depth(session)
-    if not own:
+    depth = _own_depth(session)
+    if not depth:
         session.message = session.say("this event is in no scope and in no pass")
         return
-    _to_depth(session, own - 1, False, "", "this scope does not begin in the trace")
+    _to_depth(session, depth - 1, False, "", "this scope does not begin in the trace")
 
 
 def into(session: Session, argument: str) -> None:
@@ -149,10 +149,10 @@ def again_back(session: Session, argument: str) -> None:
 def _same_place(session: Session, forward: bool, otherwise: str) -> None:
     """Go to the same kind of event at the same site, in another iteration of a loop."""
     k = session.position
-    own = session.trace.kinds == session.trace.kinds[k]
+    are_alike = session.trace.kinds == session.trace.kinds[k]
     sites, ops = session.columns.sites, session.columns.ops
-    own &= (sites == sites[k]) & (ops == ops[k])
-    _to(session, own, forward, _of_this_line(session) if forward and session.live else "", otherwise)
+    are_alike &= (sites == sites[k]) & (ops == ops[k])
+    _to(session, are_alike, forward, _of_this_line(session) if forward and session.live else "", otherwise)
 
 
 def _of_this_line(session: Session) -> str:
@@ -190,18 +190,18 @@ def previous_forward(session: Session, argument: str) -> None:
 
 def _forward_op(session: Session, forward: bool, test: str, otherwise: str) -> None:
     def in_forward(first: int, heads: np.ndarray) -> np.ndarray:
-        found = heads & 0xFF == Kind.OP
-        found[found] = ~session.query.passes.contains(first + np.flatnonzero(found))
-        return found
+        are_ops = heads & 0xFF == Kind.OP
+        are_ops[are_ops] = ~session.query.passes.contains(first + np.flatnonzero(are_ops))
+        return are_ops
 
     _arrive(session, _nearest(session, forward, in_forward), test if forward else "", otherwise)
 
 
 def _to_kind(session: Session, forward: bool, kinds: tuple[Kind, ...], test: str, otherwise: str) -> None:
-    found = _nearest(
+    event = _nearest(
         session, forward, lambda _, heads: contained(heads & 0xFF, [int(kind) for kind in kinds])
     )
-    _arrive(session, found, test, otherwise)
+    _arrive(session, event, test, otherwise)
 
 
 def _own_depth(session: Session) -> int:
@@ -219,9 +219,9 @@ def _nearest(session: Session, forward: bool, wanted: Callable[[int, np.ndarray]
     """The nearest event before or after the present one for which `wanted` is true; None if there is none. `wanted`
     gets the events of one stretch of the run, as Trace.stretches gives them."""
     for first, heads in session.trace.stretches(session.position, forward):
-        found = neighbour(first + np.flatnonzero(wanted(first, heads)), session.position, forward)
-        if found is not None:
-            return found
+        event = neighbour(first + np.flatnonzero(wanted(first, heads)), session.position, forward)
+        if event is not None:
+            return event
     return None
 
 
@@ -254,9 +254,9 @@ def break_(session: Session, argument: str) -> None:
 
 def _times(session: Session, number: int) -> str:
     """The number of events at which a breakpoint stops, in brackets; for a running script, so far."""
-    found = len(session.breakpoints.events(number, session.words, session.columns))
+    times = len(session.breakpoints.events(number, session.words, session.columns))
     return session.say(
-        " ({events} so far)" if session.live else " ({events})", events=session.events_told(found)
+        " ({events} so far)" if session.live else " ({events})", events=session.events_told(times)
     )
 
 
@@ -296,13 +296,13 @@ def reverse_continue(session: Session, argument: str) -> None:
 
 
 def _run(session: Session, forward: bool) -> None:
-    found = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
-    if found is not None:
-        session.go(found[0])
-        if session.position != found[0]:  # a question of a lesson stopped the session earlier
+    nearest = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
+    if nearest is not None:
+        session.go(nearest[0])
+        if session.position != nearest[0]:  # a question of a lesson stopped the session earlier
             return
-        reasons = [clean(session.breakpoints.by_number[number].text) for number in found[1]]
-        numbers = ", ".join(map(str, found[1]))
+        reasons = [clean(session.breakpoints.by_number[number].text) for number in nearest[1]]
+        numbers = ", ".join(map(str, nearest[1]))
         session.message = session.say("breakpoint {number}: {text}", number=numbers, text="; ".join(reasons))
     elif forward and session.live:
         session.go_on(Resume())
@@ -338,9 +338,9 @@ def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
     """Go to the nearest event where `wanted` is true. If there is none, report how many there are in the other
     direction."""
     events = np.flatnonzero(wanted.mask(session.columns))
-    found = neighbour(events, session.position, forward)
-    if found is not None:
-        session.go(found)
+    event = neighbour(events, session.position, forward)
+    if event is not None:
+        session.go(event)
     elif forward and session.live:
         session.go_on(Resume(predicate=wanted))
     else:
@@ -363,12 +363,12 @@ def who(session: Session, argument: str) -> None:
 
     about = subject(session.words, argument, session.position)
     events = changes(session.words, about)
-    found = neighbour(events, session.position, forward=False)
+    event = neighbour(events, session.position, forward=False)
     here = session.position in events
-    if found is not None:
-        session.go(found)
-        about = _changed_at(session, about, found)
-        earlier = int(np.searchsorted(changes(session.words, about), found))
+    if event is not None:
+        session.go(event)
+        about = _changed_at(session, about, event)
+        earlier = int(np.searchsorted(changes(session.words, about), event))
         several = ", {count} earlier change" if earlier == 1 else ", {count} earlier changes"
         before = several if earlier else ", its first change"
         changed = session.say("{name} changed here", name=about)

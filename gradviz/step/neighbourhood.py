@@ -169,20 +169,20 @@ class _Backward:
     def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
         event, stop = self.stop.event, self.stop
         if isinstance(event, Produced):
-            found = {
+            flows = {
                 (event.node, flow.node): stop.brief(flow.gradient)
                 for flow in event.flows
                 if flow.node and flow.gradient
             }
         elif isinstance(event, (Received, Accumulated)):
-            found = {}
+            flows = {}
             for delivery in stop.moment.arrivals(event.node)[:MOST_LISTED]:
                 giver = stop.trace.event(delivery.event)
                 if isinstance(giver, Produced):
-                    found[giver.node, event.node] = stop.brief(delivery.gradient)
+                    flows[giver.node, event.node] = stop.brief(delivery.gradient)
         else:
-            found = {}
-        return {edge: words for edge, words in found.items() if edge in edges}
+            flows = {}
+        return {edge: words for edge, words in flows.items() if edge in edges}
 
 
 class _Forward:
@@ -202,13 +202,13 @@ class _Forward:
 
     def _makers(self, event: int) -> list[int]:
         made = self.stop.trace.event(event)
-        found = []
+        makers = []
         for tensor in dict.fromkeys(made.inputs) if isinstance(made, OpRan) else ():
             maker = self.stop.query.tensors.made(tensor) if tensor else None
             if maker is not None:
-                found.append(maker.index)
+                makers.append(maker.index)
                 self.tensors.setdefault(maker.index, tensor)
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(makers))
 
     def _spot(self, event: int) -> Spot:
         stop, tensor = self.stop, self.tensors[event]

@@ -19,11 +19,11 @@ def path(stop: Stop, text: str) -> list[str]:
     start, end = (subject(stop.words, name, stop.k) for name in names)
     if start.tensor == end.tensor:
         return [stop.say("{one} and {other} are the same tensor", one=start.called, other=end.called)]
-    found = shortest_way(stop.query, start.tensor, end.tensor)
-    if not found and shortest_way(stop.query, end.tensor, start.tensor):
+    way = shortest_way(stop.query, start.tensor, end.tensor)
+    if not way and shortest_way(stop.query, end.tensor, start.tensor):
         start, end = end, start
-        found = shortest_way(stop.query, start.tensor, end.tensor)
-    if not found:
+        way = shortest_way(stop.query, start.tensor, end.tensor)
+    if not way:
         none = "no path leads from {start} to {end}: neither was computed from the other"
         return [stop.say(none, start=start.called, end=end.called)]
     ways = count_ways(stop.query, start.tensor, end.tensor)
@@ -31,7 +31,7 @@ def path(stop: Stop, text: str) -> list[str]:
         "{start} → {end}: {count} paths, the shortest:" if ways > 1 else "{start} → {end}: {count} path"
     )
     lines = [stop.say(found_told, start=start.called, end=end.called, count=f"{ways:,}")]
-    lines += _steps(stop, found)
+    lines += _steps(stop, way)
     if ways > 1:
         lines.append(
             stop.say("  the gradient of {name} is the sum over all {count}", name=start.called, count=ways)

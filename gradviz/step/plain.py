@@ -20,10 +20,10 @@ def commands(text: str) -> list[str]:
     commands; # begins a comment. Raises CommandError if the file cannot be read or a command is unknown."""
     if text.startswith("@"):
         text = _read(Path(text[1:]))
-    found = [part for line in text.splitlines() for part in _parts(line)]
-    for command in found:
+    lines = [part for line in text.splitlines() for part in _parts(line)]
+    for command in lines:
         parse(command)
-    return found
+    return lines
 
 
 def _parts(line: str) -> list[str]:

@@ -30,8 +30,8 @@ class Marker:
 
 def _breakpoints(session: Session) -> np.ndarray:
     known, words, columns = session.breakpoints, session.words, session.columns
-    found = [known.events(number, words, columns) for number in known.by_number]
-    return distinct(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    events = [known.events(number, words, columns) for number in known.by_number]
+    return distinct(np.concatenate(events)) if events else np.zeros(0, np.int64)
 
 
 # If a cell has several signs, the first of this list is shown.
@@ -133,7 +133,7 @@ def _bar(session: Session, first: int, end: int, room: int) -> Text:
 
 def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marker]:
     """The cells of a bar that have a sign."""
-    found: dict[int, Marker] = {}
+    signs: dict[int, Marker] = {}
     for marker in reversed(MARKERS):
         events = _within(_shown(session, marker), first, end)
         cells = (events - first) * room // (end - first)
@@ -142,8 +142,8 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
             cells = cells[np.diff(cells, prepend=-2) > 1] if marker.begins else cells[:0]
         if len(cells) > room // 4:
             cells = cells[:1]
-        found.update(dict.fromkeys(cells.tolist(), marker))
-    return found
+        signs.update(dict.fromkeys(cells.tolist(), marker))
+    return signs
 
 
 def _colour(stop: Stop) -> str:

@@ -31,16 +31,16 @@ class Together:
         """The screen as `height` lines, none wider than `width`."""
         shown = self.sessions[: max((width + 1) // (NARROW + 1), 1)]
         hidden = len(self.sessions) - len(shown)
-        own, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
+        each, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
         columns = [
-            [_label(session, own), *Screen(session, self.prompt).lines(own, room)] for session in shown
+            [_label(session, each), *Screen(session, self.prompt).lines(each, room)] for session in shown
         ]
-        found = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
+        lines = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
         if hidden:
             wanted = len(self.sessions) * (NARROW + 1) - 1
             more = f" {hidden} more: widen the terminal to {wanted} columns, or look into one, as in :rank 1"
-            found.append(filled(Text(more, style="bold yellow"), width))
-        return found[:height]
+            lines.append(filled(Text(more, style="bold yellow"), width))
+        return lines[:height]
 
 
 def _label(session: Session, width: int) -> Text:

@@ -32,8 +32,8 @@ def _show(session: Session, tried: dict[str, str]) -> None:
     """Show the results of the pass of this event with other values, and keep the values if the pass could run."""
     if session.what_if is None:
         raise CommandError("nothing can run again here")
-    found = session.trace.pass_ending_from(session.position)
+    pass_here = session.trace.pass_ending_from(session.position)
     sets = [f"{name}={value}" for name, value in tried.items()]
-    lines = session.what_if(session.words, None if found is None else found.number, sets)
+    lines = session.what_if(session.words, None if pass_here is None else pass_here.number, sets)
     session.page = [session.say("with {sets}; unset takes it back", sets=clean(", ".join(sets))), *lines]
     session.tried = tried

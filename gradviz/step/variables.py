@@ -34,15 +34,15 @@ def _printed(stop: Stop, width: int, height: int) -> list[Text]:
         return []
     before = _before_this_line(stop)
     seen = 0 if before is None else before.k + 1
-    found = [Text(f"  {stop.say('printed')}", style="dim")]
+    rows = [Text(f"  {stop.say('printed')}", style="dim")]
     for line in lines[-room:]:
         place = stop.trace.sites.get(line.site)
         where = "" if place is None else f"{clean(file_name(place.place.file))}:{place.place.line}  "
         cut = "…" if line.length > len(line.text) else ""
         mark = Text("● " if before is None or line.event > seen else "  ", style="bold green", no_wrap=True)
         text = shortened(clean(line.text + cut), max(width - 2 - cell_len(where), 1))
-        found.append(mark.append(where, style="dim").append(text, style=""))
-    return found
+        rows.append(mark.append(where, style="dim").append(text, style=""))
+    return rows
 
 
 def _table(stop: Stop, width: int, height: int, first: int) -> list[Text]:

@@ -102,7 +102,7 @@ def _open_descriptors() -> Iterable[int]:
 def identity(file: int | Path) -> tuple[int, int] | None:
     """The identity of a file, whatever its name; None if there is no file."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

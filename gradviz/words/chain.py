@@ -182,7 +182,7 @@ def multiplied(words: Words, step: ChainStep) -> str:
     known."""
     formula, up = formula_of(words, step), step.upstream
     number = formula if is_number(formula) else numbers_of(step.local)
-    given = step.product if step.summed else step.downstream
-    if not number or up is None or given is None or up.array is None or up.array.size > SHOWN:
+    gradient = step.product if step.summed else step.downstream
+    if not number or up is None or gradient is None or up.array is None or up.array.size > SHOWN:
         return ""
-    return f"{compact(given)} = {compact(up)} × {number}"
+    return f"{compact(gradient)} = {compact(up)} × {number}"

@@ -357,19 +357,19 @@ def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
 
 def _bad(stop: Stop) -> Iterator[str]:
     """Whether a NaN or an infinity first appears here, or comes from an input."""
-    found = birth(stop.query, stop.moment)
-    if found is None:
+    born = birth(stop.query, stop.moment)
+    if born is None:
         return
-    say, name = stop.say, stop.called(found.tensor)
-    bad = say("NaN" if found.what == NAN else "an infinity")
-    if found.carriers:
-        carriers = stop.listed(dict.fromkeys(map(stop.called, found.carriers)))
+    say, name = stop.say, stop.called(born.tensor)
+    bad = say("NaN" if born.what == NAN else "an infinity")
+    if born.carriers:
+        carriers = stop.listed(dict.fromkeys(map(stop.called, born.carriers)))
         yield say("  {what} in {name} comes from {carriers}", what=bad, name=name, carriers=carriers)
         return
-    names = stop.listed(map(stop.called, found.infinite)) if found.infinite else ""
+    names = stop.listed(map(stop.called, born.infinite)) if born.infinite else ""
     but = say(", but {names} contains infinities", names=names) if names else ""
     yield say("  {what} in {name} first appears here: no input has one", what=bad, name=name) + but
-    for tensor in found.took:
+    for tensor in born.took:
         yield f"    {stop.called(tensor)} = {stop.value_before(tensor)}"
 
 

@@ -115,11 +115,11 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     if isinstance(stop.event, TangentPushed):
         sweep = modes.sweep_near(stop.k)
         position = None if sweep is None else modes.pass_of(sweep, stop.k)
-        found = _pair(modes, sweep, position, stop.event.tensor, 0)
-        if found is None or not stop.words.may_tell_of(found.event):
+        pair = _pair(modes, sweep, position, stop.event.tensor, 0)
+        if pair is None or not stop.words.may_tell_of(pair.event):
             return None
-        gradient = stop.other(found.event).compact(found.gradient)
-        name, event = stop.called(found.twin), stop.event_of(found.event)
+        gradient = stop.other(pair.event).compact(pair.gradient)
+        name, event = stop.called(pair.twin), stop.event_of(pair.event)
         return "reverse", stop.say(
             "the gradient of {name} is {gradient} ({event})", name=name, gradient=gradient, event=event
         )
@@ -128,9 +128,9 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     position = next((i for i, known in enumerate(runs) if known is run or known == run), None)
     tangents = []
     for sweep in modes.sweeps[:_SWEEPS]:
-        found = _pair(modes, sweep, position, 0, next(iter(here)))
-        if found is not None and stop.words.may_tell_of(sweep.last):
-            tangents.append(stop.other(sweep.last).compact(found.tangent))
+        pair = _pair(modes, sweep, position, 0, next(iter(here)))
+        if pair is not None and stop.words.may_tell_of(sweep.last):
+            tangents.append(stop.other(sweep.last).compact(pair.tangent))
     if not tangents:
         return None
     name = stop.called(next(iter(here)))

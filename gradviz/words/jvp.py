@@ -44,7 +44,7 @@ def terms(stop: Stop, event: TangentPushed) -> list[Term]:
     moment = stop.query.at(max(op.index - 1, 0))
     with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
     moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
-    found = []
+    summands = []
     for i in with_tangent:
         tensor, (name, formula) = op.inputs[i], named_formulas[i] if i < len(named_formulas) else ("", "")
         tangent = moment.tangent(tensor)
@@ -53,8 +53,8 @@ def terms(stop: Stop, event: TangentPushed) -> list[Term]:
             pushed = stop.moment.value(event.tangent)
             number = numbers_of(quotient(op.rule.elementwise, moment.value(tangent), pushed))
         partial = stop.words.partial(event.tensor, tensor, name, before=tensor in op.outputs)
-        found.append(Term(tensor, called[i], moment.value(tensor), partial, formula, number, tangent))
-    return found
+        summands.append(Term(tensor, called[i], moment.value(tensor), partial, formula, number, tangent))
+    return summands
 
 
 def pushed_through(stop: Stop, event: TangentPushed) -> OpRan | None:

@@ -99,13 +99,13 @@ def origin(stop: Stop, node: int, nr: int) -> str:
     meeting, received = stop.moment.meeting(node, nr), stop.moment.received(node)
     arrivals = meeting.arrivals
     first = (stop.trace.event(delivery.event) for delivery in arrivals[:MOST_LISTED])
-    given = [event for event in first if isinstance(event, Produced)]
-    if not given:
+    events = [event for event in first if isinstance(event, Produced)]
+    if not events:
         return ""
     parts = addition(stop.words, stop.moment, arrivals)
     gradient = stop.moment.value(received.gradients[nr]) if received is not None else None
     total = f" = {parts}" if len(arrivals) > 1 and meeting.adds_up_to(gradient) else ""
-    givers = _givers(stop, given)
+    givers = _givers(stop, events)
     if more := len(arrivals[MOST_LISTED:]):
         givers.append(stop.say("{count} more", count=f"{more:,}"))
     return f"{total}  ← {stop.listed(givers)}"
@@ -291,14 +291,14 @@ def _written(stop: Stop, tensor: int) -> Iterator[Row]:
 
 def needed_by(stop: Stop, tensor: int) -> list[str]:
     """The nodes that saved an earlier version of a tensor that is now changed."""
-    found = []
+    lines = []
     for node, saved in needing(stop.query, tensor, stop.k):
         text = stop.words.expression(node.site, LONGEST)
         line = stop.words.at_line(node.site)
         place = (stop.say(" of {expression}", expression=text) if text else "") + (f"{line}," if line else "")
         saved_at, name = "{node}{place} saved it at version {version}", clean(node.grad_fn)
-        found.append(stop.say(saved_at, node=name, place=place, version=saved.version))
-    return found
+        lines.append(stop.say(saved_at, node=name, place=place, version=saved.version))
+    return lines
 
 
 def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:

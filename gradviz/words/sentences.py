@@ -259,10 +259,10 @@ def _clipped(stop: Stop, event: GradsClipped) -> str:
 
 def settings_told(settings: str) -> str:
     """A parameter group's settings: `lr=0.1, momentum=0.9`."""
-    found = settings_of(settings)
-    if not found:
+    named = settings_of(settings)
+    if not named:
         return clean(settings)
-    return clean(", ".join(f"{name}={_setting(value)}" for name, value in found.items()))
+    return clean(", ".join(f"{name}={_setting(value)}" for name, value in named.items()))
 
 
 def _setting(value: Any) -> str:
@@ -295,8 +295,8 @@ def _pass_began(stop: Stop, event: PassBegan) -> str:
 
 
 def _received(stop: Stop, event: Received) -> str:
-    say, given = stop.say, received(stop, event)
-    if not given:
+    say, gradients = stop.say, received(stop, event)
+    if not gradients:
         return say("{node} receives no gradient", node=stop.node_name)
     parts = [
         say(
@@ -304,7 +304,7 @@ def _received(stop: Stop, event: Received) -> str:
             value=stop.brief(gradient),
             name=stop.called(tensor) if tensor else say("an output"),
         )
-        for gradient, tensor in given
+        for gradient, tensor in gradients
     ]
     return say("{node} receives {parts}", node=stop.node_name, parts=stop.listed(parts)) + _sum(stop, event)
 
@@ -326,11 +326,11 @@ _MOST_PARTS = 100  # the most parts of a node's results in a sentence
 
 
 def _produced(stop: Stop, event: Produced) -> str:
-    given = [i for i, flow in enumerate(event.flows) if flow.gradient]
-    if not given:
+    edges = [i for i, flow in enumerate(event.flows) if flow.gradient]
+    if not edges:
         return stop.say("{node} gives no gradient", node=stop.node_name)
-    parts = [_given(stop, event, i, len(given) == 1) for i in given[:_MOST_PARTS]]
-    parts += ["…"] * (len(given) > _MOST_PARTS)
+    parts = [_given(stop, event, i, len(edges) == 1) for i in edges[:_MOST_PARTS]]
+    parts += ["…"] * (len(edges) > _MOST_PARTS)
     return stop.say("{node} gives {parts}", node=stop.node_name, parts=stop.listed(parts))
 
 

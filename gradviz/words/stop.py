@@ -139,8 +139,8 @@ class Stop:
         """The node whose backward runs this op; empty if there is none."""
         if not isinstance(self.event, OpRan) or self.moment.pass_info is None:
             return ""
-        found = self.words.running(self.moment)
-        return self.words.node_name(found) if found else ""
+        node = self.words.running(self.moment)
+        return self.words.node_name(node) if node else ""
 
     @cached_property
     def scope(self) -> ScopeEntered | None:

@@ -42,8 +42,8 @@ def subject(words: Words, text: str, k: int) -> Subject:
         return Subject(tensor, words.called(tensor) if not text[1:].isdigit() else text)
     for ending, part in _PARTS.items():
         if text.endswith(ending):
-            found = subject(words, text.removesuffix(ending), k)
-            return Subject(found.tensor, found.called, part)
+            named = subject(words, text.removesuffix(ending), k)
+            return Subject(named.tensor, named.called, part)
     name = shortened(clean(text), 40)
     raise UnknownName("no tensor is called {name}: {hint}", name=name, hint=_suggested(words, text))
 

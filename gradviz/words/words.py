@@ -126,8 +126,8 @@ class Words:
 
     def at_line(self, site: int) -> str:
         """`, line 12`, or empty if the line is unknown."""
-        found = self.query.places.site(site)
-        return self.say(", line {line}", line=found.place.line) if found is not None else ""
+        place = self.query.places.site(site)
+        return self.say(", line {line}", line=place.place.line) if place is not None else ""
 
     # --- nodes
 
@@ -235,12 +235,12 @@ class Words:
         """The roots of all passes, by their name."""
         began = self.trace.table(Kind.PASS_BEGAN)
         roots = began.lists("roots")
-        found: dict[str, set[int]] = {}
+        by_name: dict[str, set[int]] = {}
         tensors, sites = roots.elements[:, 2], began.sites[roots.owners]
         for site in distinct(sites).tolist():
-            own = tensors[sites == site].tolist()
-            found.setdefault(self.called(own[0]), set()).update(own)
-        return found
+            begun = tensors[sites == site].tolist()
+            by_name.setdefault(self.called(begun[0]), set()).update(begun)
+        return by_name
 
     def derivative(self, tensor: int, moment: Moment, before: bool = False, node: int = 0) -> str:
         """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, otherwise `gradient of y`. `node`

@@ -33,15 +33,15 @@ _MOST = 8  # elements of a list
 
 def tensors_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors among arguments, also those in lists."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for arg in args:
         if isinstance(arg, torch.Tensor):
-            found.append(arg)
+            tensors.append(arg)
         elif type(arg) in (list, tuple):
-            collect(arg, torch.Tensor, found)
+            collect(arg, torch.Tensor, tensors)
     if kwargs:
-        collect(kwargs.values(), torch.Tensor, found)
-    return found
+        collect(kwargs.values(), torch.Tensor, tensors)
+    return tensors
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:

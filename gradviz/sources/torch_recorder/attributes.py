@@ -59,9 +59,9 @@ class Attributes:
         yield
         tensor, value = (*args, None)[:2]  # `del tensor.grad` has no value
         number = self.identity.number_of(tensor, frame)
-        given = 0 if value is None else self.identity.number_of(value, frame)
+        grad = 0 if value is None else self.identity.number_of(value, frame)
         listener: Any = self.source.listener
-        listener.grad_assigned(frame, number, given)
+        listener.grad_assigned(frame, number, grad)
 
     def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """Handle `requires_grad_`, `detach_`, or an assignment to `requires_grad`."""

@@ -65,8 +65,8 @@ def registering(register: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(backward_hooks: Any, hook: Any) -> tuple[Any, Any]:
         if type(hook) not in _OURS:
-            found: tuple[Any, Any] = register(backward_hooks, hook)
-            return found
+            registered: tuple[Any, Any] = register(backward_hooks, hook)
+            return registered
         hooks = OrderedDict() if backward_hooks is None else backward_hooks
         hooks[hook.key] = hook
         return hooks, hooks
@@ -365,16 +365,16 @@ class Pass:
                     ran.add(node)
                     gradient = expected(record, received)
                     if gradient:
-                        flows, given = flows_of(targets, produced)
-                        listener.ran(node, name, number, gradient, None, flows, given)
+                        flows, sent_values = flows_of(targets, produced)
+                        listener.ran(node, name, number, gradient, None, flows, sent_values)
                         return
                     numbers, values = flowing.received(record, received)
-                    flows, given = flows_of(targets, produced)
+                    flows, sent_values = flows_of(targets, produced)
                     if len(numbers) == 1:
-                        listener.ran(node, name, number, numbers[0], values[0], flows, given)
+                        listener.ran(node, name, number, numbers[0], values[0], flows, sent_values)
                     else:
                         listener.received(node, name, number, numbers, values)
-                        listener.produced(node, number, flows, given)
+                        listener.produced(node, number, flows, sent_values)
             except Exception as error:
                 source.gave_up(error)
 
@@ -402,11 +402,11 @@ class Pass:
         with _Plain():
             if self.create_graph:
                 self.flowing.tell_derivative(self.where, produced, received)
-            flows, given = self.flowing.flows(targets, produced)
+            flows, values = self.flowing.flows(targets, produced)
         if record.call is not None:
             self.source.ran_backward(record, self.number, received, produced)
         with _Plain():
-            self.listener.produced(record.number, self.number, flows, given)
+            self.listener.produced(record.number, self.number, flows, values)
 
     def _leaf_hook(self) -> Callable[..., None]:
         """The function that runs after each leaf has accumulated a gradient, and emits its events. It receives the

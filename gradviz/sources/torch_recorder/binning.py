@@ -101,8 +101,8 @@ def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
         return None
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return None  # a kernel launched now would run at every replay
-    own = tensor.detach()
-    flat = own.as_strided((own.numel(),), (1,)) if is_dense(own) else own.reshape(-1)
+    plain = tensor.detach()
+    flat = plain.as_strided((plain.numel(),), (1,)) if is_dense(plain) else plain.reshape(-1)
     step = -(-flat.numel() // _MOST_ELEMENTS) | 1  # odd, so that the sample is not always one channel
     elements: np.ndarray = flat[::step].to("cpu", copy=True).to(torch.float64).numpy()
     return elements[np.isfinite(elements)]

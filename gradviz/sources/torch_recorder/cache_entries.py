@@ -121,24 +121,24 @@ class Entries:
         """The nodes that an op with this rule has made, the oldest first; None if they cannot be recognised again."""
         before = {fn for tensor in inputs if (fn := grad_fn_of(tensor)) is not None}
         stack = [fn for output in outputs if (fn := grad_fn_of(output)) is not None]
-        found: set[Any] = set()
-        while stack and len(found) <= _MOST_NODES:
+        nodes: set[Any] = set()
+        while stack and len(nodes) <= _MOST_NODES:
             fn = stack.pop()
-            if fn in before or fn in found or hasattr(fn, "variable"):
+            if fn in before or fn in nodes or hasattr(fn, "variable"):
                 continue
-            found.add(fn)
+            nodes.add(fn)
             stack += [target for target, _ in fn.next_functions if target is not None]
-        records = {fn: fn.metadata.get(self.identity.key) for fn in found}
-        if len(found) > _MOST_NODES or not all(
+        records = {fn: fn.metadata.get(self.identity.key) for fn in nodes}
+        if len(nodes) > _MOST_NODES or not all(
             record is not None and record.name == type(fn).__name__ for fn, record in records.items()
         ):  # one type stands for nodes with several names
             return None
         made = []
-        for fn in sorted(found, key=lambda fn: records[fn].number):
+        for fn in sorted(nodes, key=lambda fn: records[fn].number):
             edges = len(fn.next_functions)
-            own = rule if len(found) == 1 and rule.inputs else rule_of_node(fn, records[fn].name, edges)
+            node_rule = rule if len(nodes) == 1 and rule.inputs else rule_of_node(fn, records[fn].name, edges)
             saved = self._names_of_saved(fn, (*inputs, *outputs))
-            made.append(Made(type(fn), records[fn].name, edges, own, saved))
+            made.append(Made(type(fn), records[fn].name, edges, node_rule, saved))
         return tuple(made)
 
     def _names_of_saved(self, fn: Any, candidates: Sequence[torch.Tensor]) -> tuple[str, ...]:
@@ -168,15 +168,15 @@ def plain_outputs(result: Any) -> list[torch.Tensor]:
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """The arguments of a call with `TENSOR` for each tensor; None if an argument cannot be compared."""
-    given = []
+    arguments = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
-            given.append(TENSOR)
+            arguments.append(TENSOR)
         elif type(value) in CONSTANTS or is_shape(value):
-            given.append(value)
+            arguments.append(value)
         else:
             return None
-    return tuple(given)
+    return tuple(arguments)
 
 
 def is_shape(value: Any) -> bool:

@@ -109,8 +109,8 @@ def running_statistics(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     first = RUNNING[func]
     if not (args[_TRAINING] if len(args) > _TRAINING else kwargs.get("training", False)):
         return []
-    given = [*args[first : first + 2], kwargs.get("running_mean"), kwargs.get("running_var")]
-    return [tensor for tensor in given if isinstance(tensor, torch.Tensor)]
+    statistics = [*args[first : first + 2], kwargs.get("running_mean"), kwargs.get("running_var")]
+    return [tensor for tensor in statistics if isinstance(tensor, torch.Tensor)]
 
 
 def op_of_node(name: str) -> str:

@@ -67,12 +67,12 @@ class Collectives:
                 return call(*args, **kwargs)
             thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
             try:
-                given = self._announced(name, signature, args, kwargs, sys._getframe(1))
+                arguments = self._announced(name, signature, args, kwargs, sys._getframe(1))
                 result = call(*args, **kwargs)
             finally:
                 thread.in_collective = False
-            if given is not None and name not in UNWRITTEN:
-                self._tell(name, given, sys._getframe(1))
+            if arguments is not None and name not in UNWRITTEN:
+                self._tell(name, arguments, sys._getframe(1))
             return result
 
         return run
@@ -84,15 +84,15 @@ class Collectives:
         """Emit that a collective is called, before it runs: it may wait for other ranks for ever. Returns its
         arguments by name; None once the recording is over."""
         self._note_rank()
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
         identity, listener = self.source.identity, self.source.listener
         if listener is None:
             return None
         with torch._C.DisableTorchFunction():
             identity.tell_pending()
-            numbers = [identity.number_of(tensor, frame) for tensor in tensors_in((), given)]
-            listener.collective(frame, name, _text(given, bool(given.get("async_op"))), numbers)
-        return given
+            numbers = [identity.number_of(tensor, frame) for tensor in tensors_in((), arguments)]
+            listener.collective(frame, name, _text(arguments, bool(arguments.get("async_op"))), numbers)
+        return arguments
 
     @safely
     def _tell(self, name: str, given: dict[str, Any], frame: FrameType) -> None:
@@ -176,11 +176,13 @@ class Collectives:
                 known, grad = tensors.get(id(parameter)), parameter.grad
                 if known is None or grad is None:
                     continue
-                own = tensors.get(id(grad))
+                known_grad = tensors.get(id(grad))
                 if leaves(known.number):
                     yield known.number, grad, False, how
-                elif module.find_unused_parameters and (own is None or own.version != version_of(grad)):
-                    yield known.number, grad, own is None, how
+                elif module.find_unused_parameters and (
+                    known_grad is None or known_grad.version != version_of(grad)
+                ):
+                    yield known.number, grad, known_grad is None, how
 
 
 def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:

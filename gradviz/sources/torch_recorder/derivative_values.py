@@ -36,22 +36,22 @@ def inner_values(
 ) -> dict[_Key, torch.Tensor]:
     """The values between these new nodes, as far as they can be known. The oldest node comes first; `known` are the
     values that the program has."""
-    found = dict(known)
+    values = dict(known)
     if torch._C._len_torch_dispatch_stack():  # a dispatch mode of the program would see the reads
-        return found
+        return values
     for fn in nodes:
         for name, saved in _saved(identity, fn).items():
             if saved.grad_fn is not None:
-                found.setdefault((id(saved.grad_fn), saved.output_nr), saved)
+                values.setdefault((id(saved.grad_fn), saved.output_nr), saved)
             elif name == "result" and len(fn._input_metadata) == 1:
-                found.setdefault((id(fn), 0), saved)
+                values.setdefault((id(fn), 0), saved)
     for fn in nodes:
-        if (id(fn), 0) in found:
+        if (id(fn), 0) in values:
             continue
-        value, form = _computed_again(identity, fn, found), fn._input_metadata[0]
+        value, form = _computed_again(identity, fn, values), fn._input_metadata[0]
         if value is not None and value.dtype == form.dtype and tuple(value.shape) == tuple(form.shape):
-            found[id(fn), 0] = value
-    return found
+            values[id(fn), 0] = value
+    return values
 
 
 def _computed_again(identity: Identity, fn: Any, found: Mapping[_Key, torch.Tensor]) -> torch.Tensor | None:
@@ -84,12 +84,12 @@ def numbers_of(fn: Any) -> dict[str, Any]:
 
 
 def _saved(identity: Identity, fn: Any) -> dict[str, torch.Tensor]:
-    found = {}
+    saved = {}
     for attribute in identity.saved.names(fn):
         try:
             data = data_of(saved_as_is(fn, attribute, True))
         except (RuntimeError, AttributeError):  # freed already, or nothing was saved
             continue
         if isinstance(data, torch.Tensor):
-            found[attribute.removeprefix(RAW)] = data
-    return found
+            saved[attribute.removeprefix(RAW)] = data
+    return saved

@@ -31,13 +31,13 @@ def described(
         if not (_told(args, key) and _told(kwargs.values(), key)):
             return text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
         key += kwargs
-    found = _known.get(tuple(key))
-    if found is None:
+    text_and_rule = _known.get(tuple(key))
+    if text_and_rule is None:
         if len(_known) > _MOST:
             _known.clear()
-        found = text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
-        _known[tuple(key)] = found
-    return found
+        text_and_rule = text_of(name, args, kwargs, floating), rule_of(name, args, kwargs, inputs)
+        _known[tuple(key)] = text_and_rule
+    return text_and_rule
 
 
 def _told(values: Iterable[Any], key: list[Any]) -> bool:

@@ -84,10 +84,10 @@ def statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
     once = value[tuple([slice(None) if step else slice(1) for step in value.stride()])]
     if not value.numel() or once.numel() == value.numel():
         return _statistics_of(value, room)
-    found = _statistics_of(once, room)
-    finish, times = found.finish, value.numel() // once.numel()
-    found.finish = lambda parts, fetch: _repeated(finish(parts, fetch), times)
-    return found
+    stats = _statistics_of(once, room)
+    finish, times = stats.finish, value.numel() // once.numel()
+    stats.finish = lambda parts, fetch: _repeated(finish(parts, fetch), times)
+    return stats
 
 
 def _statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
@@ -146,8 +146,8 @@ def _by_rows(flat: torch.Tensor, copy: torch.Tensor) -> OnDevice:
 
     def finish(fetched: Sequence[bytes], fetch: Fetch) -> bytes:
         reduced = [elements_in(data, dtype) for data, dtype in zip(fetched, dtypes, strict=True)]
-        found = _of_finite_rows(reduced[:-1], reduced[-1])
-        return packed_stats_of(elements_in(fetch(copy), copy.dtype)) if found is None else found
+        stats = _of_finite_rows(reduced[:-1], reduced[-1])
+        return packed_stats_of(elements_in(fetch(copy), copy.dtype)) if stats is None else stats
 
     return OnDevice(parts, finish)
 
@@ -182,8 +182,8 @@ def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
             elements_in(data, part.dtype).astype(np.float64)
             for data, part in zip(fetched, parts, strict=False)
         ]
-        found = [_of_block(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
-        return _joined([*found, _of_rest(elements_in(fetched[-1], dtype))])
+        segments = [_of_block(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
+        return _joined([*segments, _of_rest(elements_in(fetched[-1], dtype))])
 
     return OnDevice([*parts, flat[end:].clone()], finish)
 
@@ -191,10 +191,10 @@ def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
 def _block(flat: torch.Tensor) -> list[torch.Tensor]:
     """The reductions that `_of_block` joins. The finite elements of each row are divided by the largest, so that no
     square is too large or too small; a row of zeros becomes NaN, which is never read."""
-    given = flat.view(-1, ROW)
+    elements = flat.view(-1, ROW)
     wide = _wide(torch.float32 if flat.is_complex() else flat.dtype)
-    nan, nonzero = (given != given).sum(1), _nonzero(given, wide)
-    rows = given.abs().to(wide) if flat.is_complex() else given.to(wide, copy=True)
+    nan, nonzero = (elements != elements).sum(1), _nonzero(elements, wide)
+    rows = elements.abs().to(wide) if flat.is_complex() else elements.to(wide, copy=True)
     infinity = torch.inf
     low = torch.nan_to_num_(rows, infinity, infinity, infinity).amin(1)
     high = torch.nan_to_num_(rows, posinf=-infinity).amax(1)

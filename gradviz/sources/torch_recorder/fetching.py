@@ -40,10 +40,10 @@ class Fetcher:
 
     def room(self, device: torch.device) -> Room:
         """The room for copies on a device."""
-        found = self.rooms.get(device)
-        if found is None:
-            found = self.rooms.setdefault(device, Room())
-        return found
+        room = self.rooms.get(device)
+        if room is None:
+            room = self.rooms.setdefault(device, Room())
+        return room
 
     def fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
         """The bytes of values that wait on one device. None for values that found no device memory, or that an
@@ -82,11 +82,11 @@ class Fetcher:
             def fetch(tensor: torch.Tensor) -> bytes:
                 return self._read(line, [tensor.reshape(-1).view(torch.uint8)])[0]
 
-            found: list[bytes | None] = [
+            values: list[bytes | None] = [
                 one.finish([next(data) for _ in one.parts], fetch) for one in waiting
             ]
             line.note_room(self.room(device))
-        return found
+        return values
 
     def _line(self, device: torch.device) -> _Line:
         line = self._lines.get(device)
@@ -96,21 +96,21 @@ class Fetcher:
 
     def _read(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
         """The bytes of byte tensors. Small tensors are read together."""
-        found: list[bytes] = []
+        data: list[bytes] = []
         together: list[torch.Tensor] = []
         size = 0
         for part in [*parts, None]:
             if together and (part is None or size + part.numel() > _TOGETHER):
-                found += self._read_together(line, together)
+                data += self._read_together(line, together)
                 together, size = [], 0
             if part is None:
                 break
             if part.numel() > _TOGETHER:
-                found.append(self._read_one(line, part))
+                data.append(self._read_one(line, part))
             else:
                 together.append(part)
                 size += part.numel()
-        return found
+        return data
 
     def _read_together(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
         data = self._read_one(line, torch.cat(list(parts)) if len(parts) > 1 else parts[0])

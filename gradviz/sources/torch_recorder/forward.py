@@ -108,8 +108,8 @@ class Forward(TorchFunctionMode):
         return result
 
     def _sort(self, func: Any) -> tuple[str, str]:
-        found = self.sorts[func] = calls.sort_of(func)
-        return found
+        sort = self.sorts[func] = calls.sort_of(func)
+        return sort
 
     # --- ops
 
@@ -193,8 +193,8 @@ class Forward(TorchFunctionMode):
             for tensor in inputs
         ]
         written = self._written(inputs, numbers, before)
-        given = {id(tensor) for tensor in inputs}
-        fresh = [tensor for tensor in outputs if id(tensor) not in given]
+        input_ids = {id(tensor) for tensor in inputs}
+        fresh = [tensor for tensor in outputs if id(tensor) not in input_ids]
         in_place = [tensor for tensor, _ in written if any(tensor is output for output in outputs)]
         results = [*in_place, *fresh]
         if not results:
@@ -348,8 +348,8 @@ class Forward(TorchFunctionMode):
 
     def _bases(self, in_place: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The bases of views that were written to: they have a new place in the graph."""
-        found = [tensor._base for tensor in in_place if tensor._is_view()]
-        return [base for base in found if base is not None and id(base) in self.identity.known]
+        bases = [tensor._base for tensor in in_place if tensor._is_view()]
+        return [base for base in bases if base is not None and id(base) in self.identity.known]
 
     # --- tensors that no op made
 

@@ -117,6 +117,6 @@ class ComparedFunctions:
     ) -> None:
         call: Call = record.call
         record.call = None
-        given = iter(produced)  # PyTorch's hooks see only the gradients of tensor arguments
-        gradients = [None if form is None else next(given, None) for form in call.forms]
+        arriving = iter(produced)  # PyTorch's hooks see only the gradients of tensor arguments
+        gradients = [None if form is None else next(arriving, None) for form in call.forms]
         self.functions.ran_backward(call, record.number, in_pass, received, gradients)

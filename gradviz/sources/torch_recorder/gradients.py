@@ -168,7 +168,7 @@ class Gradients:
 def _hooks_of(identity: Identity, tensor: int) -> str:
     """The names of a tensor's hooks; empty if it has none."""
     known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
-    found = None if known is None else known()
-    hooks = getattr(found, "_backward_hooks", None) or {}
+    owner = None if known is None else known()
+    hooks = getattr(owner, "_backward_hooks", None) or {}
     theirs = [hook for key, hook in hooks.items() if key != OUR_HOOK]
     return ", ".join(map(name_of_hook, theirs))

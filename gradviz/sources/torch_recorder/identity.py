@@ -234,7 +234,7 @@ class Identity:
         """The unnumbered nodes that `roots` lead to, the oldest first, each with its `next_functions`; and the
         unnumbered leaf nodes behind them."""
         key = self.key
-        found: list[tuple[Any, Any]] = []
+        nodes: list[tuple[Any, Any]] = []
         leaves: list[Any] = []
         seen = set()
         stack = [root for root in roots if root is not None]
@@ -247,11 +247,11 @@ class Identity:
             if not edges and hasattr(fn, "variable"):
                 leaves.append(fn)
                 continue
-            found.append((fn, edges))
+            nodes.append((fn, edges))
             stack += [target for target, _ in edges if target is not None and key not in target.metadata]
-        if len(found) > 1:
-            found.sort(key=_age)
-        return found, leaves
+        if len(nodes) > 1:
+            nodes.sort(key=_age)
+        return nodes, leaves
 
     def number_found(self, found: Sequence[tuple[Any, Any]], leaves: Iterable[Any]) -> list[Numbered]:
         """Number the nodes that `nodes_behind` has returned."""
@@ -286,20 +286,20 @@ class Identity:
         target."""
         aligned = numbers if len(numbers) == len(edges) else (0,) * len(edges)
         key = self.key
-        found: list[int] = []
+        flat: list[int] = []
         for (target, nr), number in zip(edges, aligned):  # noqa: B905
             if target is None:
-                found += (0, 0, number)
+                flat += (0, 0, number)
             else:
                 record = target.metadata[key]
-                found += (record.number, nr, record.tensor(nr) if nr else record.first)
-        return found
+                flat += (record.number, nr, record.tensor(nr) if nr else record.first)
+        return flat
 
     def unseen_leaves(
         self, roots: Sequence[torch.Tensor], seen: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The leaves that tensors were computed from by unrecorded nodes, without the tensors in `seen`."""
-        found = {id(tensor): tensor for tensor in seen}
+        leaves = {id(tensor): tensor for tensor in seen}
         known: set[Any] = set()
         waiting = [grad_fn_of(root) for root in roots]
         while waiting:
@@ -308,18 +308,18 @@ class Identity:
                 continue
             known.add(fn)
             if hasattr(fn, "variable"):
-                found.setdefault(id(fn.variable), fn.variable)
+                leaves.setdefault(id(fn.variable), fn.variable)
             elif self.key not in fn.metadata:
                 waiting += [target for target, _ in fn.next_functions]
-        return list(found.values())[len(seen) :]
+        return list(leaves.values())[len(seen) :]
 
     def inputs_of(self, edges: Sequence[Edge], saved: Sequence[Saved], outputs: Sequence[int]) -> list[int]:
         """The inputs of an op that is known only by its node: the tensors at its edges, and for edges that lead
         nowhere the saved tensors that are not outputs."""
         along = {edge.tensor for edge in edges}
         others = [entry.tensor for entry in saved if entry.tensor not in {*along, *outputs}]
-        found = [edge.tensor or (others.pop(0) if others else 0) for edge in edges]
-        return [tensor for tensor in found if tensor]
+        inputs = [edge.tensor or (others.pop(0) if others else 0) for edge in edges]
+        return [tensor for tensor in inputs if tensor]
 
     def tell_nodes(
         self,

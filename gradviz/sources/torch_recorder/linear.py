@@ -30,7 +30,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         return False
     turned, main = made
     tensors = identity.known
-    w, given, b = tensors[id(weight)].number, tensors[id(x)].number, tensors[id(bias)].number
+    w, x_number, b = tensors[id(weight)].number, tensors[id(x)].number, tensors[id(bias)].number
     enabled, in_pass = torch.is_grad_enabled(), source.in_pass
     where = listener.place(frame) or frame  # the place of both, looked up once
     t = next_tensor_number()
@@ -53,7 +53,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         )  # fmt: skip
     if main is None:
         listener.op(
-            where, "addmm", "", of_addmm, in_pass, enabled, (b, given, t), (state.tensor,), (out,), (state.flags,),
+            where, "addmm", "", of_addmm, in_pass, enabled, (b, x_number, t), (state.tensor,), (out,), (state.flags,),
             (state.version,), (0,),
         )  # fmt: skip
     else:
@@ -63,8 +63,8 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
             saved = (*saved, t, 0)
         listener.differentiated(
-            where, "addmm", "", of_addmm, in_pass, (b, given, t), state.tensor, out, state.flags, state.version, 0,
-            record.number, record.name, identity.edges_of(edges, (b, given, t)), saved,
+            where, "addmm", "", of_addmm, in_pass, (b, x_number, t), state.tensor, out, state.flags, state.version, 0,
+            record.number, record.name, identity.edges_of(edges, (b, x_number, t)), saved,
         )  # fmt: skip
     return True
 

@@ -27,15 +27,15 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     seen."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        named = kwargs or {}
         if self.source.is_off or not self.source.is_detailed:
             with torch._C.DisableTorchFunction():
-                return call_of(func)(*args, **given)
-        if self._is_composite(func, args, given):  # under inference_mode it is not decomposed before
+                return call_of(func)(*args, **named)
+        if self._is_composite(func, args, named):  # under inference_mode it is not decomposed before
             with self:
-                return func._op_dk(_IMPLICIT, *args, **given)
-        result, seconds = self._called(func, args, given)
-        self._tell(func, args, given, result, seconds, sys._getframe(1))
+                return func._op_dk(_IMPLICIT, *args, **named)
+        result, seconds = self._called(func, args, named)
+        self._tell(func, args, named, result, seconds, sys._getframe(1))
         return result
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, float]:
@@ -64,10 +64,10 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     @safely
     def _devices(self, args: Any, kwargs: Any) -> set[torch.device]:
         """The devices of tensors on which an op may still run when its call returns."""
-        found = {tensor.device for tensor in tensors_in(args, kwargs)}
+        devices = {tensor.device for tensor in tensors_in(args, kwargs)}
         if kwargs.get("device") is not None:
-            found.add(torch.device(kwargs["device"]))
-        return {device for device in found if device.type not in _WITHOUT_CLOCK}
+            devices.add(torch.device(kwargs["device"]))
+        return {device for device in devices if device.type not in _WITHOUT_CLOCK}
 
     @safely
     def _wait_for(self, devices: Iterable[torch.device]) -> None:

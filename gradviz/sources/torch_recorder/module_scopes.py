@@ -78,8 +78,8 @@ class Scopes:
         number = next_scope_number()
         source.thread.scopes.append((number, id(module)))
         listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
-        own = module.__dict__
-        return own.get("_compiled_call_impl") is not None or "dynamo_ctx" in own
+        attributes = module.__dict__
+        return attributes.get("_compiled_call_impl") is not None or "dynamo_ctx" in attributes
 
     def _leave(self, module: torch.nn.Module) -> None:
         source = self.source

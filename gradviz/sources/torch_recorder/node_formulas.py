@@ -45,19 +45,19 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     rows = _table().get(name) or _table().get(name.rstrip("_"))
     if rows is None:
         return NO_RULE
-    given = tuple(arg for arg in args if isinstance(arg, _PLAIN))
+    plain_args = tuple(arg for arg in args if isinstance(arg, _PLAIN))
     named: dict[str, Any] = {key: value for key, value in kwargs.items() if isinstance(value, _PLAIN)}
     if name in ("norm", "vector_norm") and "p" in named:
         named = {"ord": 2 if named["p"] == "fro" else named["p"]}
     of_number = bool(args) and isinstance(args[0], (int, float))
     row = _row(rows, inputs, of_number, named)
-    if row is not None and not given and not named:
+    if row is not None and not plain_args and not named:
         named.update((argument, value) for argument, value in _DEFAULTS.items() if argument in row["args"])
     defaults = _DEFAULTS_OF.get(name.rstrip("_"), {})
-    found = NO_RULE if row is None else _filled(row, given, named, defaults)
-    if not any(text for _, text in found.inputs):
+    rule = NO_RULE if row is None else _filled(row, plain_args, named, defaults)
+    if not any(text for _, text in rule.inputs):
         return NO_RULE  # it depends on what the call does not say, but perhaps the node
-    return _of_mean(found) if name == "nll_loss" and _is_plain_loss(args, kwargs) else found
+    return _of_mean(rule) if name == "nll_loss" and _is_plain_loss(args, kwargs) else rule
 
 
 def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -70,11 +70,11 @@ def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 @cache
 def _by_node() -> dict[str, list[dict[str, Any]]]:
     """The rows by the names of their nodes."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_node: dict[str, list[dict[str, Any]]] = {}
     for rows in _table().values():
         for row in rows:
-            found.setdefault(row["node"], []).append(row)
-    return found
+            by_node.setdefault(row["node"], []).append(row)
+    return by_node
 
 
 def rule_of_node(fn: Any, name: str, edges: int, of: Rule = NO_RULE) -> Rule:
@@ -111,10 +111,10 @@ def _kept(fn: Any, argument: str) -> Any:
 def _rule_of_kind(name: str, edges: int, of: Rule, kept: tuple[tuple[str, Any], ...]) -> Rule:
     row = _row(_by_node().get(name, []), edges, False, {})
     known = {argument: value for argument, value in kept if value is not _UNKNOWN}
-    found = NO_RULE if row is None else _filled(row, (), known)
-    if not all(text for argument, text in found.inputs if argument != _TARGET) or not found.inputs:
-        found = in_words(name, edges)
-    return _of_mean(found) if of == _OF_CROSS_ENTROPY else found
+    rule = NO_RULE if row is None else _filled(row, (), known)
+    if not all(text for argument, text in rule.inputs if argument != _TARGET) or not rule.inputs:
+        rule = in_words(name, edges)
+    return _of_mean(rule) if of == _OF_CROSS_ENTROPY else rule
 
 
 def rule_in_derivative(name: str, edges: int, numbers: Mapping[str, Any]) -> Rule:

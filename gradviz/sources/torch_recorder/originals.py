@@ -43,12 +43,12 @@ def _function_of(frame: FrameType) -> Any:
     code = frame.f_code
     if code in _known:
         return _known[code]
-    found = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
-    if len(found) == 1:
-        _known[code] = found[0]
-        return found[0]
+    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
+    if len(functions) == 1:
+        _known[code] = functions[0]
+        return functions[0]
     names = frame.f_locals  # functions with the same code differ in what they enclose
-    for function in found:
+    for function in functions:
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         if all(name in names and cell.cell_contents is names[name] for name, cell in cells):
             return function

@@ -368,10 +368,10 @@ class TorchRecorder:
     def _as_one_op(
         self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
     ) -> Any:
-        given = self._before_op(args, kwargs, frame)
+        inputs_before = self._before_op(args, kwargs, frame)
         result = call(*args, **kwargs)
-        if given is not None and self.source.listener is not None:
-            self._after_op(name, *given, result, frame)
+        if inputs_before is not None and self.source.listener is not None:
+            self._after_op(name, *inputs_before, result, frame)
         return result
 
     @safely

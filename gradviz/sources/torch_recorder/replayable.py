@@ -208,14 +208,14 @@ class Replayable:
 def _context() -> str:
     """The state that a call depends on besides its arguments, where it is not the default: `cpu=bfloat16
     default=float64`."""
-    found = [
+    parts = [
         f"{device}={_name(torch.get_autocast_dtype(device))}"
         for device in _AUTOCASTING
         if torch.is_autocast_enabled(device)
     ]
     if (default := torch.get_default_dtype()) is not torch.float32:
-        found.append(f"default={_name(default)}")
-    return " ".join(found)
+        parts.append(f"default={_name(default)}")
+    return " ".join(parts)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -64,17 +64,17 @@ class SavedTensors:
         names = self.names(fn)
         if not names:
             return []
-        found = []
+        entries = []
         for name in names:
             try:
                 raw = saved_as_is(fn, name, bool(candidates))
             except (RuntimeError, AttributeError):  # freed already, or nothing was saved
                 continue
-            found += self.of(raw, candidates)
-        if len(found) > 1:  # PyTorch's order is alphabetical
+            entries += self.of(raw, candidates)
+        if len(entries) > 1:  # PyTorch's order is alphabetical
             order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
-            found.sort(key=lambda entry: order.get(entry.tensor, -1))
-        return found
+            entries.sort(key=lambda entry: order.get(entry.tensor, -1))
+        return entries
 
     def of(self, raw: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
         """The known tensors in one attribute of a node."""
@@ -86,30 +86,30 @@ class SavedTensors:
         `by`."""
         known = self.known
         is_plain = HAVE_DATA and not _dispatch_modes()
-        found: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         for name in names:
             try:
                 raw = getattr(fn, name) if is_plain else saved_as_is(fn, name, True)
             except (RuntimeError, AttributeError):  # nothing was saved
                 continue
             if not is_plain:
-                found += self.of(raw, candidates)
+                pairs += self.of(raw, candidates)
                 continue
             data: Any = raw.data if type(raw) is _SavedTensor else raw
             if data is None:
                 continue
             one = known.get(id(data))
             if one is None:
-                found += self.of(raw, candidates)
+                pairs += self.of(raw, candidates)
                 continue
             try:
-                found.append((one.number, data._version))
+                pairs.append((one.number, data._version))
             except RuntimeError:  # a tensor of inference mode
-                found.append((one.number, 0))
-        if len(found) < 2:
-            return found[0] if found else ()
+                pairs.append((one.number, 0))
+        if len(pairs) < 2:
+            return pairs[0] if pairs else ()
         order = {known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
-        placed = sorted([(order.get(pair[0], -1), at, *pair) for at, pair in enumerate(found)])
+        placed = sorted([(order.get(pair[0], -1), at, *pair) for at, pair in enumerate(pairs)])
         return [part for _, _, *pair in placed for part in pair]
 
     def _one(self, saved: Any, candidates: Sequence[torch.Tensor]) -> Saved | None:

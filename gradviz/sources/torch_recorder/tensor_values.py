@@ -223,11 +223,11 @@ class TorchReader:
         known = self.recent.get(key)
         if known is not None and known[0]() is not None and known[1] == version:
             return known[2]
-        found = packed_stats_of(elements)
+        stats = packed_stats_of(elements)
         if len(self.recent) >= _MOST_RECENT:
             del self.recent[next(iter(self.recent))]
-        self.recent[key] = (weakref.ref(value), version, found)
-        return found
+        self.recent[key] = (weakref.ref(value), version, stats)
+        return stats
 
     def _keep_distant(self, value: torch.Tensor, whole: bool) -> Later | None:
         if value.layout is not torch.strided:
@@ -251,12 +251,12 @@ class TorchReader:
         by_device: dict[Any, list[int]] = {}
         for at, later in enumerate(waiting):
             by_device.setdefault(getattr(later.kept, "device", None), []).append(at)
-        found: list[bytes | None] = [b""] * len(waiting)
+        values: list[bytes | None] = [b""] * len(waiting)
         for device, there in by_device.items():
             settled: Any = packed_stats_of_each if device is None else FETCHER.fetch
             for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
-                found[at] = data
-        return found
+                values[at] = data
+        return values
 
 
 def local_part(value: torch.Tensor) -> torch.Tensor | None:

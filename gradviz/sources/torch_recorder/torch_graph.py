@@ -172,14 +172,14 @@ class _Live:
 
     def _leaves(self, roots: Sequence[Any]) -> list[tuple[torch.Tensor, NodeRecord]]:
         """The leaves that nodes lead to. They are numbered first, so that `new_nodes` finds them known."""
-        found: dict[Any, None] = {}
+        nodes: dict[Any, None] = {}
         stack = [*roots]
         while stack:
             fn = stack.pop()
-            if fn not in found:
-                found[fn] = None
+            if fn not in nodes:
+                nodes[fn] = None
                 stack += [target for target, _ in fn.next_functions if target is not None]
-        leaves = [fn for fn in found if hasattr(fn, "variable")]
+        leaves = [fn for fn in nodes if hasattr(fn, "variable")]
         for fn in leaves:
             self.identity.fresh(fn.variable)
         self.identity.new_nodes(leaves)

@@ -38,13 +38,13 @@ def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Sourc
 def _ends(nodes: Sequence[Any]) -> list[GradientEdge]:
     """The edges at which gradients stop: at leaves, and at nodes that lead nowhere. All nodes have to run to reach
     them."""
-    found: dict[Any, None] = {}
+    ends: dict[Any, None] = {}
     for fn in nodes:
         onward = [target for target, _ in fn.next_functions if target is not None]
-        found.update(dict.fromkeys([target for target in onward if hasattr(target, "variable")]))
+        ends.update(dict.fromkeys([target for target in onward if hasattr(target, "variable")]))
         if not onward:
-            found[fn] = None
-    return [GradientEdge(fn, nr) for fn in found for nr in range(len(fn._input_metadata))]
+            ends[fn] = None
+    return [GradientEdge(fn, nr) for fn in ends for nr in range(len(fn._input_metadata))]
 
 
 def _retaining(nodes: Sequence[Any]) -> list[torch.Tensor]:

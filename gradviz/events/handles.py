@@ -26,8 +26,8 @@ def device_of_part(device: str, here: int, count: int) -> str:
 
 def part_of(device: str) -> tuple[int, int] | None:
     """The numbers of a tensor's elements here and in the whole; None if it lies on one rank."""
-    found = _PART.search(device)
-    return (int(found[1]), int(found[2])) if found is not None else None
+    match = _PART.search(device)
+    return (int(match[1]), int(match[2])) if match is not None else None
 
 
 def whole_device(device: str) -> str:

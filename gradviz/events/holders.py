@@ -23,9 +23,9 @@ def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
     """The modules in the variables of a frame and of the frames that called it, by the names that `holder_of` gives
     them; without modules inside other modules."""
     spaces = list(_spaces(frame))
-    found = {id(thing): thing for space in spaces for thing in _modules_in(space)}
-    inner = {id(part) for thing in found.values() for _, part in members(thing) if part is not thing}
-    outer = [thing for key, thing in found.items() if key not in inner]
+    modules = {id(thing): thing for space in spaces for thing in _modules_in(space)}
+    inner = {id(part) for thing in modules.values() for _, part in members(thing) if part is not thing}
+    outer = [thing for key, thing in modules.items() if key not in inner]
     names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
     return dict(zip(reversed(names), reversed(outer), strict=True))  # of equal names the nearest counts
 

@@ -24,9 +24,9 @@ class SettingsText:
             key = marshal.dumps(settings)
         except ValueError:  # a value of another type, which may change and stay the same object
             return self._encode(settings)
-        found = self._known.get(key)
-        if found is None:
+        text = self._known.get(key)
+        if text is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            found = self._known[key] = self._encode(settings)
-        return found
+            text = self._known[key] = self._encode(settings)
+        return text

@@ -143,8 +143,8 @@ class _Tree:
 
     def _repeats(self, items: list[_Item]) -> list[_Item]:
         """The items, with each block that repeats immediately made into one item; the shortest blocks first."""
-        while (found := _shortest_repeat(items)) is not None:
-            period, places = found
+        while (shortest := _shortest_repeat(items)) is not None:
+            period, places = shortest
             result, done = [], 0
             for start, count in places:
                 result += items[done:start]

@@ -44,9 +44,9 @@ def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
     if len(trace.pass_numbers) < 2:
         return None
     for what, event in (("with the first NaN", trace.first_nan), ("with the error", _first_error(trace))):
-        found = None if event is None else trace.pass_ending_from(event)
-        if found is not None:
-            return found, what
+        faulty = None if event is None else trace.pass_ending_from(event)
+        if faulty is not None:
+            return faulty, what
     return None
 
 
@@ -56,8 +56,8 @@ def pass_with_infinity(query: Query) -> tuple[PassInfo, str] | None:
     if len(query.trace.pass_numbers) < 2:
         return None
     bad = query.of(bad_numbers)
-    found = query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not bad.nan else None
-    return None if found is None else (found, "with the first infinity")
+    faulty = query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not bad.nan else None
+    return None if faulty is None else (faulty, "with the first infinity")
 
 
 def _first(query: Query) -> PassInfo:
@@ -67,9 +67,9 @@ def _first(query: Query) -> PassInfo:
     setting = (
         backward_pass for backward_pass in with_nodes if not query.passes.began(backward_pass.number).inputs
     )
-    found = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
-    assert found is not None
-    return found
+    first = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
+    assert first is not None
+    return first
 
 
 def _first_error(trace: Trace) -> int | None:

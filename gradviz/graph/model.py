@@ -190,8 +190,8 @@ class Graph:
 
     def counts(self) -> dict[str, int]:
         """The number of nodes of each kind."""
-        found = Counter(node.kind for node in self.nodes.values())
-        return {kind: found[kind] for kind in (LEAF, TENSOR, OP, GRAD_FN, GROUP) if found[kind]}
+        counts = Counter(node.kind for node in self.nodes.values())
+        return {kind: counts[kind] for kind in (LEAF, TENSOR, OP, GRAD_FN, GROUP) if counts[kind]}
 
 
 def to_json(graph: Graph) -> dict[str, Any]:

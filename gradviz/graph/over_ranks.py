@@ -99,9 +99,9 @@ def _shape(node: Node) -> str | None:
 
 def _unlike(what: str, values: Mapping[int, _Held]) -> Iterable[Apart]:
     """The values of the ranks, if they are not the same on all."""
-    found = _held(what, values)
-    if len(found.held) > 1:
-        yield found
+    apart = _held(what, values)
+    if len(apart.held) > 1:
+        yield apart
 
 
 def _held(what: str, values: Mapping[int, _Held]) -> Apart:

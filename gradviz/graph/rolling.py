@@ -210,8 +210,8 @@ class _Places:
         """The group of a scope around the users of a leaf: each call of a module without parameters has its own
         group."""
         around = {name for user in users if user for name in ancestors(self.groups, user)}
-        found = (self.groups[name] for name in sorted(around))
-        return next((group.id for group in found if group.kind == SCOPE and group.scope == path), "")
+        groups = (self.groups[name] for name in sorted(around))
+        return next((group.id for group in groups if group.kind == SCOPE and group.scope == path), "")
 
 
 def _rows(graph: Graph) -> list[Node]:

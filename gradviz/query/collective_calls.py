@@ -86,11 +86,11 @@ def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) 
 
 def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str]:
     """The parameters and their gradients, each with the name of the parameter."""
-    found = {}
+    names = {}
     for name, tensor in parameters.items():
-        found[tensor] = name
-        found |= {int(gradient): name for gradient in query.tensors.grads.of(tensor)[1] if gradient}
-    return found
+        names[tensor] = name
+        names |= {int(gradient): name for gradient in query.tensors.grads.of(tensor)[1] if gradient}
+    return names
 
 
 def collectives(query: Query) -> list[Collective]:
@@ -180,12 +180,12 @@ def sums(query: Query) -> list[tuple[int, int]]:
 def _reductions(query: Query) -> list[tuple[int, int, str]]:
     """The gradients that the program itself all-reduces over all ranks, in order: the gradient, the event, and the
     reduction."""
-    found = []
+    reductions = []
     for gradient, event in sorted(query.of(all_reduced).tolist(), key=lambda pair: pair[1]):
         if query.tensors.is_op(event):
             named = (part for part in query.tensors.op(event).args.split(", ") if part not in ("", "async"))
-            found.append((gradient, event, next(named, "SUM")))  # the default
-    return found
+            reductions.append((gradient, event, next(named, "SUM")))  # the default
+    return reductions
 
 
 def changes_between(query: Query, gradient: int, since: int, until: int) -> list[int]:
@@ -208,12 +208,12 @@ def handed_over(query: Query) -> list[HandedOver]:
     """The gradients that `broadcast` and `reduce` of all ranks write, in order. Use `query.of(handed_over)`."""
     ops = query.trace.table(Kind.OP)
     grads = set(query.tensors.grads.values.tolist())
-    found = []
+    handovers = []
     for event in ops.events[query.trace.named(ops["op"], ("broadcast", "reduce"))].tolist():
         op = query.tensors.op(event)
         gradients = [] if is_of_some_ranks(op.args) else [tensor for tensor in op.outputs if tensor in grads]
-        found += [HandedOver(gradient, op.op, event) for gradient in gradients]
-    return found
+        handovers += [HandedOver(gradient, op.op, event) for gradient in gradients]
+    return handovers
 
 
 def is_reduced_in_groups(query: Query) -> bool:

@@ -39,15 +39,15 @@ class Norms:
 
 def gradient_norms(query: Query) -> list[Curve]:
     """The norm of the gradient that each leaf accumulated, by pass. Gradients without values are left out."""
-    found = query.of(accumulated_norms)
-    return _curves(found.leaves, found.at, found.values)
+    norms = query.of(accumulated_norms)
+    return _curves(norms.leaves, norms.at, norms.values)
 
 
 def update_ratios(query: Query) -> list[Curve]:
     """The norm of each change relative to the norm of the parameter before it, by the number of the step. Unknown
     ratios are left out. See `change_norms`."""
-    found = query.of(change_norms)
-    return _curves(found.leaves, found.at, ratios(found.values, found.sizes))
+    norms = query.of(change_norms)
+    return _curves(norms.leaves, norms.at, ratios(norms.values, norms.sizes))
 
 
 def accumulated_norms(query: Query) -> Norms:

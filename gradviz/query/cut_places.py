@@ -26,10 +26,10 @@ class GradMode(NamedTuple):
 def grad_mode_at(query: Query, number: int) -> GradMode | None:
     """The `with` or the decorator that sets grad mode around a site or one of its callers, the innermost first. None if
     there is none."""
-    found = _mode_at(query, number)
-    if found is None:
+    call_and_mode = _mode_at(query, number)
+    if call_and_mode is None:
         return None
-    caller, mode = found
+    caller, mode = call_and_mode
     setting = mode
     if isinstance(mode, ast.With):
         setting = next(item.context_expr for item in mode.items if _sets_mode(item.context_expr))
@@ -41,9 +41,9 @@ def place_of_cut(query: Query, event: int) -> Site | None:
     decorator, or the call that turned it off for good; else it is the line of the event."""
     number = int(query.places.of_events[event])
     if query.tensors.is_op(event) and not query.tensors.op(event).grad_enabled:
-        found = _under_a_mode(query, number) or switched_off(query, event)
-        if found is not None:
-            return found
+        setting = _under_a_mode(query, number) or switched_off(query, event)
+        if setting is not None:
+            return setting
     return query.places.site(number)
 
 
@@ -59,10 +59,10 @@ def switched_off(query: Query, event: int) -> Site | None:
 def _under_a_mode(query: Query, number: int) -> Site | None:
     """The innermost call, among a site and its callers, inside a `with` that sets grad mode; the decorator, if a
     decorated function sets it. None if there is none."""
-    found = _mode_at(query, number)
-    if found is None:
+    call_and_mode = _mode_at(query, number)
+    if call_and_mode is None:
         return None
-    caller, mode = found
+    caller, mode = call_and_mode
     return caller if isinstance(mode, ast.With) else query.places.of_line(caller.place.file, mode.lineno)
 
 

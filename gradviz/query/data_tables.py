@@ -102,11 +102,11 @@ def _parameters(query: Query) -> Columns:
 
 
 def _module_table(query: Query) -> Columns:
-    found = list(called_modules(query))
+    modules = list(called_modules(query))
     return {
-        "module": [path for path, _, _ in found],
-        "class": [type_ for _, type_, _ in found],
-        "ops": [ops for _, _, ops in found],
+        "module": [path for path, _, _ in modules],
+        "class": [type_ for _, type_, _ in modules],
+        "ops": [ops for _, _, ops in modules],
     }
 
 

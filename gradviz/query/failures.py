@@ -26,11 +26,11 @@ class Failure:
 def failures(query: Query) -> list[Failure]:
     """The exceptions of a run, in order."""
     table = query.trace.table(Kind.ERROR)
-    found = [_told(query, table.object(event)) for event in table.events.tolist()]
+    raised = [_told(query, table.object(event)) for event in table.events.tolist()]
     ended = query.trace.meta.get("error", "")
-    if ended and not any(failure.message and failure.message in ended for failure in found):
-        found.append(Failure(ended, query.trace.count - 1, _last_site(query)))
-    return found
+    if ended and not any(failure.message and failure.message in ended for failure in raised):
+        raised.append(Failure(ended, query.trace.count - 1, _last_site(query)))
+    return raised
 
 
 def _told(query: Query, error: ErrorRaised) -> Failure:

@@ -86,10 +86,10 @@ class Flow:
 
     def waiting(self, k: int) -> dict[int, list[Delivery]]:
         """The gradients that have arrived at each node by event k and that it has not received yet."""
-        found: dict[int, list[Delivery]] = {}
+        by_node: dict[int, list[Delivery]] = {}
         for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
-            found.setdefault(int(self.targets[row]), []).append(self._delivery(row))
-        return found
+            by_node.setdefault(int(self.targets[row]), []).append(self._delivery(row))
+        return by_node
 
     def waits(self) -> Iterator[Wait]:
         """All stretches in which gradients wait. Those at one event have the order of the nodes in `waiting`."""
@@ -122,10 +122,10 @@ class Flow:
         return [self._delivery(row) for row in order[start:end].tolist()]
 
     def _all_by_output(self, node: int) -> dict[int, list[Delivery]]:
-        found: dict[int, list[Delivery]] = {}
+        by_output: dict[int, list[Delivery]] = {}
         for delivery in self._arrived(node):
-            found.setdefault(self._output_of(delivery), []).append(delivery)
-        return found
+            by_output.setdefault(self._output_of(delivery), []).append(delivery)
+        return by_output
 
     @cached_property
     def _by_target(self) -> tuple[np.ndarray, np.ndarray]:
@@ -151,10 +151,10 @@ class Flow:
     @cached_property
     def _receipts(self) -> dict[int, list[int]]:
         """The events at which each node received its gradients, in order."""
-        found: dict[int, list[int]] = {}
+        by_node: dict[int, list[int]] = {}
         for node, event in zip(*(column.tolist() for column in self.received), strict=True):
-            found.setdefault(node, []).append(event)
-        return found
+            by_node.setdefault(node, []).append(event)
+        return by_node
 
     def _delivery(self, row: int) -> Delivery:
         return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))

@@ -360,11 +360,11 @@ _Link = tuple[Step, "_Link | None"]
 
 
 def _steps(link: _Link | None) -> tuple[Step, ...]:
-    found = []
+    steps = []
     while link is not None:
         step, link = link
-        found.append(step)
-    return tuple(found)
+        steps.append(step)
+    return tuple(steps)
 
 
 def _log(number: Number) -> float:

@@ -252,11 +252,13 @@ class Labels(Lookup):
     def _held(self) -> dict[int, tuple[int, str]]:
         """The tensors that are at any time the `.grad` or the tangent of an older tensor: that owner, and which of the
         two."""
-        found: dict[int, tuple[int, str]] = {}
+        owner_of: dict[int, tuple[int, str]] = {}
         for log, part in ((self.tensors.tangents, "tangent"), (self.tensors.grads, "grad")):
             pairs = zip(log.values[::-1].tolist(), log.tensors[::-1].tolist(), strict=True)
-            found.update({held: (owner, part) for held, owner in pairs if held > owner or part == "tangent"})
-        return found
+            owner_of.update(
+                {held: (owner, part) for held, owner in pairs if held > owner or part == "tangent"}
+            )
+        return owner_of
 
     def _expression(self, site: int) -> str:
         """The expression at a site where one op runs; empty if it is too long to be exact."""

@@ -108,8 +108,8 @@ class Lacks:
     def cut_from(self, leaf: int, root: int, at: int) -> OpRan | TensorMade | None:
         """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event
         does."""
-        found = self.ways(root, at).separation(leaf)
-        return found.cut if found is not None and not found.is_copy else None
+        way = self.ways(root, at).separation(leaf)
+        return way.cut if way is not None and not way.is_copy else None
 
     @cached_property
     def never_got(self) -> list[int]:
@@ -125,8 +125,8 @@ class Lacks:
     @cached_property
     def without_gradient(self) -> dict[int, Lacking]:
         """The reasons for the leaves that never got a gradient; only for the first of many leaves."""
-        found = ((leaf, self.of(leaf)) for leaf in self.never_got[:_LEAVES])
-        return {leaf: lacking for leaf, lacking in found if lacking is not None}
+        pairs = ((leaf, self.of(leaf)) for leaf in self.never_got[:_LEAVES])
+        return {leaf: lacking for leaf, lacking in pairs if lacking is not None}
 
     def place(self, lacking: Lacking) -> Site | None:
         """The line of the program that keeps a leaf from its gradient; None if there is none."""
@@ -159,15 +159,15 @@ class Lacks:
 
     def _begun(self, leaf: int, until: int) -> list[Begun]:
         """The first pass of a leaf from each line that begins passes."""
-        found: dict[int, Begun] = {}
+        by_site: dict[int, Begun] = {}
         for backward_pass in self.query.of(PassOwners).passes_of(leaf):
-            if backward_pass.site not in found and backward_pass.first <= until and len(found) < _SITES:
+            if backward_pass.site not in by_site and backward_pass.first <= until and len(by_site) < _SITES:
                 roots = self.query.passes.began(backward_pass.number).roots
                 if roots and roots[0].tensor:
-                    found[backward_pass.site] = Begun(
+                    by_site[backward_pass.site] = Begun(
                         roots[0].tensor, backward_pass.first, backward_pass.number
                     )
-        return list(found.values())
+        return list(by_site.values())
 
     def _cut(self, leaf: int, begun: list[Begun]) -> Lacking | None:
         """The best reason among the ways to the roots: an event that cuts the way, else a pass that was asked for other

@@ -90,22 +90,22 @@ def _operation(node: ast.AST) -> tuple[ast.expr, ast.operator, ast.expr] | None:
 
 def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
     """The innermost statement that a line belongs to; None if that is a compound statement."""
-    found = None
+    innermost = None
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
-            found = node  # of the walk in breadth, the innermost comes last
-    return None if found is None or hasattr(found, "body") else found
+            innermost = node  # of the walk in breadth, the innermost comes last
+    return None if innermost is None or hasattr(innermost, "body") else innermost
 
 
 def _scope(tree: ast.Module, line: int) -> _Scope:
     """The function around a line, or the whole program."""
-    found: _Scope = tree
+    innermost: _Scope = tree
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if node.lineno <= line <= (node.end_lineno or 0):
-            found = node
-    return found
+            innermost = node
+    return innermost
 
 
 def _origin(scope: _Scope, expression: ast.expr) -> ast.expr:

@@ -117,8 +117,8 @@ def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[
 
 def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The norm of all gradients together that the parameters of a module accumulated in a pass."""
-    found = query.of(accumulated_norms)
-    return _together(found, module_of, lambda values, sizes: values)
+    norms = query.of(accumulated_norms)
+    return _together(norms, module_of, lambda values, sizes: values)
 
 
 def gradients_relative(query: Query, module_of: Grouping) -> list[NamedCurve]:
@@ -160,8 +160,8 @@ def modules_of(query: Query, most: int) -> Grouping:
     """Puts each leaf into one of at most `most` modules, which together have all parameters, each as deep in the
     network as that allows. A leaf that is no parameter stands for itself."""
     names = {leaf: name for leaf, name in query.trace.parameters.items() if leaf not in query.trace.buffers}
-    found = partition(names.values(), most)
-    by_leaf = {leaf: found[name] for leaf, name in names.items()}
+    module_by_name = partition(names.values(), most)
+    by_leaf = {leaf: module_by_name[name] for leaf, name in names.items()}
     return lambda leaf: by_leaf.get(leaf) or query.labels.of(leaf)
 
 

@@ -74,10 +74,10 @@ class Modules(Lookup):
     def _types(self) -> dict[str, set[str]]:
         """The classes of the modules that ran, by path."""
         entered = self.trace.table(Kind.SCOPE_ENTERED)
-        found = defaultdict(set)
+        by_path = defaultdict(set)
         for name, type_ in distinct_pairs(entered["name"], entered["type"]).tolist():
-            found[self.trace.text(name)].add(self.trace.text(type_))
-        return dict(found)
+            by_path[self.trace.text(name)].add(self.trace.text(type_))
+        return dict(by_path)
 
     @cached_property
     def _making(self) -> dict[int, tuple[int, ...]]:

@@ -68,9 +68,9 @@ class Meeting:
         """Whether a gradient is the sum, but for rounding: a hook may have changed it."""
         if self.total is None or self.total.array is None or gradient is None or gradient.array is None:
             return self.complete
-        found, expected = self.total.array, gradient.array
-        return found.shape == expected.shape and bool(
-            np.allclose(found, expected, rtol=1e-2 if found.dtype.itemsize < 4 else 1e-4, equal_nan=True)
+        total, expected = self.total.array, gradient.array
+        return total.shape == expected.shape and bool(
+            np.allclose(total, expected, rtol=1e-2 if total.dtype.itemsize < 4 else 1e-4, equal_nan=True)
         )
 
 

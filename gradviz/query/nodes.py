@@ -74,11 +74,11 @@ class Nodes(Lookup):
 
     @cached_property
     def _of_ops(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+        by_op: dict[int, list[int]] = {}
         for op, node in zip(self._ops, self.table["node"].tolist(), strict=True):
             if op >= 0:
-                found.setdefault(op, []).append(node)
-        return found
+                by_op.setdefault(op, []).append(node)
+        return by_op
 
     def edges(self, node: int) -> tuple[Edge, ...]:
         """The edges of a node."""
@@ -134,8 +134,8 @@ class Nodes(Lookup):
     @cached_property
     def leaves(self) -> dict[int, int]:
         """The leaf of each AccumulateGrad."""
-        found = {node: self.leaf(node) for node in (*self._accumulated, *self._led_to) if node}
-        return {node: leaf for node, leaf in found.items() if leaf}
+        leaf_of = {node: self.leaf(node) for node in (*self._accumulated, *self._led_to) if node}
+        return {node: leaf for node, leaf in leaf_of.items() if leaf}
 
     @cached_property
     def _accumulated(self) -> dict[int, int]:
@@ -150,10 +150,10 @@ class Nodes(Lookup):
         roots = self.trace.table(Kind.PASS_BEGAN).lists("roots").elements
         nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
         others = (nodes > 0) & (tensors > 0) & ~contained(nodes, self.table["node"])
-        found: dict[int, list[int]] = {}
+        by_node: dict[int, list[int]] = {}
         for node, tensor in distinct_pairs(nodes[others], tensors[others]).tolist():
-            found.setdefault(node, []).append(tensor)
-        return found
+            by_node.setdefault(node, []).append(tensor)
+        return by_node
 
     def _is_leaf(self, tensor: int) -> bool:
         """Whether a tensor was a leaf at its first state. If not, its node was not recorded (`--scope`)."""

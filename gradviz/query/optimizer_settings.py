@@ -18,10 +18,10 @@ def settings_of(group: Group | str) -> Mapping[str, Any]:
 @lru_cache(maxsize=1024)  # a training loop has the same settings at every step
 def _settings(text: str) -> Mapping[str, Any]:
     try:
-        found = nested(text, is_strict=False)
+        settings = nested(text, is_strict=False)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def number_of(value: object) -> float:
@@ -35,7 +35,7 @@ def number_of(value: object) -> float:
 def rates_of(text: str) -> list[float]:
     """The learning rates that a scheduler set; empty if they cannot be read."""
     try:
-        found = nested(text, is_strict=False)
+        rates = nested(text, is_strict=False)
     except ValueError:
         return []
-    return list(map(number_of, found)) if isinstance(found, list) else []
+    return list(map(number_of, rates)) if isinstance(rates, list) else []

@@ -22,12 +22,12 @@ def gradient_norm(query: Query, tensor: int, k: int) -> float | None:
 
 def last_change(query: Query, tensor: int, k: int) -> int:
     """The last event, not after k, that changed a tensor's value or its `.grad`; -1 if there is none."""
-    found = [
+    changes = [
         events[np.searchsorted(events, k, side="right") - 1]
         for events in (value_changes(query, tensor), grad_changes(query, tensor))
         if len(events) and events[0] <= k
     ]
-    return int(max(found, default=-1))
+    return int(max(changes, default=-1))
 
 
 def _by_norm(query: Query, tensor: int, k: int) -> tuple[int, float]:

@@ -28,10 +28,10 @@ def scheduler_name(query: Query) -> str:
 
 def scaler_name(query: Query) -> str:
     """The program's name for the scaler of its loss: the `s` of `s.scale(loss)`; empty if it has none or several."""
-    found = {
+    names = {
         ast.unparse(scaler) for tree in query.of(trees).values() for _, scaler in method_calls(tree, "scale")
     }
-    return found.pop() if len(found) == 1 else ""
+    return names.pop() if len(names) == 1 else ""
 
 
 def root_name(query: Query, pass_number: int) -> str:

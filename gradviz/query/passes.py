@@ -38,9 +38,9 @@ class Passes(Lookup):
     def _began(self, number: int) -> PassBegan:
         backward_pass = self.trace.find_pass(number)
         assert backward_pass is not None
-        found = self.trace.event(backward_pass.first)
-        assert isinstance(found, PassBegan)
-        return self.with_tensors(found)
+        event = self.trace.event(backward_pass.first)
+        assert isinstance(event, PassBegan)
+        return self.with_tensors(event)
 
     def with_tensors(self, began: PassBegan) -> PassBegan:
         """The same event with the tensors of its roots. The event has only the node of a root that is a
@@ -77,10 +77,10 @@ class Passes(Lookup):
 
     def _led_to(self, number: int) -> Counter[tuple[int, int]]:
         roots = self.began(number).roots
-        found = Counter((root.node, root.nr) for root in roots)
+        counts = Counter((root.node, root.nr) for root in roots)
         for node in self.nodes.walk([root.node for root in roots]):
-            found.update((edge.node, edge.nr) for edge in self.nodes.edges(node))
-        return found
+            counts.update((edge.node, edge.nr) for edge in self.nodes.edges(node))
+        return counts
 
     def last(self, backward_pass: PassInfo) -> int:
         """The last event of a pass; the last event of the trace if the pass did not end."""
@@ -152,15 +152,15 @@ class Passes(Lookup):
             if backward_pass.digest:
                 begun = tuple(root.node for root in self.began(backward_pass.number).roots)
                 roots.setdefault(backward_pass.digest, set()).add(begun)
-        return any(len(found) > 1 for found in roots.values())
+        return any(len(graphs) > 1 for graphs in roots.values())
 
 
 def ranges(numbers: Iterable[int]) -> str:
     """Numbers in ascending order: `1 to 3`, `19 to 22, 24, 56 to 60`."""
-    found: list[list[int]] = []
+    stretches: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
+        if stretches and number == stretches[-1][-1] + 1:
+            stretches[-1][1:] = [number]
         else:
-            found.append([number])
-    return ", ".join(" to ".join(map(str, ends)) for ends in found)
+            stretches.append([number])
+    return ", ".join(" to ".join(map(str, ends)) for ends in stretches)

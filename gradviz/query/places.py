@@ -44,12 +44,12 @@ class Places(Lookup):
 
     def callers(self, number: int) -> list[Site]:
         """A site and its callers, innermost first."""
-        found = []
+        callers = []
         site = self.trace.sites.get(number)
         while site is not None:
-            found.append(site)
+            callers.append(site)
             site = self.trace.sites.get(site.parent) if site.parent < site.number else None
-        return found
+        return callers
 
     def named_at(self, number: int) -> int:
         """The site at which a value gets its name. If a `return` passes the value to a caller that assigns it to a

@@ -218,9 +218,9 @@ def _spread(holds: np.ndarray, events: np.ndarray | None, count: int) -> np.ndar
     """The truth values of events from those of values: true if any value of the event is true."""
     if events is None:
         return holds
-    found = np.zeros(count, bool)
-    found[events[holds]] = True
-    return found
+    of_events = np.zeros(count, bool)
+    of_events[events[holds]] = True
+    return of_events
 
 
 class _Parser:

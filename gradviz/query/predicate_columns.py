@@ -102,13 +102,13 @@ class TraceColumns:
 
     def bad(self, statistic: str) -> Column:
         """Whether a value, gradient or tangent of an event has a NaN (`nan`) or an infinity (`inf`)."""
-        found = np.zeros(self.count, bool)
+        is_bad = np.zeros(self.count, bool)
         bad = self.trace.states.stats[:, STORED.index(statistic)] > 0
         if bad.any():
-            found[self.trace.states.events[bad]] = True
+            is_bad[self.trace.states.events[bad]] = True
             for events, rows in (self.gradients, self.tangents):
-                found[events[bad[rows]]] = True
-        return Column(found)
+                is_bad[events[bad[rows]]] = True
+        return Column(is_bad)
 
     # --- texts
 
@@ -140,9 +140,9 @@ class TraceColumns:
     def ops(self) -> np.ndarray:
         """The number of the op's name at each event; 0 for an event that is no op."""
         ops = self.trace.table(Kind.OP)
-        found = np.zeros(self.count, np.int64)
-        found[ops.events] = ops["op"]
-        return found
+        names = np.zeros(self.count, np.int64)
+        names[ops.events] = ops["op"]
+        return names
 
     @property
     def kinds(self) -> Column:

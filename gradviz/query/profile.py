@@ -110,10 +110,10 @@ def _lines(query: Query, sites: np.ndarray) -> tuple[list[tuple[str, int]], np.n
     """Lines of the program, and the position in them of the line of each site."""
     lines: dict[tuple[str, int], int] = {}
     numbers, places = np.unique(sites, return_inverse=True)
-    found = []
+    line_of = []
     for number in numbers.tolist():
-        found.append(lines.setdefault(query.places.line(number), len(lines)))
-    return list(lines), np.array(found, np.int64)[places]
+        line_of.append(lines.setdefault(query.places.line(number), len(lines)))
+    return list(lines), np.array(line_of, np.int64)[places]
 
 
 def _by(keys: np.ndarray, phases: np.ndarray, costs: np.ndarray) -> dict[int, Cost]:
@@ -122,11 +122,11 @@ def _by(keys: np.ndarray, phases: np.ndarray, costs: np.ndarray) -> dict[int, Co
     sums = np.zeros((len(numbers), len(_PHASES), costs.shape[1]))
     np.add.at(sums, (places, phases), costs)
     counts = np.bincount(places, minlength=len(numbers))
-    found = {}
+    by_key = {}
     for number, count, rows in zip(numbers.tolist(), counts.tolist(), sums.tolist(), strict=True):
         seconds, made, flops = (dict(zip(_PHASES, column, strict=True)) for column in zip(*rows, strict=True))
-        found[number] = Cost(count, seconds, made, flops)
-    return found
+        by_key[number] = Cost(count, seconds, made, flops)
+    return by_key
 
 
 def _most(query: Query, keys: np.ndarray, ops: np.ndarray, seconds: np.ndarray) -> dict[int, str]:
@@ -143,11 +143,11 @@ def _most(query: Query, keys: np.ndarray, ops: np.ndarray, seconds: np.ndarray) 
 def _by_module(query: Query, by_scope: dict[int, Cost]) -> dict[str, Cost]:
     """The cost of the ops of each module, with the modules inside it. `by_scope` has the event that entered each
     scope as its key."""
-    found: dict[str, Cost] = {}
+    by_path: dict[str, Cost] = {}
     for begin, cost in by_scope.items():
         for path in _modules_around(query, begin):
-            found.setdefault(path, Cost()).add(cost)
-    return found
+            by_path.setdefault(path, Cost()).add(cost)
+    return by_path
 
 
 def _modules_around(query: Query, begin: int) -> Iterable[str]:

@@ -30,13 +30,13 @@ def are_apart(values: Sequence[Snapshot | None]) -> bool:
 def alike(values: Sequence[Snapshot | None]) -> list[int]:
     """The place, for each value, of the first value that is not known to differ from it."""
     firsts: list[int] = []
-    found = []
+    first_of = []
     for place, value in enumerate(values):
         first = next((at for at in firsts if not are_apart((values[at], value))), place)
         if first == place:
             firsts.append(place)
-        found.append(first)
-    return found
+        first_of.append(first)
+    return first_of
 
 
 def _is_known(value: Snapshot | None) -> bool:

@@ -204,20 +204,20 @@ class Replicas:
     @cached_property
     def gradients_apart(self) -> list[Difference]:
         """The first step at which the gradient of each parameter differs between the ranks."""
-        found: dict[str, Difference] = {}
+        first_of: dict[str, Difference] = {}
         for number, together in enumerate(self.steps, 1):
-            for difference in self._apart_at(number, together, tuple(found)):
-                found[difference.name] = difference
-            if len(found) == len(self.common):
+            for difference in self._apart_at(number, together, tuple(first_of)):
+                first_of[difference.name] = difference
+            if len(first_of) == len(self.common):
                 break
-        return list(found.values())
+        return list(first_of.values())
 
     @property
     def differences(self) -> list[Difference]:
         """The same, if every rank all-reduces gradients; without parameters of which each rank has its own. Else empty:
         each rank may have its own part."""
-        found = self.gradients_apart if all(map(len, self.reduced)) else []
-        return [one for one in found if one.name not in self._of_one_rank]
+        differences = self.gradients_apart if all(map(len, self.reduced)) else []
+        return [one for one in differences if one.name not in self._of_one_rank]
 
     def _apart_at(
         self, number: int, together: Sequence[Stepped], found_before: Sequence[str] = ()
@@ -298,10 +298,10 @@ class Replicas:
         """The number of passes whose roots have the same values on all ranks, while no two passes in a row have the
         same values; 0 if the roots of a pass differ, or if a root is a result of a reduction."""
         passes = min(MOST_ROOTS, *(len(query.trace.passes) for query in self.queries))
-        found = list(zip(*(first_roots(query, passes) for query in self.queries), strict=True))
-        if not all(are_same(values) for values in found):
+        roots = list(zip(*(first_roots(query, passes) for query in self.queries), strict=True))
+        if not all(are_same(values) for values in roots):
             return 0
-        return 0 if any(are_same(pair) for pair in pairwise(values[0] for values in found)) else len(found)
+        return 0 if any(are_same(pair) for pair in pairwise(values[0] for values in roots)) else len(roots)
 
     @cached_property
     def buffer_apart(self) -> OtherBuffer | None:
@@ -350,13 +350,13 @@ class Replicas:
     def wholes(self) -> dict[str, tuple[Stats, Stats | None]]:
         """The parameters that lie on the ranks in parts, at the end: the statistics of the whole, and the statistics of
         its gradient, None if it has none."""
-        found = {}
+        wholes = {}
         at = [query.trace.count - 1 for query in self.queries]
         for name in self.common:
             whole = whole_of(self._values(name, at))
             if whole is not None:
-                found[name] = whole, whole_of(self._gradients(name, at))
-        return found
+                wholes[name] = whole, whole_of(self._gradients(name, at))
+        return wholes
 
     # --- of one parameter on each rank
 

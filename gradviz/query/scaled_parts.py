@@ -31,12 +31,16 @@ def scaled_parts(query: Query) -> list[ScaledPart]:
     `query.of(scaled_parts)`."""
     steps = query.trace.table(Kind.STEPPED).events
     until = int(steps[0]) if len(steps) else query.trace.count
-    found: dict[int, ScaledPart] = {}
+    first_of: dict[int, ScaledPart] = {}
     for parameter, part, since, elements in [*_gradients(query, until), *_parts(query, until)]:
         for event in query.tensors.writes(part):
-            if since < event < until and parameter not in found and (scaled := _scaling(query, part, event)):
-                found[parameter] = ScaledPart(parameter, event, *scaled, elements)
-    return sorted(found.values(), key=lambda one: one.event)
+            if (
+                since < event < until
+                and parameter not in first_of
+                and (scaled := _scaling(query, part, event))
+            ):
+                first_of[parameter] = ScaledPart(parameter, event, *scaled, elements)
+    return sorted(first_of.values(), key=lambda one: one.event)
 
 
 def _gradients(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[int, int]]]:

@@ -96,15 +96,15 @@ class Scopes(Lookup):
 
     def visits(self, events: Iterable[int]) -> list[Visit]:
         """The visits to scopes during which some of these events happened, in order."""
-        found: dict[int, str] = {}
+        path_of: dict[int, str] = {}
         for event in events:
             self._open(self._begins(event))
             for begin in self._begins(event):
-                if begin in found:
+                if begin in path_of:
                     break
-                found[begin] = self._known[begin].path
+                path_of[begin] = self._known[begin].path
         table = self.trace.table(Kind.SCOPE_ENTERED)
-        return [Visit(found[first], table.object(first).type) for first in sorted(found)]
+        return [Visit(path_of[first], table.object(first).type) for first in sorted(path_of)]
 
     @cached_property
     def depths(self) -> np.ndarray:

@@ -97,8 +97,8 @@ class Ways:
         return False
 
     def _event(self, event: int) -> OpRan | TensorMade | None:
-        found = self.query.trace.event(event)
-        return found if isinstance(found, OpRan | TensorMade) else None
+        decoded = self.query.trace.event(event)
+        return decoded if isinstance(decoded, OpRan | TensorMade) else None
 
     # --- the search
 

@@ -42,8 +42,8 @@ def silent_writes(query: Query) -> list[SilentWrite]:
 
 def used_otherwise(query: Query, at: int) -> dict[State, SilentWrite]:
     """The states of tensors that backward used with other values than forward, up to event `at`."""
-    found = (write for write in query.of(silent_writes) if write.ran <= at)
-    return {query.tensors.after(write.tensor, write.made): write for write in found}
+    writes = (write for write in query.of(silent_writes) if write.ran <= at)
+    return {query.tensors.after(write.tensor, write.made): write for write in writes}
 
 
 class _Search:
@@ -144,10 +144,10 @@ class _Search:
 def _received(query: Query) -> dict[int, list[int]]:
     """The events at which each node received gradients."""
     table = query.trace.table(Kind.RECEIVED)
-    found: dict[int, list[int]] = {}
+    by_node: dict[int, list[int]] = {}
     for node, event in zip(table["node"].tolist(), table.events.tolist(), strict=True):
-        found.setdefault(node, []).append(event)
-    return found
+        by_node.setdefault(node, []).append(event)
+    return by_node
 
 
 def _are_equal(before: Snapshot, after: Snapshot) -> bool:

@@ -95,9 +95,9 @@ class Nesting:
         group = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
         first = np.repeat(group, np.diff(np.append(group, len(keys))))
         last = np.maximum.accumulate(np.where(self._begins[order], np.arange(len(keys)), -1))
-        found = np.empty(len(keys), np.int64)
-        found[order] = np.where((last >= first) & (self._depths[order] > 0), self._at[order][last], -1)
-        return found
+        firsts = np.empty(len(keys), np.int64)
+        firsts[order] = np.where((last >= first) & (self._depths[order] > 0), self._at[order][last], -1)
+        return firsts
 
     @cached_property
     def _outer(self) -> dict[int, int]:

@@ -13,15 +13,15 @@ _PASSES = ("backward", "grad")
 
 def trees(query: Query) -> dict[str, ast.Module]:
     """The syntax tree of each file of the program. Use `query.of(trees)`."""
-    found: dict[str, ast.Module] = {}
+    by_file: dict[str, ast.Module] = {}
     trace = query.trace
     files = {site.place.file for site in trace.sites.values() if trace.source(site.place.file)}
     for file in files:
         try:
-            found[file] = ast.parse("\n".join(trace.source(file)))
+            by_file[file] = ast.parse("\n".join(trace.source(file)))
         except (SyntaxError, ValueError):
             continue
-    return found
+    return by_file
 
 
 def statement_at(query: Query, site: Site | None) -> ast.stmt | None:
@@ -71,19 +71,19 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
 def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | None:
     """The last assignment to a name above the line of a site, in the same function, or outside of all functions if the
     site is."""
-    own = [
+    assignments = [
         node
         for node in _above(query, site)
         if isinstance(node, ast.Assign)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
     ]
-    return max(own, key=lambda node: node.lineno, default=None)
+    return max(assignments, key=lambda node: node.lineno, default=None)
 
 
 def appended_before(query: Query, site: Site | None, name: str) -> ast.Call | None:
     """The only call of `append` on a list of this name above the line of a site, in the same function; None if there is
     none, or several."""
-    own = [
+    calls = [
         node
         for node in _above(query, site)
         if isinstance(node, ast.Call)
@@ -91,7 +91,7 @@ def appended_before(query: Query, site: Site | None, name: str) -> ast.Call | No
         and ast.unparse(node.func) == f"{name}.append"
         and len(node.args) == 1
     ]
-    return own[0] if len(own) == 1 else None
+    return calls[0] if len(calls) == 1 else None
 
 
 def _above(query: Query, site: Site | None) -> Iterator[ast.AST]:
@@ -124,8 +124,8 @@ def backward_call(query: Query, site: Site | None) -> ast.Call | None:
     """The call of `backward` or `grad` in the statement at a site; None if there is none, or more than one."""
     statement = statement_at(query, site)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
-    found = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
-    return found[0] if len(found) == 1 else None
+    passes = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
+    return passes[0] if len(passes) == 1 else None
 
 
 def method_calls(tree: ast.AST | None, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:

@@ -100,15 +100,15 @@ class Tensors(Lookup):
 
     def made(self, tensor: int) -> OpRan | TensorMade | None:
         """The event that made a tensor, decoded; None if there is none."""
-        found = self._known_makers.get(tensor)
-        if found is not None:
-            return found
+        decoded = self._known_makers.get(tensor)
+        if decoded is not None:
+            return decoded
         event = self.maker(tensor)  # this may read more of a part, which clears `_known_makers`
         if event is None:
             return None
-        found = self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
-        self._known_makers[tensor] = found
-        return found
+        decoded = self.op(event) if self.is_op(event) else self.trace.table(Kind.TENSOR).object(event)
+        self._known_makers[tensor] = decoded
+        return decoded
 
     @cached_property
     def _known_makers(self) -> dict[int, OpRan | TensorMade]:
@@ -145,13 +145,13 @@ class Tensors(Lookup):
         """Whether each OP event is the work of a collective: the first op of its name after the collective was called.
         `gather` and `scatter` are also ops of PyTorch that have nothing to do with ranks."""
         ops, called = self.trace.table(Kind.OP), self.trace.table(Kind.COLLECTIVE)
-        found = np.zeros(len(ops.events), bool)
+        are_done = np.zeros(len(ops.events), bool)
         if not len(called.events):
-            return found
+            return are_done
         call = np.searchsorted(called.events, ops.events) - 1
         matching = np.flatnonzero((call >= 0) & (called["how"][call] == ops["op"]))
-        found[matching[np.unique(call[matching], return_index=True)[1]]] = True
-        return found
+        are_done[matching[np.unique(call[matching], return_index=True)[1]]] = True
+        return are_done
 
     @cached_property
     def all_writes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -167,10 +167,10 @@ class Tensors(Lookup):
     @cached_property
     def _writes(self) -> dict[int, list[int]]:
         """The events that changed each tensor in place, in order; without tensors that were never changed."""
-        found: dict[int, list[int]] = {}
+        by_tensor: dict[int, list[int]] = {}
         for event, tensor in zip(*(column.tolist() for column in self.all_writes), strict=True):
-            found.setdefault(tensor, []).append(event)
-        return found
+            by_tensor.setdefault(tensor, []).append(event)
+        return by_tensor
 
     def writes(self, tensor: int) -> list[int]:
         """The events that changed a tensor in place, in order."""
@@ -180,8 +180,8 @@ class Tensors(Lookup):
     def mutation(self, event: int) -> Mutated:
         """The MUTATED event with this index, decoded."""
         self.trace.reach(event)
-        found: Mutated = self.trace.table(Kind.MUTATED).object(event)
-        return found
+        mutated: Mutated = self.trace.table(Kind.MUTATED).object(event)
+        return mutated
 
     def is_written(self, tensor: int, event: int) -> bool:
         """Whether an event changed a tensor in place."""

@@ -48,9 +48,9 @@ class Lives:
         """Whether the window of each row ends with a clearing, not with the run."""
         following = np.searchsorted(self.windows, self.windows, side="right")
         known = following < len(self.windows)
-        found = np.zeros(len(self.windows), bool)
-        found[known] = self.leaves[following[known]] == self.leaves[known]
-        return found
+        ends = np.zeros(len(self.windows), bool)
+        ends[known] = self.leaves[following[known]] == self.leaves[known]
+        return ends
 
 
 def _line(site: Site | None) -> tuple[str, int, int] | None:
@@ -89,24 +89,24 @@ class Training:
     @cached_property
     def owners(self) -> dict[int, set[int]]:
         """The optimizers that have stepped on each parameter."""
-        found: dict[int, set[int]] = {}
+        by_parameter: dict[int, set[int]] = {}
         held = self.stepped.lists("parameters")
         by = self.stepped["optimizer"][held.owners]
         for tensor, optimizer in distinct_pairs(held.values, by).tolist():
-            found.setdefault(tensor, set()).add(optimizer)
-        return found
+            by_parameter.setdefault(tensor, set()).add(optimizer)
+        return by_parameter
 
     @cached_property
     def holders(self) -> dict[int, set[int]]:
         """The optimizers that hold each parameter, with or without a gradient."""
-        found: dict[int, set[int]] = {}
+        by_parameter: dict[int, set[int]] = {}
         held = self.trace.table(Kind.HOLDS)
         lists = held.lists("parameters")
         for tensor, optimizer in zip(
             lists.values.tolist(), held["optimizer"][lists.owners].tolist(), strict=True
         ):
-            found.setdefault(tensor, set()).add(optimizer)
-        return found
+            by_parameter.setdefault(tensor, set()).add(optimizer)
+        return by_parameter
 
     def optimizer_class(self, optimizer: int) -> str:
         """The class of an optimizer: `SGD` also for a step that the program computes itself."""

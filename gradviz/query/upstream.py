@@ -44,11 +44,11 @@ class Upstream:
     @cached_property
     def cuts(self) -> list[OpRan | TensorMade]:
         """The events above the root that block gradients of a tensor that requires grad, by distance from the root."""
-        found: list[OpRan | TensorMade] = []
+        cuts: list[OpRan | TensorMade] = []
         for maker in map(self._blocking, self.came):
             if maker is not None and any(map(self._requires_grad, self.taken_by(maker))):
-                found.append(maker)
-        return found
+                cuts.append(maker)
+        return cuts
 
     @cached_property
     def leaves(self) -> list[int]:
@@ -82,8 +82,8 @@ def leaves_behind(query: Query, nodes: Iterable[int]) -> list[int]:
     """The leaves that the graph leads to from nodes, as they were when the graph was made."""
     made = map(query.nodes.event, query.nodes.walk(list(nodes)))
     edges = ((node.index, edge.tensor) for node in made if node is not None for edge in node.edges)
-    found = {t: None for at, t in edges if t and query.tensors.is_leaf_that_requires_grad(t, at)}
-    return list(found)
+    leaves = {t: None for at, t in edges if t and query.tensors.is_leaf_that_requires_grad(t, at)}
+    return list(leaves)
 
 
 def leaves_of(query: Query, *tensors: int) -> list[int]:
@@ -108,12 +108,12 @@ class Downstream:
 
     def results(self, tensor: int, most: int = 10_000) -> dict[int, list[int]]:
         """All tensors that were computed from a tensor, and the tensor itself; with each, the ops that read it."""
-        found = {tensor: self.readers(tensor)}
+        readers_of = {tensor: self.readers(tensor)}
         waiting = deque([tensor])
-        while waiting and len(found) < most:
-            for op in found[waiting.popleft()]:
+        while waiting and len(readers_of) < most:
+            for op in readers_of[waiting.popleft()]:
                 for output in self.query.tensors.op(op).outputs:
-                    if output not in found:
-                        found[output] = self.readers(output)
+                    if output not in readers_of:
+                        readers_of[output] = self.readers(output)
                         waiting.append(output)
-        return found
+        return readers_of

@@ -30,10 +30,10 @@ class _Uses:
 
     def of(self, ways: Ways) -> list[Use]:
         """The uses on the ways to a root."""
-        found = self.known.get(ways)
-        if found is None:
-            found = self.known[ways] = _uses(self.query, ways)
-        return found
+        known_uses = self.known.get(ways)
+        if known_uses is None:
+            known_uses = self.known[ways] = _uses(self.query, ways)
+        return known_uses
 
 
 def uses(query: Query, ways: Ways) -> list[Use]:
@@ -42,13 +42,13 @@ def uses(query: Query, ways: Ways) -> list[Use]:
 
 
 def _uses(query: Query, ways: Ways) -> list[Use]:
-    found: list[Use] = []
+    of_leaves: list[Use] = []
     for event in _events(query, ways):
         parts = {t: ways.viewed_leaf(t) for t in query.tensors.op(event).inputs if t}
         leaves = frozenset(leaf for leaf in parts.values() if leaf)
         if leaves and len(parts) > 1:
-            found.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
-    return found
+            of_leaves.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
+    return of_leaves
 
 
 def _events(query: Query, ways: Ways) -> list[int]:

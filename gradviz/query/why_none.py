@@ -160,9 +160,9 @@ def _never(query: Query, tensor: int, began: PassBegan, k: int) -> Absence | Non
 def _in_a_pass(query: Query, tensor: int, began: PassBegan, to_come: int) -> Absence:
     """The reason why a leaf gets no gradient from one pass."""
     for root in began.roots:
-        found = query.of(Lacks).cut_from(tensor, root.tensor, began.index) if root.tensor else None
-        if found is not None:
-            return Absence(Why.CUT, number=began.number, root=root.tensor, cut=found, to_come=to_come)
+        cut = query.of(Lacks).cut_from(tensor, root.tensor, began.index) if root.tensor else None
+        if cut is not None:
+            return Absence(Why.CUT, number=began.number, root=root.tensor, cut=cut, to_come=to_come)
     first = began.roots[0].tensor if began.roots else 0
     return Absence(Why.NOT_COMPUTED_FROM, number=began.number, root=first, to_come=to_come)
 
@@ -171,9 +171,9 @@ def _cut_off(query: Query, tensor: int, k: int) -> Absence | None:
     """The cut between a tensor and the root of a refused backward(), up to event k; None if there is none."""
     for failure, root in refused(query):
         if root and failure.event <= k:
-            found = query.of(Lacks).cut_from(tensor, root, failure.event)
-            if found is not None:
-                return Absence(Why.CUT, root=root, cut=found)
+            cut = query.of(Lacks).cut_from(tensor, root, failure.event)
+            if cut is not None:
+                return Absence(Why.CUT, root=root, cut=cut)
     return None
 
 

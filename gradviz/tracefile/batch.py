@@ -60,10 +60,10 @@ class Renumbered:
         at = bisect_right(self.starts, number) - 1
         if number in self.late or at < 0 or number > self.last:
             return self.late.get(number, 0)
-        own = number - self.distances[at]
+        in_file = number - self.distances[at]
         following = at + 1 < len(self.starts) and self.starts[at + 1] - self.distances[at + 1]
-        is_anothers = (following and own >= following) or own in self.late.values()
-        return 0 if is_anothers else own
+        is_anothers = (following and in_file >= following) or in_file in self.late.values()
+        return 0 if is_anothers else in_file
 
 
 class Batch:

@@ -21,5 +21,5 @@ class ByKind:
 
     def column(self, name: str, *kinds: int) -> np.ndarray:
         """A column of the events of these kinds."""
-        found: np.ndarray = self.rows[name][self.at(*kinds)]
-        return found
+        column: np.ndarray = self.rows[name][self.at(*kinds)]
+        return column

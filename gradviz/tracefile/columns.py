@@ -87,11 +87,11 @@ class Table:
     def __getitem__(self, name: str) -> np.ndarray:
         """A single field of all events. Texts and rules are given by their numbers, an earlier event by its index (−1:
         none), a flag as a bool."""
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = self._single(self.layout.fields[name])
-        assert isinstance(found, np.ndarray)
-        return found
+        column = self._known.get(name)
+        if column is None:
+            column = self._known[name] = self._single(self.layout.fields[name])
+        assert isinstance(column, np.ndarray)
+        return column
 
     def lists(self, name: str) -> Lists:
         """A list of all events."""
@@ -101,9 +101,9 @@ class Table:
                 stretches = self.layout.stretches(links, counts)
             for field, (at, lengths) in zip(self.layout.lists, stretches.values(), strict=True):
                 self._known[field.name] = Lists(gathered(links, at, lengths, field.width), lengths)
-        found = self._known[name]
-        assert isinstance(found, Lists)
-        return found
+        lists = self._known[name]
+        assert isinstance(lists, Lists)
+        return lists
 
     def decoded(self, events: np.ndarray) -> Iterator[Event]:
         """These events as objects."""
@@ -155,6 +155,6 @@ class _Objects(dict[int, Any]):
     def __missing__(self, event: int) -> Any:
         block = int(self.table.events.searchsorted(event)) // _BLOCK * _BLOCK
         events = self.table.events[block : block + _BLOCK]
-        found = dict(zip(events.tolist(), self.table.decoded(events), strict=True))
-        self.update(found)
-        return found[event]
+        decoded = dict(zip(events.tolist(), self.table.decoded(events), strict=True))
+        self.update(decoded)
+        return decoded[event]

@@ -51,9 +51,9 @@ class Told(NamedTuple):
 
 def _table(kinds: Sequence[Kind]) -> np.ndarray:
     """A table by the numbers of kinds: whether a kind is one of these."""
-    found = np.zeros(256, bool)
-    found[list(kinds)] = True
-    return found
+    is_one = np.zeros(256, bool)
+    is_one[list(kinds)] = True
+    return is_one
 
 
 _step = _table(_BEGIN).astype(np.int64) - _table(_END)
@@ -215,8 +215,8 @@ class _States:
 
 def _packed(lists: Sequence[np.ndarray]) -> bytes:
     """Lists of numbers as bytes: their lengths, and then one list after the other."""
-    lengths = np.array([len(found) for found in lists], NUMBER)
-    return as_is(lengths.tobytes(), *(found.astype(NUMBER).tobytes() for found in lists))
+    lengths = np.array([len(numbers) for numbers in lists], NUMBER)
+    return as_is(lengths.tobytes(), *(numbers.astype(NUMBER).tobytes() for numbers in lists))
 
 
 def unpacked(data: bytes) -> list[np.ndarray]:

@@ -79,12 +79,14 @@ _EXPECTED = {
 
 def _check_schema(connection: sqlite3.Connection) -> None:
     try:
-        found = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchmany(len(_EXPECTED) + 1)
+        entries = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchmany(
+            len(_EXPECTED) + 1
+        )
     except MemoryError:  # an entry claims to be huge
-        found = []
-    if any(not isinstance(word, str) for row in found for word in row):
+        entries = []
+    if any(not isinstance(word, str) for row in entries for word in row):
         raise ValueError("its tables are not those of a trace")
-    if {(kind, name, " ".join(sql.split())) for kind, name, sql in found} != _EXPECTED:
+    if {(kind, name, " ".join(sql.split())) for kind, name, sql in entries} != _EXPECTED:
         raise ValueError("its tables are not those of a trace")
 
 

@@ -43,8 +43,8 @@ class _Run(NamedTuple):
 
     def of(self, number: int) -> _Run:
         """The part of one pass."""
-        ran, given = self.passes == number, self.giving == number
-        return _Run(*(column[ran] for column in self[:3]), *(column[given] for column in self[3:]))
+        ran, gave = self.passes == number, self.giving == number
+        return _Run(*(column[ran] for column in self[:3]), *(column[gave] for column in self[3:]))
 
 
 class Digests:
@@ -157,7 +157,7 @@ _GIVER, _PRODUCED_IN = _column(Kind.PRODUCED, "node"), _column(Kind.PRODUCED, "i
 
 def renumbered(events: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
     """The same events, with names by their places among `numbers`, which are in order."""
-    found = events.copy()
+    copy = events.copy()
     received = np.flatnonzero((events["head"] & 0xFF) == _RECEIVED)
-    found[_NAME][received] = np.searchsorted(numbers, events[_NAME][received])
-    return found
+    copy[_NAME][received] = np.searchsorted(numbers, events[_NAME][received])
+    return copy

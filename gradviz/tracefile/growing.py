@@ -89,10 +89,12 @@ class Growing(Trace):
 
     def _places_read(self) -> list[int]:
         """The chunks with events of the stretches."""
-        found: dict[int, None] = {}
+        places: dict[int, None] = {}
         for first, end in self._stretches:
-            found.update(dict.fromkeys(range(self.directory.place(first), self.directory.place(end - 1) + 1)))
-        return list(found)
+            places.update(
+                dict.fromkeys(range(self.directory.place(first), self.directory.place(end - 1) + 1))
+            )
+        return list(places)
 
     def _read_states(self, place: int) -> np.ndarray:
         _, first, count, _ = self.chunks.list[place]

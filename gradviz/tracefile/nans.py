@@ -64,8 +64,8 @@ def _are_bad(statistic: Stat, values: Sequence[bytes], dtype: str) -> list[bool]
     elements = elements_of(np.frombuffer(b"".join(values), np.uint8), dtype)
     if elements is None or elements.dtype.kind not in "fc":
         return [False] * len(values)
-    found: np.ndarray = _TESTS[statistic](elements).reshape(len(values), -1).any(axis=1)
-    return found
+    bad: np.ndarray = _TESTS[statistic](elements).reshape(len(values), -1).any(axis=1)
+    return bad
 
 
 def _is_bad(statistic: Stat, value: np.ndarray, dtype: str) -> bool:

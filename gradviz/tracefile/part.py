@@ -172,8 +172,8 @@ class Part(Growing):
     @property
     def nans_told(self) -> np.ndarray:
         """The first event with a NaN of each chunk that has one."""
-        found = self.directory.first_nans
-        return found[found >= 0]
+        firsts = self.directory.first_nans
+        return firsts[firsts >= 0]
 
     @property
     def ops_told(self) -> int:

@@ -82,8 +82,8 @@ def _meta_of(path: Path) -> Mapping[str, str]:
 
 def rank_in(path: Path) -> int:
     """The rank in the name of a trace; -1 if there is none."""
-    found = _RANK.search(path.name)
-    return int(found[1]) if found else -1
+    match = _RANK.search(path.name)
+    return int(match[1]) if match else -1
 
 
 def pattern_of(name: str) -> str:

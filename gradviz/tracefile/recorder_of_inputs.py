@@ -30,8 +30,8 @@ class InputsRecorder(Recorder):
 
     def take_written(self) -> list[int]:
         """The tensors that have been written to since the last call."""
-        found, self.written = self.written, []
-        return found
+        written, self.written = self.written, []
+        return written
 
     def scope_entered(
         self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False

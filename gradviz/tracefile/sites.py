@@ -272,8 +272,8 @@ class Sites:
             parent, what, offset = self._made[number]
             place = what if isinstance(what, Place) else place_of(what, offset)
             is_library = self.sort_of(place.file) == LIBRARY
-            own = () if is_library else place.names  # a library's variables are not the user's
-            names = own or (self.frame(parent).names if place.returns and parent else ())
+            own_names = () if is_library else place.names  # a library's variables are not the user's
+            names = own_names or (self.frame(parent).names if place.returns and parent else ())
             names = names or (self._name_of_part(place, parent) if place.part and not is_library else ())
             if place.file in self.names:
                 place = replace(place, file=self.names[place.file])

@@ -34,10 +34,10 @@ _WORD = re.compile(r"[A-Za-z0-9_.:<>|=()\[\] -]{0,60}")  # as dtypes and devices
 
 def listed(text: str) -> tuple[Any, ...]:
     """A list in JSON."""
-    found = nested(text)
-    if not isinstance(found, list):
+    values = nested(text)
+    if not isinstance(values, list):
         raise ValueError("a list is missing")
-    return tuple(found)
+    return tuple(values)
 
 
 def nested(text: str, is_strict: bool = True) -> Any:
@@ -80,10 +80,10 @@ def pairs_of(inputs: str) -> tuple[tuple[str, str], ...]:
 
 def names_of(names: str) -> tuple[str, ...]:
     """The names that the value of a place is assigned to."""
-    found = listed(names)
-    if not _are_texts(found):
+    values = listed(names)
+    if not _are_texts(values):
         raise ValueError("names of a place are no texts")
-    return found
+    return values
 
 
 def _are_texts(values: Sequence[object]) -> bool:

@@ -277,10 +277,10 @@ class States:
 
     def are_zero(self, rows: np.ndarray) -> np.ndarray:
         """Whether all elements of each state are known to be 0."""
-        found = rows >= 0
-        stats = self.stats[rows[found]]
-        found[found] = (stats[:, (Stat.MIN, Stat.MAX, Stat.NAN, Stat.INF)] == 0).all(axis=1)
-        return found
+        is_known = rows >= 0
+        stats = self.stats[rows[is_known]]
+        is_known[is_known] = (stats[:, (Stat.MIN, Stat.MAX, Stat.NAN, Stat.INF)] == 0).all(axis=1)
+        return is_known
 
     def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """The Euclidean norm of the difference of each pair of states; −1 if elements of one of them were not kept, or

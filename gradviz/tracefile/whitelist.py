@@ -87,7 +87,7 @@ def role(text: str) -> str:
 
 def _tokens(text: str, pattern: re.Pattern[str] = _TOKEN) -> Iterator[tuple[str, str]]:
     """The tokens of a text, each with its kind."""
-    return ((str(found.lastgroup), found[0]) for found in pattern.finditer(text))
+    return ((str(match.lastgroup), match[0]) for match in pattern.finditer(text))
 
 
 def _kept(kind: str, token: str, signs: frozenset[str]) -> str:
@@ -126,15 +126,15 @@ _SETTINGS = frozenset(
 
 def settings(text: str) -> str:
     """The settings of a parameter group: numbers and truth values of settings that optimizers have."""
-    found = _json(text)
-    known = found.items() if isinstance(found, dict) else ()
+    values = _json(text)
+    known = values.items() if isinstance(values, dict) else ()
     return json.dumps({key: value for key, value in known if key in _SETTINGS and _is_plain(value)})
 
 
 def rates(text: str) -> str:
     """The learning rates that a scheduler set."""
-    found = _json(text)
-    return json.dumps(found if isinstance(found, list) and all(map(_is_number, found)) else [])
+    values = _json(text)
+    return json.dumps(values if isinstance(values, list) and all(map(_is_number, values)) else [])
 
 
 def _json(text: str) -> Any:
@@ -175,8 +175,8 @@ _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc|\.post|\.dev)[0-9]+)*(\+(cpu|c
 
 
 def _version(text: str) -> str:
-    found = _VERSION.match(text)
-    return found[0] if found is not None else GONE
+    match = _VERSION.match(text)
+    return match[0] if match is not None else GONE
 
 
 def _number(text: str) -> str:
@@ -190,8 +190,8 @@ def _ending(text: str) -> str:
 
 
 def _stopped(text: str) -> str:
-    found = re.search(r"; complete up to event [0-9]+\Z", text)
-    return GONE + found[0] if found is not None else nothing(text)
+    match = re.search(r"; complete up to event [0-9]+\Z", text)
+    return GONE + match[0] if match is not None else nothing(text)
 
 
 _META: dict[str, Callable[[str], str]] = {
@@ -222,10 +222,10 @@ _META: dict[str, Callable[[str], str]] = {
 
 def meta_of(meta: Mapping[str, str]) -> dict[str, str]:
     """The notes about a run that may be shared, with a note that the rest is gone."""
-    found = {key: keep(meta[key]) for key, keep in _META.items() if key in meta}
+    shared = {key: keep(meta[key]) for key, keep in _META.items() if key in meta}
     if "error" in meta:
-        found["error"] = f"{found.get('error_type', GONE)}: {GONE}"
-    return {**found, "redacted": "1"}
+        shared["error"] = f"{shared.get('error_type', GONE)}: {GONE}"
+    return {**shared, "redacted": "1"}
 
 
 # --- forms

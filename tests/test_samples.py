@@ -59,6 +59,8 @@ def test_the_parts_are_those_that_are_known_by_hand(path: Path) -> None:
         (lambda loss: 3 * loss / 2, 1.5),
         (lambda loss: loss * torch.tensor(1024.0), 1024.0),
         (lambda loss: torch.neg(loss.div(4)), -0.25),
+        (lambda loss: loss / torch.tensor([1.0, 3.0]).sum(), 0.25),
+        (lambda loss: loss / loss.detach(), 3 / 10),
     ],
 )
 def test_the_parts_of_a_scaled_loss_are_scaled(

@@ -14,6 +14,7 @@ import numpy as np
 
 from gradviz.query.ops import LOSSES
 from gradviz.query.query import Query
+from gradviz.replay.function_names import DETACHING
 from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
 
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
@@ -105,9 +106,19 @@ def _maker(plan: Plan, tensor: int) -> Call | None:
     return next((call for call in reversed(plan.calls) if tensor in call.outputs), None)
 
 
+def _constants(plan: Plan) -> set[int]:
+    """The tensors of a pass that come of data alone, through which no gradient flows."""
+    found = {step.tensor for step in plan.inputs if step.how == "data"}
+    for call in plan.calls:
+        is_cut = call.function in DETACHING
+        if is_cut or (call.inputs and found.issuperset(call.inputs) and not call.written):
+            found.update(call.outputs)
+    return found
+
+
 def _scaled_by(plan: Plan, call: Call) -> int:
     """The tensor that a call only multiplies or divides by numbers: `-loss`, `loss / 4`; 0 for another call."""
-    constants = {step.tensor for step in plan.inputs if step.how == "data"}
+    constants = _constants(plan)
     scaled = [tensor for tensor in call.inputs if tensor not in constants]
     positional, named = call.arguments
     tensor_count = sum(isinstance(part, dict) and "tensor" in part for part in positional)

@@ -185,3 +185,37 @@ def test_what_is_from_before_the_recording_is_called_as_it_is_read(torch: Any, t
         first = next(event for event in trace if isinstance(event, OpRan))
         assert [query.labels.of(tensor) for tensor in first.inputs] == ["x", "w"]
     assert set(names_of_leaves(tmp_path / "run.gradviz")) == {"w", "pair['scale']"}
+
+
+BATCHES = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+net, loss_of = torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss()
+rows = TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
+for data, target in DataLoader(rows, batch_size=4):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("loss_of(net(data), target).backward()", {"data", "target"}),
+        ("loss_of(net(data.view(-1, 4)), target=target).backward()", {"data", "target"}),
+        ("loss_of(net(*[data]), **{'target': target}).backward()", set()),
+    ],
+)
+def test_what_a_loader_gives_has_the_variable_by_which_a_call_reads_it(
+    line: str, names: set[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "p.py"
+    program.write_text(BATCHES.format(line))
+    with gradviz.record(tmp_path / "run.gradviz"):
+        exec(compile(program.read_text(), str(program), "exec"), {"__name__": "p"})
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        stacked = [event.outputs[0] for event in trace if isinstance(event, OpRan) and event.op == "stack"]
+        assert len(stacked) == 4
+        called = {query.labels.of(tensor) for tensor in stacked}
+        assert called == names if names else not called & {"data", "target"}

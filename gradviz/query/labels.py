@@ -81,7 +81,8 @@ class Labels(Lookup):
             return self._of_many(tensor, maker)
         if self._is_inner(maker):
             return self._call(maker, _DEEPEST)
-        return self.row_of(maker) or self._text(maker.site) or self._of_several(maker)
+        known = self.row_of(maker) or self._text(maker.site)
+        return known or self._as_unpacked(tensor, maker) or self._of_several(maker)
 
     def _of_many(self, tensor: int, op: OpRan) -> str:
         """The name of one of several results of an op: `x.max(dim=1)[0]`; empty if names are exact."""
@@ -150,6 +151,27 @@ class Labels(Lookup):
             return ""
         text = self._operand(op, op.inputs.index(tensor))
         return text if len(text) <= LONGEST else ""
+
+    def _as_unpacked(self, tensor: int, maker: OpRan) -> str:
+        """The variable of several that a line assigns, as `x` of `for x, y in loader`, which the first call that reads
+        a tensor of this line is given; empty if it is given several of them, or none."""
+        names = self.names.assigned_at(maker.site)
+        if len(names) < 2:
+            return ""
+        self.trace.reach_all()  # the tensor may be read anywhere
+        event = self._first_reads.get(tensor)
+        op = None if event is None else self.tensors.op(event)
+        if op is None or op.in_pass or op.site == maker.site:
+            return ""
+        try:
+            call = ast.parse(self.places.expression(op.site), mode="eval").body
+        except SyntaxError:
+            return ""
+        operands = [*_in_order(call), *_object_of(call)]
+        given = {one.id for one in operands if isinstance(one, ast.Name)} & {*names}
+        is_spread = any(isinstance(one, ast.Starred) for one in operands)
+        is_spread |= any(keyword.arg is None for keyword in getattr(call, "keywords", ()))
+        return given.pop() if len(given) == 1 and not is_spread else ""
 
     def _operand(self, op: OpRan, position: int) -> str:
         """The operand in the source for an input of an op. If the op is all that its expression computes, the operands

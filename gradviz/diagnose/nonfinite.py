@@ -217,8 +217,11 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         read = filter(None, tensors.reads(event))
         if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
             source = Source.NOT_RECORDED
-    else:
-        source = Source.STEP if case.trace.kinds[event] == Kind.MUTATED else Source.DATA
+    elif case.trace.kinds[event] != Kind.MUTATED:
+        source = Source.DATA
+    else:  # a step before it, in a pass without values, may have been the first
+        is_first = not bad.is_not_recorded(state.tensor, event - 1)
+        source = Source.STEP if is_first else Source.NOT_RECORDED
     harm = min(end, case.trace.count - 1)
     return Origin(source, event, state.tensor, harm, number, bad.counts(state.tensor, at)[0])
 
@@ -260,6 +263,10 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
         backward_pass = case.query.passes.by_number[number]
         harm = int(accumulated.events[bad][0])
+        if not run.recorded:
+            gradient = int(accumulated["gradient"][bad][0])
+            is_nan = _Bad(case).counts(gradient, harm)[0]
+            return Origin(Source.NOT_RECORDED, harm, gradient, harm, number, is_nan)
         produced = case.trace.table(Kind.PRODUCED)
         flows = produced.lists("flows")
         of_pass = produced["in_pass"][flows.owners] == number

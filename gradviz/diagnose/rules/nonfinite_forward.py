@@ -62,15 +62,35 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _not_recorded(case: Case, origin: Origin) -> Found:
     """The finding if the values before a NaN or infinity were not recorded. It names only the line of the pass."""
-    bad = "NaN" if origin.is_nan else "an infinity"
+    bad, events = "NaN" if origin.is_nan else "an infinity", (origin.harm, origin.event)
+    first = _first_without_details(case, origin.number)
+    if first:
+        missing = f"{first}-{origin.number}" if first < origin.number else f"{first}"
+        those = f"passes {missing} were" if first < origin.number else f"pass {missing} was"
+        told = f"and {those} not recorded in detail"
+        cure = f"record that with gradviz trace --passes {missing}: the line is named then"
+        events = (case.query.passes.by_number[origin.number].first, origin.event)
+    else:
+        told = f"and where it comes from was not recorded (--values {case.trace.meta.get('values', '')})"
+        cure = "record it with gradviz trace --values stats: the line is named then"
     return Found(
-        f"{bad} is seen first in {case.words.called(origin.tensor)}, and where it comes from was not recorded "
-        f"(--values {case.trace.meta.get('values', '')})",
-        "record it with gradviz trace --values stats: the line is named then",
-        (origin.harm, origin.event),
+        f"{bad} is seen first in {case.words.called(origin.tensor)}, {told}",
+        cure,
+        events,
         number=origin.number,
         tensors=(origin.tensor,),
     )
+
+
+def _first_without_details(case: Case, number: int) -> int:
+    """The first of the passes up to one in which the number may have come to be, as no details of them were recorded;
+    0 if there are none, or if no values were recorded."""
+    if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
+        return 0
+    if not case.query.passes.by_number[number].recorded:
+        return number  # its gradients were, as those of the passes before it
+    last = max((one.number for one in case.trace.passes if one.number < number and one.recorded), default=0)
+    return last + 1 if last + 1 < number else 0
 
 
 def _harm(case: Case, origin: Origin) -> str:

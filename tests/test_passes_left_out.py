@@ -1,4 +1,4 @@
-"""Passes that are not recorded in detail: what `check` says of them."""
+"""Passes that are not recorded in detail: which `--passes auto` leaves out, and what `check` says of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gradviz
+import pytest
+
+import gradviz.engine as engine
+from gradviz.sources.record import record
+from gradviz.tracefile import AutoPasses, open_trace, passes_of
 
 PROGRAM = """
 import torch
@@ -25,8 +29,36 @@ for step in range(1, {steps} + 1):
 """
 
 
-def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> tuple[str, gradviz.RecordedRun]:
-    """What `check` says of the program that makes a NaN in one step, and the trace."""
+def test_passes_are_chosen_ever_farther_apart() -> None:
+    passes = passes_of("auto")
+    assert str(passes) == "auto"
+    chosen = [number for number in range(1, 5001) if number in passes]
+    assert chosen == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100), *range(2000, 5001, 1000)]
+
+
+def test_three_passes_behind_each_trouble_are_chosen() -> None:
+    passes = AutoPasses()
+    passes.seen(False, 40)
+    passes.seen(True, 41)
+    passes.seen(True, 60)  # the same trouble
+    assert [number for number in range(31, 100) if number in passes] == [*range(31, 45), 50, 60, 70, 80, 90]
+    passes.seen(False, 101)
+    passes.seen(True, 110)
+    assert 113 in passes
+    assert 114 not in passes
+
+
+def test_there_is_an_end_to_the_troubles() -> None:
+    passes = AutoPasses()
+    for begun in range(10, 1000, 10):
+        passes.seen(True, begun)
+        passes.seen(False, begun)
+    assert 83 in passes
+    assert 91 not in passes
+
+
+def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> str:
+    """What `check` says of the program that makes a NaN in one step."""
     (folder / "train.py").write_text(PROGRAM.format(steps=steps, bad=bad))
     gradviz_of = [sys.executable, "-m", "gradviz"]
     traced = [
@@ -43,11 +75,39 @@ def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> tup
     ]
     subprocess.run(traced, cwd=folder, check=True)
     told = subprocess.run([*gradviz_of, "check", "run.gradviz"], cwd=folder, capture_output=True, text=True)
-    return " ".join(told.stdout.split()), gradviz.open(folder / "run.gradviz")
+    return " ".join(told.stdout.split())
+
+
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
+def test_a_nan_in_a_pass_without_details_is_found(tmp_path: Path, engine: str) -> None:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    said = checked(tmp_path, engine, "auto", 1520, 1500)
+    assert "NaN is seen first in w.grad, and pass 1500 was not recorded in detail" in said
+    assert "gradviz trace --passes 1500: the line is named then" in said
+    assert "lr-too-large" not in said  # the steps that wrote it into w are not at fault
+
+
+def test_what_a_nan_is_followed_by_is_recorded_in_detail(tmp_path: Path) -> None:
+    recording = record(tmp_path / "run.gradviz", passes="auto")
+    with recording:
+        w = engine.ones(2, requires_grad=True)
+        for step in range(1, 31):
+            w.grad = None
+            (w * (float("nan") if step == 15 else 2.0)).sum().backward()
+            if step == 15 and recording.recorder is not None:
+                recording.recorder.flush()  # as the writer does ten times a second
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), 17, 18, 20, 30]
+
+
+def test_the_cure_names_the_line(tmp_path: Path) -> None:
+    said = checked(tmp_path, "numpy", "1500", 1520, 1500)
+    assert "nonfinite-forward train.py:11" in said
 
 
 def test_a_step_behind_passes_without_values_is_not_at_fault(tmp_path: Path) -> None:
-    said, _ = checked(tmp_path, "numpy", "every:50", 100, 70)
+    said = checked(tmp_path, "numpy", "every:50", 100, 70)
     assert "lr-too-large" not in said
     assert "NaN is seen first in w, and passes 51-100 were not recorded in detail" in said
     assert "gradviz trace --passes 51-100: the line is named then" in said

@@ -31,15 +31,17 @@ from gradviz.errors import GradvizError
 from gradviz.events.values import INPUTS
 from gradviz.sources.child_processes import record_children
 from gradviz.sources.script import Outcome, Running
-from gradviz.tracefile import Passes, open_trace, passes_of
+from gradviz.tracefile import AutoPasses, Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
 _OPTION = re.compile(r"""["']--graph["'=]""")  # the sign of a script that has such an option itself
 _NAMED = 6  # the most scopes that are listed by name
 
 
-def _pass_numbers(context: click.Context, option: click.Parameter, text: str | None) -> Passes | None:
-    """The numbers, ranges and steps in an option: `1-3,100,every:50`."""
+def _pass_numbers(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> Passes | AutoPasses | None:
+    """The numbers, ranges and steps in an option: `1-3,100,every:50`, or `auto`."""
     if text is None:
         return None
     try:
@@ -63,7 +65,7 @@ Examples:
     "--passes",
     metavar="1-3,100,every:50",
     callback=_pass_numbers,
-    help="Record only these backward passes in detail.",
+    help="Record only these backward passes in detail; auto: ever fewer, and those behind a NaN or an error.",
 )
 @click.option(
     "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
@@ -107,7 +109,7 @@ def trace(
     engine: str,
     values: str,
     no_source: bool,
-    passes: Passes | None,
+    passes: Passes | AutoPasses | None,
     scope: str | None,
     last: int | None,
     aten: bool,

@@ -26,7 +26,7 @@ from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
-from gradviz.tracefile.chosen import Passes
+from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 _P = ParamSpec("_P")
@@ -67,8 +67,9 @@ class record:
     call of a function, which writes the file anew.
 
     `values` is `none`, `stats`, `inputs` (what a pass can be run again from) or `full`; `passes` the numbers of the
-    backward passes to record in detail (None: all), or `every` so many of them; `scope` the name of the modules or
-    custom Functions to record in detail (None: the whole program); `last` how many passes to keep (None: all),
+    backward passes to record in detail (None: all), or a text as of `--passes` (`auto`: ever fewer, and those behind a
+    NaN or an error), or `every` so many of them; `scope` the name of the modules or custom Functions to record in
+    detail (None: the whole program); `last` how many passes to keep (None: all),
     besides those around an error or a NaN; `aten` whether to record the aten ops that PyTorch's ops are made of;
     `check_functions` whether to compare the backward of custom Functions with finite differences, for which their
     forward runs again; `source` whether the trace keeps the source texts of the program (places stay); `profile`
@@ -82,7 +83,7 @@ class record:
         self,
         path: Path | str,
         values: str = "stats",
-        passes: Container[int] | Passes | None = None,
+        passes: Container[int] | Passes | AutoPasses | str | None = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
         through: Callable[[Recorder], Listener] | None = None,
@@ -101,6 +102,8 @@ class record:
             if every < 1 or passes is not None:
                 raise ValueError(f"every is a number from 1, in place of passes, not {every}")
             passes = Passes((), (every,))
+        if isinstance(passes, str):
+            passes = passes_of(passes)
         if last is not None and last < 1:
             raise ValueError(f"last is a number of passes, from 1, not {last}")
         if values not in GRADES:

@@ -24,7 +24,7 @@ from gradviz.sources.shadowed import ours_again, set_aside
 from gradviz.sources.stopping import Stopper
 from gradviz.sources.tracebacks import hiding
 from gradviz.tracefile import Recorder, Sites
-from gradviz.tracefile.chosen import Passes
+from gradviz.tracefile.chosen import AutoPasses, Passes
 from gradviz.tracefile.sites import is_users
 
 __all__ = [
@@ -86,7 +86,7 @@ class Running:
         target: Target,
         trace: Path | str,
         values: str = "stats",
-        passes: Container[int] | Passes | None = None,
+        passes: Container[int] | Passes | AutoPasses | None = None,
         companion: Companion | None = None,
         engine: str = "numpy",
         stopper: Stopper | None = None,

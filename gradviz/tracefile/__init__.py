@@ -1,6 +1,6 @@
 """One file for one run: written while it runs, read at any place."""
 
-from gradviz.tracefile.chosen import Passes, passes_of
+from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
 from gradviz.tracefile.opening import open_trace
 from gradviz.tracefile.part import for_moments, if_long, part_of
 from gradviz.tracefile.pass_info import ErrorInfo, PassInfo
@@ -11,6 +11,7 @@ from gradviz.tracefile.states import Snapshot
 from gradviz.tracefile.unreadable import TraceError
 
 __all__ = [
+    "AutoPasses",
     "ErrorInfo",
     "PassInfo",
     "Passes",

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+AUTO = "auto"
+_FIRST = 10  # the passes with which such a choice begins
+_BEHIND_TROUBLE = 3
+_MOST_TROUBLES = 8
+
 
 class Passes(NamedTuple):
     """Passes by their numbers, from 1: those in `ranges` (first and last), and the multiples of `steps`."""
@@ -23,8 +28,36 @@ class Passes(NamedTuple):
         return ",".join([*ranges, *(f"every:{step}" for step in self.steps)])
 
 
-def passes_of(text: str) -> Passes:
-    """The passes of a text such as `1-3,100,every:50`. Raises ValueError for any other text."""
+class AutoPasses:
+    """Passes that are chosen while a program runs: the first ten, and then ever fewer, those whose number has one digit
+    that is not 0 (20, 30, ... 100, 200, ... 1,000); and some behind each trouble. A run asks for its passes one after
+    the other."""
+
+    def __init__(self) -> None:
+        self.closely_until = 0  # the last pass that is chosen because of trouble
+        self.troubles = 0
+        self.was_bad = False
+
+    def __contains__(self, number: object) -> bool:
+        if not isinstance(number, int):
+            return False
+        return number <= max(_FIRST, self.closely_until) or len(str(number).rstrip("0")) == 1
+
+    def __str__(self) -> str:
+        return AUTO
+
+    def seen(self, is_bad: bool, passes_begun: int) -> None:
+        """Note whether what was recorded since the last call shows a NaN or an error; so many passes have begun."""
+        if is_bad and not self.was_bad and self.troubles < _MOST_TROUBLES:
+            self.troubles += 1
+            self.closely_until = passes_begun + _BEHIND_TROUBLE
+        self.was_bad = is_bad
+
+
+def passes_of(text: str) -> Passes | AutoPasses:
+    """The passes of a text such as `1-3,100,every:50`, or `auto`. Raises ValueError for any other text."""
+    if text == AUTO:
+        return AutoPasses()
     ranges, steps = [], []
     for part in text.split(","):
         words, _, number = part.partition(":")
@@ -35,7 +68,7 @@ def passes_of(text: str) -> Passes:
             else:
                 ranges.append((int(first), int(last or first)))
         except ValueError:
-            raise ValueError(f"{text!r} is not of the form 1-3,100,every:50") from None
+            raise ValueError(f"{text!r} is neither auto nor of the form 1-3,100,every:50") from None
         if number and (words.strip() != "every" or steps[-1] < 1):
             raise ValueError(f"{part!r} is not of the form every:50")
         if not number and not 1 <= ranges[-1][0] <= ranges[-1][1]:

@@ -23,7 +23,7 @@ from gradviz.events.field_types import Living
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.chosen import Passes
+from gradviz.tracefile.chosen import AutoPasses, Passes
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.news import News
 from gradviz.tracefile.packing import FEW
@@ -47,7 +47,7 @@ class Recorder(Frequent):
         self,
         path: Path | str,
         values: str = "stats",
-        passes: Container[int] | Passes | None = None,
+        passes: Container[int] | Passes | AutoPasses | None = None,
         sites: Sites | None = None,
         meta: dict[str, str] | None = None,
         partial: bool = False,
@@ -56,6 +56,7 @@ class Recorder(Frequent):
     ) -> None:
         super().__init__(values, sites)
         self.passes = passes
+        self.auto = passes if isinstance(passes, AutoPasses) else None
         self.partial = partial
         self.taken = monotonic()
         self.last_error: tuple[str, str] = ("", "")  # its type and message
@@ -274,7 +275,16 @@ class Recorder(Frequent):
         return self._begin_pass(values[0]), states
 
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
-        return 0, () if self._is_told(values, states) else states
+        if self._is_told(values, states):
+            return 0, ()
+        if self.auto is not None and not self.keeps_values and self.values != "none":
+            self.keeps_values = True  # of each pass it is kept what its gradients were
+            try:
+                self._states(states)
+            finally:
+                self.keeps_values = False
+            return 0, ()
+        return 0, states
 
     def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_error = values[:2]
@@ -291,13 +301,15 @@ class Recorder(Frequent):
         self.open_passes[number] = self.passes_begun
         self.all_passes.add(number, self.passes_begun)
         if self.passes is not None:
-            self.detailed = self.passes_begun in self.passes
+            if self.auto is None:  # else it was decided before its forward began
+                self.detailed = self.passes_begun in self.passes
             self.keeps_values = self.detailed and self.values != "none"
         return 0 if self.detailed and not self.partial else SKIPPED
 
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
+            was_detailed = self.passes_begun in self.passes if self.auto is None else self.detailed
             self.detailed = self.passes_begun + 1 in self.passes
             # With a pass the optimizer step after it is of interest, and the tensors that the next pass begins with.
-            self.keeps_values = self.values != "none" and (self.detailed or self.passes_begun in self.passes)
+            self.keeps_values = self.values != "none" and (self.detailed or was_detailed)

@@ -24,9 +24,11 @@ from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import Kind
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.chosen import AutoPasses
 from gradviz.tracefile.chunk_tables import ChunkTables, execute_each
 from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
+from gradviz.tracefile.nans import with_nan
 from gradviz.tracefile.news import News
 from gradviz.tracefile.pass_info import PassInfo
 from gradviz.tracefile.printed_lines import PrintedLines
@@ -55,6 +57,8 @@ class Source(Protocol):
     rules: Interned
     printed: PrintedLines
     lock: threading.Lock
+    auto: AutoPasses | None  # chooses passes by what is written
+    passes_begun: int
 
     @property
     def has_news(self) -> bool:
@@ -267,6 +271,12 @@ class Writer:
             if self.ring.is_due and self.file.begin():
                 self._thin(self.ring, begun=True)
 
+    def _is_bad(self, batch: Batch, rows: np.ndarray) -> bool:
+        """Whether a batch shows a NaN or an error."""
+        if ((rows["head"] & 0xFF) == Kind.ERROR).any():
+            return True
+        return bool(len(with_nan(np.frombuffer(batch.states, STATE), batch.payload, self.dtypes)))
+
     def _thin(self, ring: Ring, at_end: bool = False, begun: bool = False) -> None:
         """Remove everything older than the passes that stay; the lock is held, or the run is over."""
         cursor = self.connection.cursor()
@@ -317,6 +327,8 @@ class Writer:
         settle(batch)
         if self.news is not None:
             self.news.note(batch, self.dtypes)
+        if self.source.auto is not None:  # before the chunk is written, which leaves out what repeats
+            self.source.auto.seen(self._is_bad(batch, events.rows), self.source.passes_begun)
         self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:

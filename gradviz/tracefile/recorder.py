@@ -205,9 +205,7 @@ class Recorder(Frequent):
                 done = self._put_some(kind, site, told, done)
 
     def all_mutated(self, where: Where, how: str, states: Sequence[State], in_pass: int = 0) -> None:
-        if (
-            self.keeps_values or not self.detailed
-        ):  # values are kept one by one, so that the writer may have its turn
+        if self.keeps_values:  # values are kept one by one, so that the writer may have its turn
             super().all_mutated(where, how, states, in_pass)
             return
         self.last_gradient = None
@@ -227,9 +225,6 @@ class Recorder(Frequent):
             self._put_each(len(states), rows.tobytes(), bytes(4 * len(states)), known.tobytes())
 
     def grads_dropped(self, where: Where, tensors: Sequence[int]) -> None:
-        if not self.detailed:
-            super().grads_dropped(where, tensors)
-            return
         self.last_gradient = None
         self.site = site = self.sites.number(where)
         with self.turn(), self.whole:

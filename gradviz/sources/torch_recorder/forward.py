@@ -80,9 +80,14 @@ class Forward(TorchFunctionMode):
             sort, name = known
             if sort is not calls.PASS:
                 plain = not types or PLAIN.issuperset(types)
-                if plain and self.ways[sort] is self.cached_ways.get(sort):
+                is_cached = plain and self.ways[sort] is self.cached_ways.get(sort)
+                if is_cached:
                     call = self.cache.begin(func, args, kwargs, frame)
-                if call is None and not self.source.is_silent:
+                if (
+                    call is None
+                    and not self.source.is_silent
+                    and not (is_cached and not self.source.is_detailed)
+                ):
                     way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
                     steps = way(func, name, args, kwargs, frame)
                     next(steps)

@@ -210,6 +210,14 @@ def test_f1_is_help_and_q_closes_only_the_help(terminal: Callable[..., Terminal]
     stepper.press("n", "event 2 of 23")
 
 
+def test_q_closes_a_page_that_any_key_closes(terminal: Callable[..., Terminal]) -> None:
+    stepper = terminal(80, 24)
+    stepper.wait("event 1 of 23")
+    stepper.press("y", "Press any key to continue")
+    stepper.press("q", "torch.tensor")
+    stepper.press("n", "event 2 of 23")
+
+
 def test_a_wrong_key_says_which_there_are(terminal: Callable[..., Terminal]) -> None:
     stepper = terminal(80, 24)
     stepper.wait("event 1 of 23")

@@ -143,10 +143,10 @@ class Terminal:
         return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:
-        """Scroll a long page. Any other key closes the page or the help; `q` ends the session on a page, as its last
-        line says. Returns whether the key was handled."""
+        """Scroll a long page. Any other key closes the page or the help, also `q`, as the page says; in plain text `q`
+        ends the session, as nothing is to be closed. Returns whether the key was handled."""
         session = self.session
-        if not (session.help or session.page) or (key == "q" and (self.plain or not session.help)):
+        if not (session.help or session.page) or (key == "q" and self.plain):
             return False
         if key in _READ_ON and session.page and not self.plain and has_more(session, *self.console.size):
             session.scrolled += 1

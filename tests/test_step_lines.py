@@ -121,6 +121,12 @@ def test_a_trace_is_stepped_in_another_language(trace: Trace) -> None:
     assert "이벤트 99" in done.stderr
 
 
+def test_an_unknown_command_is_told_in_the_language_that_is_asked_for(trace: Trace) -> None:
+    done = invoked(["step", str(trace.path), "--lang", "ko", "--commands", "last; frobnicate"])
+    assert done.exit_code == 2
+    assert "모르는 명령 'frobnicate'" in done.stderr
+
+
 def test_who_says_whether_the_value_or_the_gradient_changed(trace: Trace) -> None:
     session = Session(trace)
     told = []

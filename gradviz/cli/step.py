@@ -17,13 +17,14 @@ from gradviz.cli.export_moment import export_moment
 from gradviz.cli.replaying import filled_in_at, told_with
 from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
+from gradviz.step.command_error import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain import commands, said_by_each, script
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, for_moments
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean
-from gradviz.words.languages import LANGUAGES
+from gradviz.words.languages import LANGUAGES, said
 
 if TYPE_CHECKING:
     from gradviz.diagnose import Finding
@@ -65,7 +66,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
     if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         fail('step needs a terminal; without one, use --commands: gradviz step --commands "next; next; back"')
     with all_opened(traces) as recorded:
-        lines = None if text is None else commands(text)
+        lines = None if text is None else _commands(text, lang)
         group = Group([_session(trace, at - 1, lang) for trace in recorded])
         if number is not None:
             _go_to_finding(group, recorded, number)
@@ -77,6 +78,13 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
             _side_by_side(group, lines)
         else:
             _one_by_one(group.first, lines)
+
+
+def _commands(text: str, language: str) -> list[str]:
+    try:
+        return commands(text)
+    except CommandError as error:
+        fail(said(language, error.text, **error.parts))
 
 
 def _session(trace: Trace, at: int, language: str) -> Session:

@@ -348,6 +348,7 @@ def test_a_gradient_is_added_to_that_of_an_earlier_pass(opened: Any) -> None:
         ("y = F.gelu(x)", "gelu is no operation that the page can compute"),
         ("y = torch.div(x, 0.3, rounding_mode='floor') + x", "is no call that the page can compute"),
         ("y = x * 2; y.mul_(3)", "in place"),
+        ("y = x * x.max(0, keepdim=True).indices", "a second result of max is used"),
         ("y = x * torch.ones(2, 100).sum(1); y.register_hook(lambda g: 2 * g)", "hooks change its gradients"),
         ("y = x * torch.arange(2)", "dtype int64"),
         ("y = x * torch.ones(65, 2)", "the elements of torch.ones(65, 2) are not in the trace"),

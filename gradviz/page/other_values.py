@@ -119,8 +119,13 @@ class _Pass:
         first = {root.tensor: self.began.index for root in self.began.roots}
         waiting = list(first)
         while waiting:
-            made = self.query.tensors.made(waiting.pop())
-            if not isinstance(made, OpRan) or not any(made.inputs) or made.index in calls:
+            tensor = waiting.pop()
+            made = self.query.tensors.made(tensor)
+            if not isinstance(made, OpRan) or not any(made.inputs):
+                continue
+            if tensor != made.outputs[0]:
+                raise _Refused("a second result of {op} is used", op=plain(made.op, 40))
+            if made.index in calls:
                 continue
             if len(calls) == MOST_CALLS:
                 raise _Refused("the pass has more than {count} operations", count=str(MOST_CALLS))

@@ -263,7 +263,7 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
         backward_pass = case.query.passes.by_number[number]
         harm = int(accumulated.events[bad][0])
-        if not run.recorded:
+        if not backward_pass.recorded:
             gradient = int(accumulated["gradient"][bad][0])
             is_nan = _Bad(case).counts(gradient, harm)[0]
             return Origin(Source.NOT_RECORDED, harm, gradient, harm, number, is_nan)

@@ -88,7 +88,7 @@ def _first_without_details(case: Case, number: int) -> int:
     if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
         return 0
     if not case.query.passes.by_number[number].recorded:
-        return number  # its gradients were, as those of the passes before it
+        return number  # the gradients of this pass and of those before it are known
     last = max((one.number for one in case.trace.passes if one.number < number and one.recorded), default=0)
     return last + 1 if last + 1 < number else 0
 

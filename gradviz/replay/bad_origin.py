@@ -55,9 +55,8 @@ def _of_input(plan: Plan, edits: Edits) -> BadOrigin | None:
 def _of_call(plan: Plan, outcome: Outcome) -> BadOrigin | None:
     """The first call; None for an infinity that the program may have written itself, as in a mask."""
     is_nan = True in outcome.first_bad
-    if not is_nan and not all(_is_finite(step.value.array) for step in plan.inputs):
-        return None
-    if is_nan not in outcome.first_bad:
+    may_be_meant = not is_nan and not all(_is_finite(step.value.array) for step in plan.inputs)
+    if may_be_meant or is_nan not in outcome.first_bad:
         return None
     event, indices = outcome.first_bad[is_nan]
     return BadOrigin(is_nan, 0, event, 0, indices)

@@ -80,13 +80,12 @@ def _with(snapshot: Snapshot, array: np.ndarray | None) -> Snapshot:
 
 def _mark_edges(query: Query, plan: Plan, graph: Graph, before: Outcome, after: Outcome) -> None:
     """Mark the edges of the pass whose gradients would differ."""
-    was, now = (dict(_by_number(query, plan, outcome)) for outcome in (before, after))
+    was, now = (
+        {number: array for number, _, array in gradients_of(query, plan, outcome)}
+        for outcome in (before, after)
+    )
     for edge in graph.edges:
         if edge.kind != GRAD or edge.value is None or edge.gradient not in now:
             continue
         if _differ(was.get(edge.gradient), now[edge.gradient]):
             edge.becomes = _with(edge.value, now[edge.gradient])
-
-
-def _by_number(query: Query, plan: Plan, outcome: Outcome) -> list[tuple[int, np.ndarray]]:
-    return [(number, array) for number, _, array in gradients_of(query, plan, outcome)]

@@ -27,11 +27,8 @@ def write(query: Query, plan: Plan, path: Path) -> None:
     """Write a trace with only the pass of a plan, from which it can run again, and the parameters after the next
     step. Raises OSError if that is impossible."""
     events = [step.event for step in plan.steps] + _after_the_step(query, plan)
-    generators = {
-        call.generator
-        for call in (query.trace.event(step.event) for step in plan.calls)
-        if isinstance(call, CallMade) and call.generator
-    }
+    calls = [query.trace.event(call.event) for call in plan.calls]
+    generators = [call.generator for call in calls if isinstance(call, CallMade) and call.generator]
     kept = query.trace.table(Kind.KEPT)
-    states = kept.events[np.isin(kept["copy"], [*generators])]
+    states = kept.events[np.isin(kept["copy"], generators)]
     write_capsule(query.trace, path, plan.number, np.array(sorted({*events, *states.tolist()}), np.int64))

@@ -133,7 +133,7 @@ def html(
     summaries = PassSummaries(words)
 
     def shown(graph: Graph, drawn: str) -> dict[str, Any]:
-        backward_pass = _run(trace, graph.pass_number)
+        backward_pass = _pass_called(trace, graph.pass_number)
         return {**view(graph, backward_pass, shared), "book": drawn, "summary": summaries.of(backward_pass)}
 
     views = [shown(first, book(trace, first, language))]
@@ -201,13 +201,13 @@ def _listed(finding: ListedFinding) -> dict[str, Any]:
     }
 
 
-def _run(trace: Trace, number: int | None) -> PassInfo | None:
+def _pass_called(trace: Trace, number: int | None) -> PassInfo | None:
     return next((backward_pass for backward_pass in trace.passes if backward_pass.number == number), None)
 
 
 def _structure(trace: Trace, number: int | None) -> str | int | None:
     """A key that passes of the same structure share; the number of a pass whose structure is not known."""
-    backward_pass = _run(trace, number)
+    backward_pass = _pass_called(trace, number)
     return (backward_pass.digest if backward_pass is not None else "") or number
 
 

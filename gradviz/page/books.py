@@ -24,8 +24,10 @@ def book(trace: Trace, graph: Graph, language: str) -> str:
     words.speak(language)
     try:
         scene = textbook(words, graph)
-        run = words.say("pass {number} of {count}", number=graph.pass_number, count=graph.passes)
-        caption = [line.replace(f"pass {graph.pass_number} of {graph.passes}", run) for line in scene.caption]
+        which = words.say("pass {number} of {count}", number=graph.pass_number, count=graph.passes)
+        caption = [
+            line.replace(f"pass {graph.pass_number} of {graph.passes}", which) for line in scene.caption
+        ]
         # the page's area for pictures is not a wide strip
         return svg(replace(scene, caption=caption, rankdir="TB"))
     except GradvizError:

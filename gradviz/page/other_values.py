@@ -72,10 +72,10 @@ def _row(signature: str) -> _Row:
     )
 
 
-def other_values(words: Words, graph: Graph, run: PassInfo | None) -> dict[str, Any]:
+def other_values(words: Words, graph: Graph, backward_pass: PassInfo | None) -> dict[str, Any]:
     """A pass as data for the page's computation; if it cannot be computed, only a `reason`."""
     try:
-        return _Pass(words, graph, run).data()
+        return _Pass(words, graph, backward_pass).data()
     except _Refused as refused:
         return {"reason": words.say(refused.text, **refused.parts)}
 
@@ -83,17 +83,17 @@ def other_values(words: Words, graph: Graph, run: PassInfo | None) -> dict[str, 
 class _Pass:
     """A pass that a page can compute."""
 
-    def __init__(self, words: Words, graph: Graph, run: PassInfo | None) -> None:
+    def __init__(self, words: Words, graph: Graph, backward_pass: PassInfo | None) -> None:
         self.words, self.query, self.graph = words, words.query, graph
-        if run is None or run.last is None or not run.is_in_detail:
+        if backward_pass is None or backward_pass.last is None or not backward_pass.is_in_detail:
             raise _Refused("no backward pass was recorded here to its end")
         if sum(node.kind == OP for node in graph.nodes.values()) > MOST_CALLS:
             raise _Refused("the graph has more than {count} operations", count=str(MOST_CALLS))
-        self.end = run.last
-        self.began = self.query.passes.began(run.number)
+        self.end = backward_pass.last
+        self.began = self.query.passes.began(backward_pass.number)
         _check(self.query, graph, self.began)
         self.edges = _places_of_edges(graph)
-        self.gradients = _produced(self.query, run.number)
+        self.gradients = _produced(self.query, backward_pass.number)
 
     def data(self) -> dict[str, Any]:
         """The pass as plain data."""

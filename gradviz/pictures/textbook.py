@@ -49,9 +49,10 @@ class _Book:
 
     def __init__(self, words: Words, graph: Graph, names: Sequence[str]) -> None:
         self.words, self.query, self.graph = words, words.query, graph
-        run = None if graph.pass_number is None else words.trace.find_pass(graph.pass_number)
-        self.backward_pass = run
-        self.moment: Moment = self.query.at(self.query.passes.last(run) if run is not None else graph.at)
+        number = graph.pass_number
+        self.backward_pass = None if number is None else words.trace.find_pass(number)
+        last = graph.at if self.backward_pass is None else self.query.passes.last(self.backward_pass)
+        self.moment: Moment = self.query.at(last)
         self.result = Scene(about(graph))
         tensors = sorted({tensor for made in self.gates for tensor in self._tensors_at(made)})
         called = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}

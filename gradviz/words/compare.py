@@ -123,9 +123,11 @@ def beside(stop: Stop) -> tuple[str, str] | None:
         return "reverse", stop.say(
             "the gradient of {name} is {gradient} ({event})", name=name, gradient=gradient, event=event
         )
-    run = stop.moment.pass_info
-    runs = modes.trace.passes
-    position = next((i for i, known in enumerate(runs) if known is run or known == run), None)
+    backward_pass = stop.moment.pass_info
+    passes = modes.trace.passes
+    position = next(
+        (i for i, known in enumerate(passes) if known is backward_pass or known == backward_pass), None
+    )
     tangents = []
     for sweep in modes.sweeps[:_SWEEPS]:
         pair = _pair(modes, sweep, position, 0, next(iter(here)))

@@ -64,10 +64,10 @@ def _files(one: Trace, other: Trace) -> list[tuple[str, str]]:
         for trace in (one, other)
     )
     scripts = one.meta.get("script", ""), other.meta.get("script", "")
-    found = {scripts[0]: scripts[1]} if scripts[0] in left and scripts[1] in right else {}
-    by_name = {file_name(file): file for file in right if file not in found.values()}
-    for file in sorted(left - found.keys()):
+    partners = {scripts[0]: scripts[1]} if scripts[0] in left and scripts[1] in right else {}
+    by_name = {file_name(file): file for file in right if file not in partners.values()}
+    for file in sorted(left - partners.keys()):
         partner = file if file in right else by_name.get(file_name(file))
         if partner is not None:
-            found[file] = partner
-    return list(found.items())
+            partners[file] = partner
+    return list(partners.items())

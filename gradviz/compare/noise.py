@@ -89,8 +89,8 @@ class Noise:
     @property
     def same(self) -> bool:
         """Whether no value is further apart than rounding allows."""
-        found = (self.entering, self.forward, self.backward)
-        return not any(found) and not any(gradient.is_beyond for gradient in self.gradients)
+        beyond = (self.entering, self.forward, self.backward)
+        return not any(beyond) and not any(gradient.is_beyond for gradient in self.gradients)
 
 
 def noise(one: Trace, other: Trace, runner: Runner, passes: tuple[int, ...] = ()) -> Noise:
@@ -237,9 +237,9 @@ class _Noisy:
         event, tensor = events[self.side], pair[self.side]
         if kind == Kind.OP:
             return lambda value: self.rounding.of_result(tensor, event, value)
-        told = self.queries[self.side].trace.event(event)
-        assert isinstance(told, Produced)
-        return lambda value: self.rounding.of_flow(told.node, place, value)
+        produced = self.queries[self.side].trace.event(event)
+        assert isinstance(produced, Produced)
+        return lambda value: self.rounding.of_flow(produced.node, place, value)
 
     def _beyond(
         self,
@@ -265,10 +265,10 @@ class _Noisy:
         if one is None or other is None or one.part or other.part:
             return None, None
         by = apart(one, other)
-        own = (
+        coarser = (
             one if other.array is not None else other
         )  # the value with less detail: of the other, only as much can be compared
-        allowed = None if by is None else measure(own)
+        allowed = None if by is None else measure(coarser)
         is_known = allowed is not None
         self.compared[phase] += is_known
         self.unknown += not is_known
@@ -277,13 +277,13 @@ class _Noisy:
     # --- gradients of parameters
 
     def _gradients(self) -> Iterator[NoisyGradient]:
-        own = [self._gradients_of(side) for side in (0, 1)]
+        by_name = [self._gradients_of(side) for side in (0, 1)]
         query = self.queries[self.side]
         leaves = _leaves(query, self.numbers[self.side])
-        for names in _corresponding(*own):
+        for names in _corresponding(*by_name):
             leaf = leaves[names[self.side]]
             measure = partial(self.rounding.of_gradient, leaf)
-            by, allowed = self._measure("gradients", own[0][names[0]], own[1][names[1]], measure)
+            by, allowed = self._measure("gradients", by_name[0][names[0]], by_name[1][names[1]], measure)
             yield NoisyGradient(names[self.side], by, allowed, self._read_at(leaf))
 
     def _read_at(self, leaf: int) -> Site | None:
@@ -331,13 +331,13 @@ def _differing(one: str, other: str) -> tuple[str, str]:
 def _leaves(query: Query, number: int) -> dict[str, int]:
     """The leaves that a pass gave gradients to, by name, without the parts of the name that wrappers add."""
     table = query.trace.table(Kind.ACCUMULATED)
-    found = {}
+    leaves = {}
     for leaf in table["tensor"][table["in_pass"] == number].tolist():
         name = query.labels.of(leaf)
         for wrapper in _WRAPPERS:
             name = name.replace(wrapper, "")
-        found[name] = leaf
-    return found
+        leaves[name] = leaf
+    return leaves
 
 
 def _corresponding(one: Iterable[str], other: Iterable[str]) -> Iterator[tuple[str, str]]:

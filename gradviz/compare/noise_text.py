@@ -37,13 +37,13 @@ def noise_text(found: Noise) -> Group:
         parts += _beyond(phase, beyond, found.compared[phase])
     if found.gradients:
         parts += [Text(), _gradients(found.gradients)]
-    said = "apart by rounding alone" if found.same else "apart by more than rounding"
+    verdict = "apart by rounding alone" if found.same else "apart by more than rounding"
     compared = sum(found.compared.values())
-    told = f" · {plural(compared, 'value')} compared, {found.unknown:,} not known"
+    counts = f" · {plural(compared, 'value')} compared, {found.unknown:,} not known"
     return Group(
         *parts,
         Text(),
-        Text.assemble((f"the runs are {said}" if compared else "nothing is known", "bold"), told),
+        Text.assemble((f"the runs are {verdict}" if compared else "nothing is known", "bold"), counts),
     )
 
 
@@ -76,8 +76,10 @@ def _both(one: Spot, other: Spot) -> Iterator[Text]:
 
 def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
     if beyond is None:
-        told = f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
-        yield Text.assemble((f"{phase:9}", "bold"), told)
+        result = (
+            f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
+        )
+        yield Text.assemble((f"{phase:9}", "bold"), result)
         return
     yield Text.assemble((f"{phase:9}", "bold"), f"first beyond it: {_sizes(beyond.apart, beyond.allowed)}")
     yield from _both(beyond.one, beyond.other)

@@ -79,10 +79,10 @@ class Comparison:
         gets empty stretches before it."""
         most = max(len(one), len(other))
         filled = []
-        for found in (one, other):
-            last = found[-1]
-            empty = [Stretch(0, last.items[:0])] * (most - len(found))
-            filled.append([*found[:-1], *empty, last])
+        for stretches in (one, other):
+            last = stretches[-1]
+            empty = [Stretch(0, last.items[:0])] * (most - len(stretches))
+            filled.append([*stretches[:-1], *empty, last])
         return filled[0], filled[1]
 
     @property
@@ -188,26 +188,26 @@ class Comparison:
         if site is None and number:
             site = places.site(words.query.passes.by_number[number].site)
         values = [timeline.trace.snapshot(tensor, at=event) for tensor in timeline.tensors(item) if tensor]
-        told = ", ".join(compact(value) for value in values[:3])
-        return Spot(event, site, self._what(side, item), told)
+        text = ", ".join(compact(value) for value in values[:3])
+        return Spot(event, site, self._what(side, item), text)
 
     def _what(self, side: int, item: int) -> str:
         """The description of an item in a few words: the op with its expression, or the node."""
         timeline, words = self.sides[side], self.words[side]
         event, kind = int(timeline.events[item]), Kind(int(timeline.kinds[item]))
-        told = timeline.trace.table(kind).object(event)
+        recorded = timeline.trace.table(kind).object(event)
         if kind == Kind.OP:
-            text = words.expression(told.site, _LONGEST)
-            return f"{told.op} in {text}" if text else told.op
+            text = words.expression(recorded.site, _LONGEST)
+            return f"{recorded.op} in {text}" if text else recorded.op
         if kind == Kind.TENSOR:
-            return f"{told.how} makes {words.called(told.tensor)}"
+            return f"{recorded.how} makes {words.called(recorded.tensor)}"
         if kind == Kind.MUTATED:
-            return f"{told.how} changes {words.called(told.tensor)}"
+            return f"{recorded.how} changes {words.called(recorded.tensor)}"
         if kind == Kind.STEPPED:
-            return f"{told.type} steps"
+            return f"{recorded.type} steps"
         if kind == Kind.ACCUMULATED:
-            return f"gradient of {words.called(told.tensor)}"
-        return f"gradients of {words.node_name(told.node)}"
+            return f"gradient of {words.called(recorded.tensor)}"
+        return f"gradients of {words.node_name(recorded.node)}"
 
     # --- changes
 
@@ -231,8 +231,8 @@ class Comparison:
             key = tuple(self._place_of(side, item) for side, item in enumerate(pair))
             counts[key] += 1
             firsts.setdefault(key, pair)
-        found = (self._change(*firsts[key], count) for key, count in counts.items())
-        return tuple(change for change in found if change.kind != CHANGED or change.detail)
+        changes = (self._change(*firsts[key], count) for key, count in counts.items())
+        return tuple(change for change in changes if change.kind != CHANGED or change.detail)
 
     def _place_of(self, side: int, item: int) -> object:
         if item == NONE:
@@ -248,27 +248,27 @@ class Comparison:
     def _detail(self, one: int, other: int) -> str:
         """The facts that differ between two items, in words: the op, its arguments, shapes, nodes."""
         left, right = self._facts(0, one), self._facts(1, other)
-        told = [
+        differing = [
             f"{name} {left[name]} → {right[name]}"
             for name in left
             if left[name] != right.get(name, left[name])
         ]
-        return "; ".join(told)
+        return "; ".join(differing)
 
     def _facts(self, side: int, item: int) -> dict[str, str]:
         timeline = self.sides[side]
         event, kind = int(timeline.events[item]), Kind(int(timeline.kinds[item]))
-        told = timeline.trace.table(kind).object(event)
+        recorded = timeline.trace.table(kind).object(event)
         if kind == Kind.STEPPED:
-            return _settings(told.groups)
+            return _settings(recorded.groups)
         if kind != Kind.OP:
-            return {"made by": told.how}
-        values = [timeline.trace.snapshot(tensor, at=event) for tensor in told.outputs]
+            return {"made by": recorded.how}
+        values = [timeline.trace.snapshot(tensor, at=event) for tensor in recorded.outputs]
         nodes = [timeline.query.nodes.name(node) for node in timeline.query.nodes.of_op(event)]
         return {
-            "op": told.op,
-            "arguments": told.args or "none",
-            "grad mode": "on" if told.grad_enabled else "off",
+            "op": recorded.op,
+            "arguments": recorded.args or "none",
+            "grad mode": "on" if recorded.grad_enabled else "off",
             "node": ", ".join(nodes) or "none",
             "result": ", ".join(f"{value.dtype} {value.shape}" for value in values if value is not None),
         }

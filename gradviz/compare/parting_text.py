@@ -102,8 +102,8 @@ def _norms(found: Difference) -> Table:
     table.add_row(Text("norm of the gradient", "bold"), *(f"pass {n}" for n in found.norms_in), "ratio")
     by_distance = sorted(found.norms, key=_distance, reverse=True)
     for norm in by_distance[:_SHOWN]:
-        told = [_number(norm.one), _number(norm.other)]
-        table.add_row(Text(_line(norm.name)), *told, _ratio(norm))
+        norms = [_number(norm.one), _number(norm.other)]
+        table.add_row(Text(_line(norm.name)), *norms, _ratio(norm))
     if len(by_distance) > _SHOWN:
         table.add_row(Text(f"… and {len(by_distance) - _SHOWN:,} more, closer", "dim"))
     return table

@@ -62,10 +62,10 @@ class Rounding:
 
     def _allowed(self, recorded: Snapshot, arrays: Sequence[np.ndarray | None]) -> float | None:
         """The bound from the values of the replays, compared like the recorded value: by elements or by statistics."""
-        known = [_as(recorded, array) for array in arrays if array is not None]
-        if len(known) < len(arrays):
+        snapshots = [_as(recorded, array) for array in arrays if array is not None]
+        if len(snapshots) < len(arrays):
             return None
-        by = [apart(known[0], other) for other in known[1:]]
+        by = [apart(snapshots[0], other) for other in snapshots[1:]]
         sizes = [size for size in by if size is not None and np.isfinite(size)]
         return max([self.least, *(_MARGIN * size for size in sizes)]) if len(sizes) == len(by) else None
 
@@ -81,13 +81,13 @@ def _disturbed(plan: Plan, unit: float, random: np.random.Generator) -> dict[int
     """The floating-point inputs of a pass, each element larger or smaller by one unit. An input that enters the pass
     again, after a write, is left out."""
     tensors = [step.tensor for step in plan.inputs]
-    found = {}
+    arrays = {}
     for step in plan.inputs:
         array = step.value.array
         if array is not None and array.dtype.kind == "f" and tensors.count(step.tensor) == 1:
             signs = random.choice([-1.0, 1.0], array.shape)
-            found[step.tensor] = (array * (1 + unit * signs)).astype(array.dtype)
-    return found
+            arrays[step.tensor] = (array * (1 + unit * signs)).astype(array.dtype)
+    return arrays
 
 
 def coarsest(dtypes: Iterable[str]) -> str:

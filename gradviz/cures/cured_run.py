@@ -48,8 +48,8 @@ def _gradient(finding: Finding, before: Query, after: Query) -> tuple[str, float
         if name in got:
             rows = np.flatnonzero(came["tensor"] == got[name])[-1:]
             states = after.trace.states
-            found = states.stats[states.rows_of(came["gradient"][rows], came.events[rows]), Stat.RMS]
-            return name, float(found[0])
+            sizes = states.stats[states.rows_of(came["gradient"][rows], came.events[rows]), Stat.RMS]
+            return name, float(sizes[0])
     return (names[0], None) if names else ("", None)
 
 
@@ -73,9 +73,9 @@ def _losses(query: Query) -> np.ndarray:
         return np.empty(0)
     sites = query.places.of_events[began.events[roots.owners]]
     lines, counts = np.unique(sites, return_counts=True)
-    own = sites == lines[int(np.argmax(counts))]
+    of_line = sites == lines[int(np.argmax(counts))]
     states = query.trace.states
-    rows = states.rows_of(roots.elements[own, 2], began.events[roots.owners[own]])
+    rows = states.rows_of(roots.elements[of_line, 2], began.events[roots.owners[of_line]])
     stats = states.stats[rows[rows >= 0]]
     one = stats[:, Stat.MIN] == stats[:, Stat.MAX]
     return stats[one, Stat.MEAN]

@@ -43,10 +43,10 @@ def _typed(spot: Spot) -> str | None:
     """The cure of a finding, if it is a statement with the same target as the finding's line: `y[i] = x[i] ** 2`."""
     code = spot.finding.fix.partition("  #")[0]
     try:
-        found = ast.parse(code).body
+        statements = ast.parse(code).body
     except SyntaxError:  # advice in words
         return None
-    is_same = len(found) == 1 and assigned_to(found[0]) == assigned_to(spot.statement) != ""
+    is_same = len(statements) == 1 and assigned_to(statements[0]) == assigned_to(spot.statement) != ""
     return code if is_same else None
 
 
@@ -64,8 +64,12 @@ def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -
     cuts = [node for node in ast.walk(statement) if isinstance(node, ast.expr) and _is_cut(node)]
     called_by = {node: _behind_cut(node) for node in cuts}
     functions = [source.code(inner.func) for inner in called_by.values() if isinstance(inner, ast.Call)]
-    own = called_by.get(area) if isinstance(area, ast.expr) else None
-    return statement if isinstance(own, ast.Call) and functions.count(source.code(own.func)) > 1 else area
+    inner_call = called_by.get(area) if isinstance(area, ast.expr) else None
+    return (
+        statement
+        if isinstance(inner_call, ast.Call) and functions.count(source.code(inner_call.func)) > 1
+        else area
+    )
 
 
 def _leaves_torch(source: SourceText, area: ast.AST | None) -> bool:
@@ -215,14 +219,14 @@ def kept_graph(spot: Spot) -> list[Edit]:
     if "retain_graph=True" not in spot.finding.fix:
         return detached(spot)
     source = spot.source
-    own = spot.calls_here("backward")
-    if not own:
+    here = spot.calls_here("backward")
+    if not here:
         return []
-    same = [call for call in source.calls("backward") if spot.receiver(call) == spot.receiver(own[0])]
-    earlier = [call for call in same if source.span(call) < source.span(own[0])]
+    same = [call for call in source.calls("backward") if spot.receiver(call) == spot.receiver(here[0])]
+    earlier = [call for call in same if source.span(call) < source.span(here[0])]
     if not earlier:
-        earlier = [call for call in source.calls("backward") if source.span(call) < source.span(own[0])][-1:]
-    return [with_keyword(source, call, "retain_graph=True") for call in (earlier or own)[:1]]
+        earlier = [call for call in source.calls("backward") if source.span(call) < source.span(here[0])][-1:]
+    return [with_keyword(source, call, "retain_graph=True") for call in (earlier or here)[:1]]
 
 
 def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:

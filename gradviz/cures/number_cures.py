@@ -181,10 +181,10 @@ def _log_probabilities(spot: Spot) -> list[Edit]:
         [n for n in ast.walk(statement) if isinstance(n, ast.Call) and len(n.args) == 2] if statement else []
     )
     for call in calls:
-        given = call.args[0]
-        if isinstance(given, ast.Call) and called(given) == "softmax":
-            return [spot.source.replaced(given.func, _log_of(spot, given))]
-        code = spot.source.code(given)
+        argument = call.args[0]
+        if isinstance(argument, ast.Call) and called(argument) == "softmax":
+            return [spot.source.replaced(argument.func, _log_of(spot, argument))]
+        code = spot.source.code(argument)
         return [spot.source.replaced(call.args[0], f"torch.nn.functional.log_softmax({code}, dim=1)")]
     return []
 

@@ -37,8 +37,8 @@ def on_the_tensor(spot: Spot) -> list[Edit]:
     of_math = re.fullmatch(r"(torch\..+)  # not (math\..+)", spot.finding.fix)
     if of_math is not None:
         calls = [node for node in ast.walk(spot.source.tree) if isinstance(node, ast.Call)]
-        own = [node for node in calls if ast.unparse(node) == of_math[2]]
-        return [spot.source.replaced(own[0], of_math[1])] if len(own) == 1 else []
+        same = [node for node in calls if ast.unparse(node) == of_math[2]]
+        return [spot.source.replaced(same[0], of_math[1])] if len(same) == 1 else []
     cure = re.fullmatch(r"(.+)\.backward\(\)", spot.finding.fix)
     calls = spot.calls_here("backward")
     if cure is None or len(calls) != 1:

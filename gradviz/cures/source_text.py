@@ -65,17 +65,17 @@ class SourceText:
         if column < 0 or not 0 < end_line <= len(self.lines):
             return None
         span = self._starts[line - 1] + column, self._starts[end_line - 1] + end_column
-        own = (node for node in self.nodes(line) if isinstance(node, ast.expr))
-        return next((node for node in own if self.span(node) == span), None)
+        expressions = (node for node in self.nodes(line) if isinstance(node, ast.expr))
+        return next((node for node in expressions if self.span(node) == span), None)
 
     def statement_at(self, line: int) -> ast.stmt | None:
         """The innermost statement that has this line; the first if there are several."""
-        found = None
+        innermost = None
         for node in ast.walk(self.tree):
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
-                inner = found is None or node.lineno > found.lineno
-                found = node if inner or node in self._below(found) else found
-        return found
+                inner = innermost is None or node.lineno > innermost.lineno
+                innermost = node if inner or node in self._below(innermost) else innermost
+        return innermost
 
     def _below(self, node: ast.AST | None) -> set[ast.AST]:
         return set(ast.walk(node)) - {node} if node is not None else set()
@@ -101,12 +101,12 @@ class SourceText:
 
     def calls(self, *methods: str, within: ast.AST | None = None) -> list[ast.Call]:
         """The calls of methods with these names, in the order of the text."""
-        found = [
+        matching = [
             node
             for node in ast.walk(within or self.tree)
             if isinstance(node, ast.Call) and called(node) in methods and isinstance(node.func, ast.Attribute)
         ]
-        return sorted(found, key=self.span)
+        return sorted(matching, key=self.span)
 
     def siblings(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements of the block that a statement stands in."""
@@ -166,8 +166,8 @@ class SourceText:
         return edits
 
     def _line_end(self, offset: int) -> int:
-        found = self.text.find("\n", offset)
-        return len(self.text) if found < 0 else found
+        end = self.text.find("\n", offset)
+        return len(self.text) if end < 0 else end
 
     def _indent(self, start: int) -> str | None:
         """The space before a statement on its line; None if there is more than space."""

@@ -49,9 +49,9 @@ class Spot:
         """The calls of functions with these names in the expression; if there are none, in the statement."""
         for area in (self.expression, self.statement):
             if area is not None:
-                found = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
-                if found:
-                    return sorted(found, key=self.source.span)
+                calls = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
+                if calls:
+                    return sorted(calls, key=self.source.span)
         return []
 
     def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
@@ -64,14 +64,14 @@ class Spot:
     def backward_before(self, node: ast.AST, *, receiver: str = "") -> ast.Call | None:
         """The last call of backward() before a node in its function; if there is none, the last call in the
         function."""
-        own = [
+        passes = [
             call
             for call in self.source.calls("backward", within=self.source.function(node))
             if not receiver or self.receiver(call) == receiver
         ]
         start = self.source.span(node)[0]
-        earlier = [call for call in own if self.source.span(call)[0] < start]
-        chosen = earlier or own
+        earlier = [call for call in passes if self.source.span(call)[0] < start]
+        chosen = earlier or passes
         return chosen[-1] if chosen else None
 
     def receiver(self, call: ast.Call) -> str:

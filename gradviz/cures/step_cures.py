@@ -46,10 +46,10 @@ def cleared_elsewhere(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     if statement is not None and ".backward()  # before" in spot.finding.fix:
         return _stepped_later(spot, statement)
-    own = spot.calls_here("zero_grad", "zero_")
-    if statement is None or not own or not isinstance(statement, ast.Expr):
+    clearings = spot.calls_here("zero_grad", "zero_")
+    if statement is None or not clearings or not isinstance(statement, ast.Expr):
         return []
-    clearing = source.statement(own[0])
+    clearing = source.statement(clearings[0])
     block = source.siblings(clearing)
     earlier = block[: block.index(clearing)]
     passes = [other for other in earlier if source.calls("backward", within=other)]
@@ -158,8 +158,8 @@ def smaller_rate(spot: Spot) -> list[Edit]:
     factor = next((part for word, part in _PARTS.items() if word in spot.finding.fix), "")
     source, made = spot.source, list(spot.optimizers())
     stepping = {spot.receiver(call) for call in spot.calls_here("step")}
-    own = [call for node, call, name in made if name in stepping or node is spot.statement]
-    for call in own or ([made[0][1]] if len(made) == 1 else []):
+    stepping_here = [call for node, call, name in made if name in stepping or node is spot.statement]
+    for call in stepping_here or ([made[0][1]] if len(made) == 1 else []):
         for keyword in call.keywords:
             if keyword.arg == "lr" and factor:
                 return [source.replaced(keyword.value, f"{factor} * {source.code(keyword.value)}")]
@@ -197,11 +197,11 @@ def held_by_the_optimizer(spot: Spot) -> list[Edit]:
         return []
     whole = re.match(r"[\w.]+\(([\w.\[\]]+\.parameters\(\))", fix)
     part = re.search(r"\*([\w.\[\]]+\.parameters\(\))\]", fix)
-    own = [(node, call, name) for node, call, name in spot.optimizers() if node is statement]
-    if own and part is not None:
-        return [source.after(statement, f'{own[0][2]}.add_param_group({{"params": list({part[1]})}})')]
-    if own and whole is not None and own[0][1].args:
-        return [source.replaced(own[0][1].args[0], whole[1])]
+    made_here = [(node, call, name) for node, call, name in spot.optimizers() if node is statement]
+    if made_here and part is not None:
+        return [source.after(statement, f'{made_here[0][2]}.add_param_group({{"params": list({part[1]})}})')]
+    if made_here and whole is not None and made_here[0][1].args:
+        return [source.replaced(made_here[0][1].args[0], whole[1])]
     if "add_param_group" in fix and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         held = [name for _, _, name in spot.optimizers()]
         module = spot.receiver(statement.value)

@@ -42,8 +42,8 @@ def _facts(tried: Tried) -> Iterator[str]:
     progress = tried.progress
     assert progress is not None
     if progress.leaf:
-        told = "None" if progress.rms is None else f"rms {number(progress.rms, 3)}"
-        yield f"{clean(progress.leaf)}.grad {told}"
+        gradient = "None" if progress.rms is None else f"rms {number(progress.rms, 3)}"
+        yield f"{clean(progress.leaf)}.grad {gradient}"
     yield "finding gone" if tried.gone else "the finding is still there"
     if tried.new:
         yield plural(len(tried.new), "new finding")

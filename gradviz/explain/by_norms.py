@@ -71,7 +71,7 @@ def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
     """The stages of a path. On a long path the outer modules are the stages."""
     scopes = [_scope(hops, step) for step in way]
     depth, runs = _stages_in_modules(scopes)
-    found: list[Stage] = []
+    stages: list[Stage] = []
     came, was_odd = math.nan, False
     for run in runs:
         steps = [way[at] for at in run]
@@ -82,22 +82,22 @@ def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
         gain = last.norm / came if came else math.nan
         meets = sum(len(step.others) for step in steps)
         odd = any(step.odd for step in steps)
-        begins = odd and not was_odd and bool(found)  # in the first stage it came from outside
-        found.append(Stage(label, site, last.norm, gain, meets, last.odd, begins))
+        begins = odd and not was_odd and bool(stages)  # in the first stage it came from outside
+        stages.append(Stage(label, site, last.norm, gain, meets, last.odd, begins))
         came, was_odd = last.norm, was_odd or odd
-    return tuple(found)
+    return tuple(stages)
 
 
 def _stages_in_modules(scopes: list[tuple[str, ...]]) -> tuple[int, list[list[int]]]:
     """The depth of the modules that are stages, and the positions of the steps of each stage."""
     deepest = max(len(scope) for scope in scopes)
-    found = deepest, _runs(scopes, deepest)
+    chosen = deepest, _runs(scopes, deepest)
     for depth in range(deepest - 1, 0, -1):
         outer = _runs(scopes, depth)
-        if len(found[1]) <= _MOST or len(outer) < _FEWEST:
+        if len(chosen[1]) <= _MOST or len(outer) < _FEWEST:
             break
-        found = depth, outer
-    return found
+        chosen = depth, outer
+    return chosen
 
 
 def _scope(hops: Hops, step: WayStep) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class Hops:
 
     def _of(self, step: Step) -> Hop:
         arrival = step.arrival
-        given = self.query.memory.value(arrival.gradient, arrival.event)
+        value = self.query.memory.value(arrival.gradient, arrival.event)
         made = self.query.nodes.event(arrival.source)
         site, expression = self.place_of(arrival.source)
         return Hop(
@@ -61,7 +61,7 @@ class Hops:
             site,
             expression,
             "" if made is None else self._local(made, arrival),
-            brief(given),
+            brief(value),
             step.others,
             step.exact,
             step.hooked,
@@ -93,5 +93,5 @@ class Hops:
         if not isinstance(produced, Produced):
             return ""
         step = chain_step(self.query, made, arrival.position, received, produced)
-        told = formula_of(self.words, step) if step.is_whole else local(self.words, step)
-        return ", ".join(part for part in (told, over(self.words, step)) if part)
+        derivative = formula_of(self.words, step) if step.is_whole else local(self.words, step)
+        return ", ".join(part for part in (derivative, over(self.words, step)) if part)

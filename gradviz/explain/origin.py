@@ -57,7 +57,7 @@ def _why(words: Words, text: str, number: int | None, most: int) -> Reason | Nor
     hops = Hops(words, query.flow(number))
     roots = listed([words.called(root.tensor) for root in query.passes.began(number).roots])
     try:
-        found = Paths(query, number, node, nr, region).decomposed(gradient, event, most)
+        sum_over_paths = Paths(query, number, node, nr, region).decomposed(gradient, event, most)
     except Missing:
         way = [] if index else strongest_way(query, number, node, nr)
         value = query.memory.value(gradient, event)
@@ -75,14 +75,14 @@ def _why(words: Words, text: str, number: int | None, most: int) -> Reason | Nor
         number,
         event,
         roots,
-        found.gradient,
-        tuple(_contribution(path, hops) for path in found.shown),
-        found.rest,
-        found.rest_share,
-        found.hooks,
-        found.paths,
-        found.error,
-        found.adds_up,
+        sum_over_paths.gradient,
+        tuple(_contribution(path, hops) for path in sum_over_paths.shown),
+        sum_over_paths.rest,
+        sum_over_paths.rest_share,
+        sum_over_paths.hooks,
+        sum_over_paths.paths,
+        sum_over_paths.error,
+        sum_over_paths.adds_up,
     )
 
 
@@ -102,13 +102,13 @@ def _named(words: Words, text: str) -> tuple[int, str, str]:
         raise NoAnswer("the trace has no events")
     element = _INDEX.match(text)
     try:
-        found = subject(words, text, last)
-        return found.tensor, found.called, ""
+        named = subject(words, text, last)
+        return named.tensor, named.called, ""
     except UnknownName:
         if element is None:
             raise
-    found = subject(words, element["name"].removesuffix(".grad"), last)
-    return found.tensor, found.called, element["index"].strip()
+    named = subject(words, element["name"].removesuffix(".grad"), last)
+    return named.tensor, named.called, element["index"].strip()
 
 
 def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[int, int, int, int, int]:
@@ -119,8 +119,8 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
     rows = np.flatnonzero(is_kept & contained(received["node"], _nodes(query, tensor)))
     if number is None and len(rows) and tensor in query.of(Lacks).never_got and query.of(Lacks).of(tensor):
         returned = int(received["in_pass"][rows[-1]])
-        told = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
-        raise NoAnswer(f"{told} (pass {returned} returned a gradient: --pass {returned} explains it)")
+        reason = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
+        raise NoAnswer(f"{reason} (pass {returned} returned a gradient: --pass {returned} explains it)")
     if number is not None:
         rows = rows[received["in_pass"][rows] == number]
     for row in rows[::-1].tolist():
@@ -134,8 +134,8 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
         raise NoAnswer(f"no pass that reached {called} was recorded in detail: record it with --passes")
     if number is not None:
         raise NoAnswer(f"pass {number} gave {called} no gradient")
-    told = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
-    raise NoAnswer(f"no pass gave {called} a gradient: {told}")
+    reason = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
+    raise NoAnswer(f"no pass gave {called} a gradient: {reason}")
 
 
 def _nodes(query: Query, tensor: int) -> list[int]:

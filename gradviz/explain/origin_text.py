@@ -86,8 +86,8 @@ def _sum(reason: Reason) -> Iterator[Text]:
     size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
     off = f"off by {number(reason.error / size, 2)} of it" + ", rounding" * reason.adds_up
     yield _line("sum", f"{_addition(reason)}: {same} ({off})")
-    told = [hop for contribution in reason.contributions for hop in contribution.hops]
-    if any(hop.others for hop in told):
+    hops = [hop for contribution in reason.contributions for hop in contribution.hops]
+    if any(hop.others for hop in hops):
         yield _line("+", "more gradients meet here, and their sum goes on")
     if not all(contribution.exact for contribution in reason.contributions):
         yield _line(ABOUT, "ops below mix their elements: each of them has the share of its size in the sum")
@@ -102,14 +102,14 @@ def _addition(reason: Reason) -> str:
     terms = [contribution.value for contribution in reason.contributions]
     terms += [reason.rest] * (reason.paths > len(terms)) + [reason.hooks] * bool(np.any(reason.hooks))
     if reason.gradient.size == 1:
-        told = [number(term.reshape(-1)[0]) for term in terms]
+        texts = [number(term.reshape(-1)[0]) for term in terms]
         total = number(reason.gradient.reshape(-1)[0])
     else:
         shares = [contribution.share for contribution in reason.contributions]
         shares += [reason.rest_share] * (reason.paths > len(shares))
-        told, total = list(map(percent, shares)), value_text(reason.gradient)
-        told += ["hooks"] * bool(np.any(reason.hooks))
-    return " + ".join(f"({one})" if one.startswith("-") else one for one in told) + f" = {total}"
+        texts, total = list(map(percent, shares)), value_text(reason.gradient)
+        texts += ["hooks"] * bool(np.any(reason.hooks))
+    return " + ".join(f"({one})" if one.startswith("-") else one for one in texts) + f" = {total}"
 
 
 def reason_json(reason: Reason) -> dict[str, Any]:

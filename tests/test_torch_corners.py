@@ -23,6 +23,7 @@ from gradviz.events.kinds import (  # noqa: E402
     PassEnded,
     Received,
     Retained,
+    TensorMade,
 )
 from gradviz.query import Query  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
@@ -332,3 +333,16 @@ def test_a_tensor_that_broadcast_tensors_returns_as_it_is_is_not_its_input(tmp_p
     made = of(trace, NodeMade)
     calls = [op for op in of(trace, OpRan) if op.op == "broadcast_tensors"]
     assert [op.inputs for op in calls] == [(made[1].edges[0].tensor,)] * 3
+
+
+def test_memory_that_nothing_was_written_to_has_no_value(tmp_path: Path) -> None:
+    torch.full((9, 9), float("nan"))  # which may be in the memory that follows
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        raw = torch.empty(9, 9)
+        weight = torch.nn.Parameter(raw)
+        torch.nn.init.ones_(weight)
+        weight.sum().backward()
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    made = of(trace, TensorMade)
+    assert trace.snapshot(made[0].tensor, made[0].index).stats is None
+    assert trace.snapshot(made[1].tensor).array.tolist() == [[1.0] * 9] * 9

@@ -18,6 +18,8 @@ GRADIENT = "gradient"  # how the gradient of a leaf is kept at that grade
 GRADES = ("none", "stats", INPUTS, "full")
 WITH_ELEMENTS = (INPUTS, "full")  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram
+# Makers of tensors whose elements are whatever was in the memory: they have no value before something is written.
+UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
 _MOST = 2**53  # the most elements that a double counts exactly
 _SEVEN = struct.Struct("=7d").pack
 

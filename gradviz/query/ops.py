@@ -7,6 +7,8 @@ PyTorch has several names for some functions. A kind that has one of these names
 
 from __future__ import annotations
 
+from gradviz.events import values
+
 # The other names of functions in PyTorch's documentation: methods, functions and `torch.special`.
 _OTHER_NAMES = {
     "sigmoid": ("special_expit",), "softmax": ("special_softmax",), "log_softmax": ("special_log_softmax",),
@@ -118,7 +120,7 @@ INSIDE: dict[str, dict[str, tuple[str | None, ...]]] = {
 
 # Ops that make tensors.
 ZEROS = _kind("zeros", "zeros_like", "new_zeros")
-UNFILLED = _kind("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
+UNFILLED = _kind(*values.UNFILLED)
 RANDOM_STARTS = _kind("uniform_", "normal_", "kaiming_uniform_", "zero_")  # of a layer, and of its bias
 DRAWN = _kind("normal")  # by `sample()` of a distribution
 DISCRETE = _and_in_place("bernoulli", "poisson", "multinomial")  # random numbers that pass no gradient

@@ -19,6 +19,7 @@ from gradviz.events.counters import next_node_number, next_tensor_number
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import LEAF_NODE, NO_RULE, Listener, State, Where, edges_of
+from gradviz.events.values import UNFILLED
 from gradviz.sources.torch_recorder.known_things import (
     Known,
     NodeRecord,
@@ -30,7 +31,7 @@ from gradviz.sources.torch_recorder.known_things import (
 )
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import SavedTensors
-from gradviz.sources.torch_recorder.tensor_values import PLAIN, local_part
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, local_part
 
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
@@ -55,6 +56,7 @@ class Identity:
         self.gave_up = gave_up
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
+        self._unfilled: set[int] = set()  # the tensors whose elements are whatever was in the memory
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet emitted
         self.nameless: dict[int, Known] = {}  # parameters without a name from a module, by their numbers
         self.saved = SavedTensors(self.known, self.key)
@@ -125,8 +127,17 @@ class Identity:
         self._note_base(tensor, known)
         if torch._C._functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
-        self.listener.tensor(where, how, self.state(tensor, known), source)
+        self.listener.tensor(where, how, self._state_made(tensor, known, how, source), source)
         return known.number
+
+    def _state_made(self, tensor: torch.Tensor, known: Known, how: str, source: int) -> State:
+        """The state of a tensor that no op made. A tensor that nothing has been written to has no value."""
+        state = self.state(tensor, known)
+        is_unfilled = how in UNFILLED or (source in self._unfilled and not known.version)
+        if not is_unfilled or type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+            return state
+        self._unfilled.add(known.number)
+        return state._replace(value=Unseen(tensor.shape, tensor.dtype, tensor.device))
 
     def _note_base(self, tensor: torch.Tensor, known: Known) -> None:
         """Note the base of a view whose base is known."""
@@ -207,7 +218,7 @@ class Identity:
                 before, known.version = known.version, version_of(tensor)
                 if known.version != before and "empty" in how:
                     how = FILLED
-                self.listener.tensor(where, how, self.state(tensor, known), source)
+                self.listener.tensor(where, how, self._state_made(tensor, known, how, source), source)
 
     # --- nodes
 

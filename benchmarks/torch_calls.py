@@ -29,6 +29,8 @@ import gradviz
 OPS = 200  # of the chain
 LAYERS = 100
 GRADES = ("none", "stats")
+AUTO = "auto"  # passes chosen while it runs: of most passes the gradients of leaves alone are kept
+_FIRST = 11  # so many passes have begun when the first of these begins
 Step = Callable[[], None]
 
 
@@ -80,7 +82,14 @@ def ways(folder: str) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
     recorded = {
         grade: partial(gradviz.record, Path(folder) / "run.gradviz", values=grade) for grade in GRADES
     }
+    recorded[AUTO] = partial(gradviz.record, Path(folder) / "run.gradviz", passes=AUTO)
     return {"plain": nullcontext, "a bare mode": nothing, **recorded}
+
+
+def warmed_up(step: Step, name: str, least: int) -> None:
+    """Run what makes that which is kept, so that the next steps are like those of a long run."""
+    for _ in range(_FIRST if name == AUTO else least):
+        step()
 
 
 def calls_of(step: Step) -> tuple[int, int]:
@@ -118,11 +127,10 @@ def instructions_of(step: Step) -> int:
     return count
 
 
-def counted(step: Step, way: Callable[[], AbstractContextManager[Any]]) -> tuple[int, int, int]:
+def counted(step: Step, name: str, way: Callable[[], AbstractContextManager[Any]]) -> tuple[int, int, int]:
     """Calls of Python, calls of C and instructions in a step, after two that have made what is kept."""
     with way():
-        step()
-        step()
+        warmed_up(step, name, 2)
         time.sleep(0.2)  # the writer is not behind, so that the step does not wait for it
         calls = calls_of(step)
         time.sleep(0.2)
@@ -137,7 +145,7 @@ def times_of(
     for _ in range(rounds):
         for name, way in each.items():
             with way():
-                step()
+                warmed_up(step, name, 1)
                 taken[name].append(timed(step))
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
@@ -150,7 +158,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         each = ways(folder)
         step = chain()
-        counts = {name: counted(step, way) for name, way in each.items()}
+        counts = {name: counted(step, name, way) for name, way in each.items()}
         times = times_of(step, each, rounds)
         rows = []
         for name in each:

@@ -5,7 +5,7 @@ used twice."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from gradviz.errors import GradvizError
@@ -26,6 +26,7 @@ MOST = 40  # gates
 _MOST_EDGES = 10 * MOST  # one gate of `stack` may have thousands
 _LONGEST = 46  # characters of a line
 _LONGEST_ROW = 12  # the most operations in a row from left to right
+_WIDEST_ROW = 500  # characters that can be read beside one another where the whole row is seen
 _LONGEST_SUM = 24  # the longest sum that is written out
 _SYMBOLS = {
     "add": "+", "sub": "−", "mul": "×", "div": "÷", "neg": "−", "pow": "^", "log": "ln", "matmul": "@", "mm": "@",
@@ -36,11 +37,12 @@ _SYMBOLS = {
 def textbook(words: Words, graph: Graph, names: Sequence[str] = (), rankdir: str = "") -> Scene:
     """The scene of the graph of a pass, or of the graph that leads to a tensor. `names` are new names for its
     tensors, in the order of their making. It is drawn from left to right (`rankdir` LR) unless it is long: a chain of
-    more than a dozen operations is read from top to bottom (TB). Raises GradvizError if it has more than MOST
-    operations or too many edges, or no operation."""
+    more than a dozen operations, or of long names, is read from top to bottom (TB). Raises GradvizError if it has more
+    than MOST operations or too many edges, or no operation."""
     book = _Book(words, graph, names)
     scene = book.scene()
-    scene.rankdir = rankdir or ("TB" if book.longest > _LONGEST_ROW else "LR")
+    is_long = book.longest(lambda made: 1) > _LONGEST_ROW or book.longest(book.width) > _WIDEST_ROW
+    scene.rankdir = rankdir or ("TB" if is_long else "LR")
     return scene
 
 
@@ -82,13 +84,23 @@ class _Book:
             )
         return sorted(gates, key=lambda made: made.index)
 
-    @property
-    def longest(self) -> int:
-        """The number of operations on the longest path."""
+    def longest(self, length: Callable[[NodeMade], int]) -> int:
+        """The length of the longest path of operations, each of which has a length."""
         reached: dict[int, int] = {}
         for made in self.gates:
-            reached[made.node] = 1 + max((reached.get(edge.node, 0) for edge in made.edges), default=0)
+            reached[made.node] = length(made) + max(
+                (reached.get(edge.node, 0) for edge in made.edges), default=0
+            )
         return max(reached.values())
+
+    def width(self, made: NodeMade) -> int:
+        """The characters of a gate and of the wires behind it, side by side."""
+        things = [f"g{made.node}", *(f"v{tensor}" for tensor in made.outputs)]
+        return sum(
+            max(len(text) for _, text in self.result.things[thing].lines)
+            for thing in things
+            if thing in self.result.things
+        )
 
     @cached_property
     def _written(self) -> dict[int, SilentWrite]:
@@ -202,10 +214,10 @@ class _Book:
         name, text = self.words.derivative(tensor, self.moment), so_far(self.words, self.moment, node, nr)
         addition, _, total = text.rpartition(" = ")
         if not addition or len(text) <= _LONGEST_SUM:
-            return [("grad", plain(f"{name} = {text}", _LONGEST))]
+            return [("grad", plain(line, _LONGEST)) for line in _broken(f"{name} = {text}")]
         parts = len(self.moment.meeting(node, nr).arrivals)
         return [
-            ("grad", plain(f"{name} = {total}", _LONGEST)),
+            *(("grad", plain(line, _LONGEST)) for line in _broken(f"{name} = {total}")),
             ("grad", self.words.say("the sum of {count}", count=parts)),
         ]
 

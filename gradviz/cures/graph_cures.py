@@ -32,6 +32,10 @@ def without_cut(spot: Spot) -> list[Edit]:
         return _redrawn(spot)
     if (typed := _typed(spot)) is not None:
         return [source.replaced(statement, typed)]
+    if (stacked := re.match(r"torch\.stack\(\w+\)(?=  # and )", spot.finding.fix)) is not None:
+        made = spot.calls_here(*_MAKERS)
+        sources = list(_uncut_sources(source, statement))
+        return [source.replaced(made[0], stacked[0]), *sources] if made and sources else []
     for area in (_with_twins(source, spot.area, statement), statement):
         edits = (list(_uncut(source, area)) or list(_of_torch(source, area))) if area is not None else []
         if edits:

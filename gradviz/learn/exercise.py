@@ -31,7 +31,7 @@ _SAID = {
     "right": "✓ Right: {answer}",
     "unread": "{text} cannot be read: it does not count. Type {form}",
     "numbers": "numbers, such as 0.6 or [1, 2], or None",
-    "words": "yes or no",
+    "words": "yes or no, True or False",
     "again": "✗ Not yet. {hint} A tries again, Z shows the answer.",
     "hint": "Look at the formulas on the way here (b goes back, y says why).",
     "wrong": "✗ Not quite: it is {answer}",

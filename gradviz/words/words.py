@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
-from gradviz.events.kinds import Kind, NodeMade, OpRan
+from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.query import Query
@@ -40,6 +40,7 @@ class Words:
         self._edges_of = lru_cache(maxsize=4096)(self._names_at_edges)
         self.trend = lru_cache(maxsize=1024)(self._trend)
         self._root_of_one = lru_cache(maxsize=64)(self._find_root)
+        self._roots_of_pass = lru_cache(maxsize=64)(self._find_roots)
 
     def prepare(self) -> None:
         """Compute the tables of the whole trace now, so that later questions are answered at once."""
@@ -167,7 +168,7 @@ class Words:
         or a number."""
         op, maker = self.query.tensors.op(node.op) if node.op >= 0 else None, node.edges[at].node
         given = op.inputs[at] if op is not None and len(op.inputs) == len(node.edges) else 0
-        if given and self.query.nodes.grad_fn(given, node.index) in (0, maker):
+        if given and self._may_make(maker, given, node.index):
             return self.called(given)
         if maker:
             return self.say("the output of {node}", node=self.node_name(maker))
@@ -176,6 +177,12 @@ class Words:
         return (
             self._plain_number(op.args) if op is not None and 0 in op.inputs else self.say("the other input")
         )
+
+    def _may_make(self, maker: int, tensor: int, at: int) -> bool:
+        """Whether a node is the `grad_fn` of a tensor or accumulates into it, as far as is known."""
+        if self.query.tensors.is_leaf_that_requires_grad(tensor, at):
+            return not maker or self.query.nodes.leaf(maker) == tensor
+        return self.query.nodes.grad_fn(tensor, at) in (0, maker)
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""
@@ -225,22 +232,18 @@ class Words:
         return f"∂{_bracketed(above)}/∂{_bracketed(below)}"
 
     def _told_from_roots(self, tensor: int) -> str:
-        """The name of a tensor, with its number if a root has the same name: in a loop `y = y * w` the result of the
-        first round is not the y that is differentiated."""
-        name, roots = self.called(tensor), self._roots
-        return f"{name}#{tensor}" if name in roots and tensor not in roots[name] else name
+        """The name of a tensor, with its number if a root of the next pass has the same name: in a loop `y = y * w` the
+        result of the first round is not the y that is differentiated."""
+        name, born = self.called(tensor), self.trace.born(tensor)
+        firsts, _ = self.trace.pass_spans
+        place = len(firsts) if born is None else int(firsts.searchsorted(born, side="right"))
+        roots = self._roots_of_pass(int(firsts[place])) if place < len(firsts) else []
+        return f"{name}#{tensor}" if tensor not in roots and name in map(self.called, roots) else name
 
-    @cached_property
-    def _roots(self) -> dict[str, set[int]]:
-        """The roots of all passes, by their name."""
-        began = self.trace.table(Kind.PASS_BEGAN)
-        roots = began.lists("roots")
-        by_name: dict[str, set[int]] = {}
-        tensors, sites = roots.elements[:, 2], began.sites[roots.owners]
-        for site in distinct(sites).tolist():
-            begun = tensors[sites == site].tolist()
-            by_name.setdefault(self.called(begun[0]), set()).update(begun)
-        return by_name
+    def _find_roots(self, first: int) -> list[int]:
+        """The roots of the pass that begins at an event."""
+        began = self.trace.event(first)
+        return [root.tensor for root in began.roots] if isinstance(began, PassBegan) else []
 
     def derivative(self, tensor: int, moment: Moment, before: bool = False, node: int = 0) -> str:
         """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, otherwise `gradient of y`. `node`

@@ -206,6 +206,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     empty = torch.empty
     monkeypatch.setattr(tensor_values, "is_distant", lambda value: True)
+    monkeypatch.setattr(tensor_values.READER, "small", {})
     monkeypatch.setattr(tensor_values.FETCHER, "rooms", {})
     monkeypatch.setattr(tensor_values.FETCHER, "_lines", {})
     for module in (tensor_values, fetching):

@@ -135,7 +135,7 @@ class TorchReader:
 
     def _small(self, value: torch.Tensor) -> _Small | None:
         """The data that small tensors of a form have in common; None if tensors of this form are not read at once."""
-        if not value.is_cpu or value.dtype not in _IN_NUMPY or not 0 < value.numel() <= _LARGE:
+        if is_distant(value) or value.dtype not in _IN_NUMPY or not 0 < value.numel() <= _LARGE:
             return None
         size, each = value.nbytes, value.element_size()
         return (

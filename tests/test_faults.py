@@ -49,7 +49,7 @@ def test_two_keys_lead_to_the_fault(fault: str, tmp_path: Path) -> None:
     try:
         stepper.wait(r"why y\.grad")  # the first event
         stepper.press(keys, told)
-        stepper.child.send("q")
+        stepper.child.send("qq")  # the first closes the page
         assert stepper.ended() == 0
     finally:
         stepper.child.close(force=True)

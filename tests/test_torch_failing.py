@@ -254,7 +254,7 @@ def test_what_was_replaced_is_put_back_where_the_rest_cannot_be(
 
 # What consists of calls that cannot fail: it hands the program's own calls on.
 HAND_ON = {
-    "forward.Forward.__torch_function__", "kernels.BelowAutograd._should_skip_dynamo",
+    "forward.Forward.__torch_function__", "forward.Forward._tell_of", "kernels.BelowAutograd._should_skip_dynamo",
     "kernels.BelowAutograd.on", "known_things.NodeRecord.__call__", "kernels.Kernels.__torch_dispatch__",
     "kernels.call_of", "measuring.Measured.__torch_dispatch__", "measuring.Measured._called", "refusals.Refusals.seen",
     "recording.TorchRecorder._as_before", "recording.TorchRecorder._as_one_op",

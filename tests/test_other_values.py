@@ -14,7 +14,7 @@ from page_views import views_of
 from gradviz.cli.page import write_page
 from gradviz.graph.build import build
 from gradviz.page import COMPUTING
-from gradviz.page.other_values import rows
+from gradviz.page.call_signatures import rows
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 
@@ -395,9 +395,9 @@ def test_a_page_that_computes_other_numbers_than_were_recorded_offers_nothing(
 def test_arguments_that_are_no_plain_numbers_are_refused(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gradviz.page import other_values
+    from gradviz.page import call_signatures
 
-    read = other_values._arguments
-    monkeypatch.setattr(other_values, "_arguments", lambda text: read(arguments))
+    read = call_signatures._arguments
+    monkeypatch.setattr(call_signatures, "_arguments", lambda text: read(arguments))
     text = SMALL.replace("y = x * w", "y = torch.add(x, w)")
     assert "is no call that the page can compute" in again_of(tmp_path, "odd", text)["reason"]

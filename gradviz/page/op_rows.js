@@ -1,4 +1,4 @@
-// The ops that the page can compute again: what each takes (`other_values.py` reads it), its value and its derivatives.
+// The ops that the page can compute again: what each takes (`call_signatures.py` reads it), its value and its derivatives.
 // The functions that make a row are in `op_kinds.js`: `each` works element by element, `over` makes one number of many,
 // `along` many of as many, `moved` takes elements from other places.
 //

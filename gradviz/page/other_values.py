@@ -1,25 +1,16 @@
 """The data with which a page computes a pass again with other values: the inputs of the pass, its calls, and their
-recorded values.
-
-The rows of `op_rows.js` compute. Each row begins with the signature of an op: its inputs, with `#` after an input
-that may be a number among the arguments, `?` after an input that may be missing, `*` before any number of inputs;
-then, after a semicolon, its other arguments with their defaults. If a call fits no row, values cannot be changed on
-the page."""
+recorded values. If a call fits no row of `op_rows.js` (call_signatures.py), values cannot be changed on the page."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
 from gradviz.graph.model import GRAD, OP, Graph
+from gradviz.page.call_signatures import bound, rows
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.query import Query
 from gradviz.tracefile import PassInfo, Snapshot
@@ -29,8 +20,6 @@ from gradviz.words.escape import clean, plain
 MOST_CALLS = 40  # of a pass: a learner cannot read larger graphs
 _MOST_ELEMENTS = 4096  # elements of a computed tensor
 _MOST_ENTERED = 64  # elements of a tensor that enters the pass
-_LONGEST = 200  # characters of the arguments of a call
-_ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 _SINGLE, _DOUBLE, _TRUTH = "float32", "float64", "bool"
 
 
@@ -40,36 +29,6 @@ class _Refused(Exception):
     def __init__(self, text: str, **parts: str) -> None:
         super().__init__(text)
         self.text, self.parts = text, parts
-
-
-@dataclass(frozen=True)
-class _Row:
-    """The signature of an op: the names of its inputs, and its other arguments with their defaults."""
-
-    inputs: tuple[str, ...]
-    others: dict[str, Any]
-
-
-@cache
-def rows() -> dict[str, _Row]:
-    """The signatures of the ops that a page can compute, by the name of the op."""
-    text = files("gradviz.page").joinpath("op_rows.js").read_text(encoding="utf-8")
-    return {name: _row(signature) for name, signature in _ROW.findall(text)}
-
-
-def only_rows(script: str, ops: Collection[str]) -> str:
-    """A script without the rows of ops that are not in `ops`."""
-    lines = script.splitlines(keepends=True)
-    return "".join(line for line in lines if not (found := _ROW.match(line)) or found[1] in ops)
-
-
-def _row(signature: str) -> _Row:
-    inputs, _, others = signature.partition(";")
-    pairs = (part.partition("=") for part in others.split())
-    return _Row(
-        tuple(inputs.split()),
-        {name: ast.literal_eval(default) if default else ... for name, _, default in pairs},
-    )
 
 
 def other_values(words: Words, graph: Graph, backward_pass: PassInfo | None) -> dict[str, Any]:
@@ -174,7 +133,15 @@ class _Pass:
         row = rows().get(call.op)
         if row is None:
             raise _Refused("{op} is no operation that the page can compute", op=clean(call.op))
-        inputs, others = self._bound(call, row)
+        shape = self.query.trace.shape(call.inputs[0])
+        fitting = bound(call, row, () if shape is None else shape[0])
+        if fitting is None:
+            raise _Refused(
+                "{op}({args}) is no call that the page can compute",
+                op=plain(call.op, 40),
+                args=plain(call.args, 60),
+            )
+        inputs, others = fitting
         output = call.outputs[0]
         value, name = self.query.memory.value(output, self.began.index), self._called(output)
         if value is None or value.dtype not in (_SINGLE, _DOUBLE, _TRUTH):
@@ -193,28 +160,6 @@ class _Pass:
             "is": _expected(value),
             "flows": self._flows(call, inputs),
         }
-
-    def _bound(self, call: OpRan, row: _Row) -> tuple[list[Any], dict[str, Any]]:
-        """The inputs of a call, tensors by number and numbers as `[number]`, and its other arguments."""
-        refused = _Refused(
-            "{op}({args}) is no call that the page can compute",
-            op=plain(call.op, 40),
-            args=plain(call.args, 60),
-        )
-        try:
-            places, named = _arguments(call.args)
-        except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
-            raise refused from None
-        inputs = _inputs(call, row, places, named)
-        others = _others(row, places, named)
-        if inputs is None or others is None:
-            raise refused
-        if call.op in ("getitem", "index"):
-            shape = self.query.trace.shape(call.inputs[0])
-            others["index"] = _steps(others["index"], () if shape is None else shape[0])
-        if others.get("index", ()) is None or not all(map(_is_plain, others.values())):
-            raise refused
-        return inputs, others
 
     def _flows(self, call: OpRan, inputs: Sequence[Any]) -> list[Any]:
         """For each input of a call, the page's edges along which its gradient flows, with the recorded gradients;
@@ -304,107 +249,3 @@ def _numbers(array: np.ndarray) -> list[Any]:
     them."""
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
     return [names.get(str(one), one) for one in np.asarray(array, np.float64).ravel().tolist()]
-
-
-# --- arguments, from their text
-
-
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments in a text, by position and by name. Raises ValueError or SyntaxError for a text that is not a
-    list of literals."""
-    if len(text) > _LONGEST:
-        raise ValueError("too long")
-    if text.startswith("index="):
-        inside = text.removeprefix("index=")
-        if inside.startswith("("):
-            inside = inside[1:-1]
-        taken = ast.parse(f"x[{inside}]", mode="eval").body
-        if not isinstance(taken, ast.Subscript):
-            raise ValueError("no index")
-        return [], {"index": _index(taken.slice)}
-    call = ast.parse(f"f({text})", mode="eval").body
-    if not isinstance(call, ast.Call):
-        raise ValueError("no arguments")
-    named = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
-    if len(named) < len(call.keywords):
-        raise ValueError("no names")
-    return [ast.literal_eval(one) for one in call.args], named
-
-
-def _index(tree: ast.expr) -> list[Any]:
-    """The parts of an index: integers, slices, an ellipsis."""
-    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    return [_part(part) for part in parts]
-
-
-def _part(tree: ast.expr) -> Any:
-    if isinstance(tree, ast.Slice):
-        ends = (tree.lower, tree.upper, tree.step)
-        return _slice([None if end is None else ast.literal_eval(end) for end in ends])
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "slice":
-        return _slice([ast.literal_eval(one) for one in tree.args])
-    return ast.literal_eval(tree)
-
-
-def _slice(ends: list[Any]) -> slice:
-    if not 1 <= len(ends) <= 3 or not all(end is None or type(end) is int for end in ends) or ends[2:] == [0]:
-        raise ValueError("no slice")
-    return slice(*ends)
-
-
-def _inputs(
-    call: OpRan, row: _Row, places: list[Any], named: dict[str, Any]
-) -> list[int | list[float]] | None:
-    """The inputs of a call, together with the numbers among its arguments, which are removed from the arguments; None
-    if they do not fit the row."""
-    inputs: list[Any] = [tensor or [places.pop(0) if places else None] for tensor in call.inputs]
-    is_any = row.inputs[0].startswith("*")
-    for name in () if is_any else row.inputs[len(inputs) :]:
-        if name.endswith("#"):
-            inputs.append([places.pop(0) if places else named.pop(name[:-1], None)])
-    least = 1 if is_any else sum(not name.endswith("?") for name in row.inputs)
-    most = len(inputs) if is_any else len(row.inputs)
-    numbers = [one[0] for one in inputs if isinstance(one, list)]
-    are_numbers = all(type(one) in (int, float) and _is_plain(one) for one in numbers)
-    return inputs if least <= len(inputs) <= most and are_numbers else None
-
-
-def _others(row: _Row, places: list[Any], named: dict[str, Any]) -> dict[str, Any] | None:
-    """The other arguments of a call, by name; None if they do not fit the row."""
-    rest = [name for name in row.others if name not in named]
-    if len(rest) == 1 and len(places) > 1:
-        places = [tuple(places)]  # as in reshape(2, 3)
-    if len(places) > len(rest) or named.keys() - row.others.keys():
-        return None
-    return {**row.others, **named, **dict(zip(rest, places, strict=False))}
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value can be written in JSON unchanged."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    if isinstance(value, float):
-        return bool(np.isfinite(value))
-    return value is None or isinstance(value, (bool, str)) or (type(value) is int and abs(value) < 2**53)
-
-
-def _steps(parts: Any, shape: Sequence[int]) -> list[list[int]] | None:
-    """For each dimension of an index: its start, its step and its length, with length 0 for a single integer. None
-    for an index with other parts than integers and slices."""
-    if not isinstance(parts, list) or not all(part is ... or type(part) in (int, slice) for part in parts):
-        return None
-    if ... in parts:
-        place = parts.index(...)
-        missing = len(shape) - len(parts) + 1
-        parts = [*parts[:place], *[slice(None)] * missing, *parts[place + 1 :]]
-    parts = [*parts, *[slice(None)] * (len(shape) - len(parts))]
-    if len(parts) != len(shape) or ... in parts:
-        return None
-    return [_step(part, size) for part, size in zip(parts, shape, strict=True)]
-
-
-def _step(part: int | slice, size: int) -> list[int]:
-    if isinstance(part, int):
-        return [part % max(size, 1), 1, 0]
-    start, stop, step = part.indices(size)
-    return [start, step, len(range(start, stop, step))]

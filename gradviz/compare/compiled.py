@@ -143,5 +143,5 @@ def _in_order(query: Query, plan: Plan) -> list[int]:
 
 def _read_at(query: Query, plan: Plan, leaf: int) -> Site | None:
     """The site at which a pass first reads a leaf; None if it is unknown."""
-    first = next((call for call in plan.calls if leaf in call.inputs), None)
+    first = plan.first_reader(leaf)
     return None if first is None else query.places.site(first.site)

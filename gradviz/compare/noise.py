@@ -289,8 +289,7 @@ class _Noisy:
     def _read_at(self, leaf: int) -> Site | None:
         """The site at which the pass that ran again first reads a leaf; None if it is unknown."""
         query = self.queries[self.side]
-        calls = (call for call in self.rounding.plan.calls if leaf in call.inputs)
-        first = next(calls, None)
+        first = self.rounding.plan.first_reader(leaf)
         return None if first is None else query.places.site(first.site)
 
     def _gradients_of(self, side: int) -> dict[str, Snapshot | None]:

@@ -15,7 +15,7 @@ from gradviz.query.cut_places import GradMode, grad_mode_at
 from gradviz.query.ops import CLAMPING
 from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING, WITHOUT_GRAD
+from gradviz.replay.function_names import DETACHING, is_without_grad
 from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact, same_bits
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
 
@@ -153,7 +153,7 @@ def _calls_without_grad(query: Query) -> list[CallMade]:
     trace = query.trace
     trace.reach_all()
     table = trace.table(Kind.CALLED)
-    contexts = {text for text in trace.strings.values() if WITHOUT_GRAD in text.split()}
+    contexts = {text for text in trace.strings.values() if is_without_grad(text)}
     return [table.object(event) for event in table.events[trace.named(table["context"], contexts)].tolist()]
 
 

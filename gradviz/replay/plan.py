@@ -17,7 +17,7 @@ from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
 from gradviz.events.values import GRADIENT, INPUTS
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING, WITHOUT_GRAD, base_name
+from gradviz.replay.function_names import DETACHING, base_name, is_without_grad
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
@@ -93,6 +93,10 @@ class Plan:
     def leaves(self) -> list[int]:
         """The tensors whose gradients are computed, without repetitions."""
         return list(dict.fromkeys(step.tensor for step in self.inputs if step.wants_gradient))
+
+    def first_reader(self, tensor: int) -> Call | None:
+        """The first call that reads a tensor; None if there is none."""
+        return next((call for call in self.calls if tensor in call.inputs), None)
 
 
 class Argument(NamedTuple):
@@ -179,7 +183,7 @@ def _needed(
             del needed[event.original]
             yield event
         elif isinstance(event, CallMade) and not needed.keys().isdisjoint((*event.outputs, *event.written)):
-            if _is_without_grad(event.context) and not without_grad:
+            if is_without_grad(event.context) and not without_grad:
                 continue
             _go_back(event, needed)
             yield event
@@ -189,10 +193,6 @@ def _needed(
     raise ReplayError(
         f"pass {began.number} cannot run again: no call was recorded that made {clean(named)} and can be made again"
     )
-
-
-def _is_without_grad(context: str) -> bool:
-    return WITHOUT_GRAD in context.split()
 
 
 def _go_back(call: CallMade, needed: dict[int, bool]) -> None:

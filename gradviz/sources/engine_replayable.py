@@ -24,7 +24,7 @@ from gradviz.engine.core.values import Size
 from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.kinds import LEAF
 from gradviz.events.listener import Listener, State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, WITHOUT_GRAD, base_name, functions_of, is_random
+from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.tensors_returned import tensors_returned
@@ -166,14 +166,10 @@ class EngineReplayable:
             tensors, arguments = typed_call(_ENGINE, args, kwargs)
             self.held.look_around()
             numbers = [number_of(tensor) for tensor in tensors]
-            context = _context()
-            if is_grad_enabled():
-                versions = self.held.have_all(tensors, numbers, frame)
-            elif self.held.follows_without_grad(tensors, numbers):
-                versions = self.held.have_all_without_grad(tensors, numbers, frame)
-                context = f"{context} {WITHOUT_GRAD}".lstrip()
-            else:
+            begun = self.held.begin(tensors, numbers, frame, _context(), is_grad_enabled())
+            if begun is None:
                 return None
+            context, versions = begun
             generator = 0
             if is_random(name) and tensors:
                 generator = self.held.keep("generator", engine.get_rng_state(), 0, frame)

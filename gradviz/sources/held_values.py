@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
-from gradviz.replay.function_names import WITHOUT_GRAD
+from gradviz.replay.function_names import WITHOUT_GRAD, is_without_grad
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 _MOST_WITHOUT_GRAD = (
@@ -109,13 +109,25 @@ class HeldValues:
         reference = self.tensors.reference(tensor)
         self.here[number] = _Here(reference, version, not has_node, self.segment, number)
 
+    def begin(
+        self, tensors: Sequence[Any], numbers: Sequence[int], where: Where, context: str, has_grad_mode: bool
+    ) -> tuple[str, list[int]] | None:
+        """Keep the values that enter a call: returns the call's context and the tensors' versions. None for a call
+        without grad mode that is not recorded."""
+        if has_grad_mode:
+            return context, self.have_all(tensors, numbers, where)
+        if not self._follows_without_grad(tensors, numbers):
+            return None
+        versions = self._have_all_without_grad(tensors, numbers, where)
+        return f"{context} {WITHOUT_GRAD}".lstrip(), versions
+
     def have_all(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
         """Keep the values of tensors that a replay does not have; returns the tensors' versions."""
         for tensor, number in zip(tensors, numbers, strict=True):
             self.have(tensor, number, where)
         return [self.tensors.version(tensor) for tensor in tensors]
 
-    def follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
+    def _follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
         """Whether a call without grad mode on these tensors is recorded."""
         is_on_the_way = any(
             number in self.without_grad or tensor.requires_grad
@@ -128,7 +140,7 @@ class HeldValues:
             self.segment_without_grad = self.recorder.passes_begun
         return self.segment_without_grad == self.recorder.passes_begun
 
-    def have_all_without_grad(
+    def _have_all_without_grad(
         self, tensors: Sequence[Any], numbers: Sequence[int], where: Where
     ) -> list[int]:
         """As `have_all`, for a call without grad mode. Results of earlier recorded calls without grad mode are not
@@ -149,7 +161,7 @@ class HeldValues:
     ) -> None:
         """Record a call that has been made, with its results. `changed` are the tensors that it wrote to, without
         those that only share their memory."""
-        if WITHOUT_GRAD in call.context.split():
+        if is_without_grad(call.context):
             self._note_without_grad(call, outputs, numbers, changed, where)
             return
         written = self.all_written(changed)

@@ -17,7 +17,7 @@ import torch
 from torch import is_grad_enabled
 
 from gradviz.events.listener import State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, WITHOUT_GRAD, base_name, functions_of, is_random
+from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.torch_recorder import calls
@@ -165,14 +165,10 @@ class Replayable:
             identity.tell_pending()
         self.held.look_around()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
-        context = _context()
-        if is_grad_enabled():
-            versions = self.held.have_all(tensors, numbers, frame)
-        elif self.held.follows_without_grad(tensors, numbers):
-            versions = self.held.have_all_without_grad(tensors, numbers, frame)
-            context = f"{context} {WITHOUT_GRAD}".lstrip()
-        else:
+        begun = self.held.begin(tensors, numbers, frame, _context(), is_grad_enabled())
+        if begun is None:
             return None
+        context, versions = begun
         generator = self._keep_generator(tensors, frame) if is_random(function) and tensors else 0
         return CallBegun(function, arguments, context, generator, tensors, numbers, versions)
 

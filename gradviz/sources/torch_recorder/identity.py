@@ -56,7 +56,7 @@ class Identity:
         self.gave_up = gave_up
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
-        self._unfilled: set[int] = set()  # the tensors whose elements are whatever was in the memory
+        self._unfilled: set[int] = set()  # living tensors whose elements are whatever was in the memory
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet emitted
         self.nameless: dict[int, Known] = {}  # parameters without a name from a module, by their numbers
         self.saved = SavedTensors(self.known, self.key)
@@ -107,6 +107,8 @@ class Identity:
                 self._forget(key, None)
                 if self.nameless:
                     self.nameless.pop(known.number, None)
+                if self._unfilled:
+                    self._unfilled.discard(known.number)
         except Exception as error:
             self.gave_up(error)
 
@@ -124,20 +126,25 @@ class Identity:
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
         """Emit a tensor that no op made. Its own history, if there is any, is emitted first."""
         known = self.fresh(tensor)
+        self._note_unfilled(known, how, source)
         self._note_base(tensor, known)
         if torch._C._functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
-        self.listener.tensor(where, how, self._state_made(tensor, known, how, source), source)
+        self.listener.tensor(where, how, self._state_made(tensor, known), source)
         return known.number
 
-    def _state_made(self, tensor: torch.Tensor, known: Known, how: str, source: int) -> State:
+    def _note_unfilled(self, known: Known, how: str, source: int) -> None:
+        """Note a tensor whose elements are whatever was in the memory, as those of its source were."""
+        if how in UNFILLED or source in self._unfilled:
+            self._unfilled.add(known.number)
+
+    def _state_made(self, tensor: torch.Tensor, known: Known) -> State:
         """The state of a tensor that no op made. A tensor that nothing has been written to has no value."""
         state = self.state(tensor, known)
-        is_unfilled = how in UNFILLED or (source in self._unfilled and not known.version)
-        if not is_unfilled or type(tensor) not in PLAIN or tensor.layout is not torch.strided:
-            return state
-        self._unfilled.add(known.number)
-        return state._replace(value=Unseen(tensor.shape, tensor.dtype, tensor.device))
+        is_unfilled = known.number in self._unfilled and not known.version
+        if is_unfilled and type(tensor) in PLAIN and tensor.layout is torch.strided:
+            return state._replace(value=Unseen(tensor.shape, tensor.dtype, tensor.device))
+        return state
 
     def _note_base(self, tensor: torch.Tensor, known: Known) -> None:
         """Note the base of a view whose base is known."""
@@ -202,6 +209,7 @@ class Identity:
         """Number a tensor that was made inside PyTorch, and may not be filled yet; it is emitted before the next
         event."""
         known = self.fresh(tensor)
+        self._note_unfilled(known, how, source)
         self.pending.append((known, where, how, source))
 
     def is_pending(self, tensor: torch.Tensor) -> bool:
@@ -218,7 +226,7 @@ class Identity:
                 before, known.version = known.version, version_of(tensor)
                 if known.version != before and "empty" in how:
                     how = FILLED
-                self.listener.tensor(where, how, self._state_made(tensor, known, how, source), source)
+                self.listener.tensor(where, how, self._state_made(tensor, known), source)
 
     # --- nodes
 

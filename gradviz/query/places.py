@@ -120,9 +120,13 @@ class Places(Lookup):
         pairs = self.trace.site_ops.pairs
         sites, first, counts = np.unique(pairs >> 32, return_index=True, return_counts=True)
         of_one = (counts == 1) & (pairs[first] & SCOPE != SCOPE)
-        lines = Counter(map(self._through_library, sites.tolist()))
-        lines[None] = 0
-        return {number for number in sites[of_one].tolist() if lines[self._through_library(number)] < 2}
+        through = {number: self._through_library(number) for number in sites.tolist()}
+        lines = Counter(through.values())
+        return {
+            number
+            for number in sites[of_one].tolist()
+            if through[number] is None or lines[through[number]] == 1
+        }
 
     def _through_library(self, number: int) -> tuple[int, Place] | None:
         """The caller and the expression of a site on a library's line; None for any other site."""

@@ -245,7 +245,7 @@ class Part(Growing):
         """The tensors that have to be read before a question about the leaves at an event: the leaves that require
         grad, the newest other leaf of each site, and other tensors with a `.grad`. If they are too many, all events are
         read."""
-        if self.is_whole:
+        if not self._is_new("leaves", at):
             return ()
         place = self.directory.place(at)
         states = self._states_of(place)

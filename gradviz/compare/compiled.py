@@ -10,8 +10,9 @@ import numpy as np
 from gradviz.compare.apart import apart
 from gradviz.compare.rounding import Rounding, coarsest
 from gradviz.events.kinds import Kind
+from gradviz.query.equal_elements import largest_change, same_bits
 from gradviz.query.query import Query
-from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, largest_change, same_bits
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
 from gradviz.replay.plan import Plan, plan_of
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.words import Words

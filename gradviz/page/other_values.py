@@ -12,6 +12,7 @@ from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, 
 from gradviz.graph.model import GRAD, OP, Graph
 from gradviz.page.call_signatures import bound, rows
 from gradviz.query.changes import writes_by_any_name
+from gradviz.query.gradients_of_pass import has_hooks
 from gradviz.query.query import Query
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
@@ -206,7 +207,7 @@ def _check(query: Query, graph: Graph, began: PassBegan) -> None:
         raise _Refused("the pass begins at a node, not at a tensor")
     if graph.error or any(node.tangent is not None or node.error for node in graph.nodes.values()):
         raise _Refused("the run has an error, or tangents")
-    if np.any(query.trace.table(Kind.HOOKED)["in_pass"] == began.number):
+    if has_hooks(query, began.number):
         raise _Refused("hooks change its gradients")
     if len(query.trace.indices(Kind.COLLECTIVE)):
         raise _Refused("several ranks took part in it")

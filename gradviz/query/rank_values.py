@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-import numpy as np
-
+from gradviz.query.equal_elements import same_elements
 from gradviz.tracefile import Snapshot
 
 _CLOSE = 1e-3  # relative
@@ -49,5 +48,5 @@ def _differ(one: Snapshot | None, other: Snapshot | None) -> bool:
     if not _is_known(one) or not _is_known(other):  # as for a part of a tensor that lies on several ranks
         return False
     if one.array is not None and other.array is not None:
-        return not np.array_equal(one.array, other.array, equal_nan=one.array.dtype.kind in "fc")
+        return not same_elements(one.array, other.array)
     return one.shape != other.shape or repr(one.stats) != repr(other.stats)

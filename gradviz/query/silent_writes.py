@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
 from gradviz.events.kinds import Kind
+from gradviz.query.equal_elements import same_elements
 from gradviz.query.query import Query
 from gradviz.query.savers import counts_apart
 from gradviz.query.tensors import State
@@ -153,7 +152,7 @@ def _received(query: Query) -> dict[int, list[int]]:
 def _are_equal(before: Snapshot, after: Snapshot) -> bool:
     """Whether two values are the same, as far as they were kept."""
     if before.array is not None and after.array is not None:
-        return bool(np.array_equal(before.array, after.array, equal_nan=before.array.dtype.kind in "fc"))
+        return same_elements(before.array, after.array)
     if before.stats is None or after.stats is None:
         return True
     return repr(before.stats) == repr(after.stats)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradviz.events.kinds import OpRan
+from gradviz.query.gradients_of_pass import has_hooks
 from gradviz.replay.bad_origin import BadOrigin, bad_origin
 from gradviz.replay.edit_texts import edits_of
-from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, has_hooks
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
 from gradviz.replay.samples import loss_of, mixing
 from gradviz.words.words import Words
@@ -82,7 +83,7 @@ def what_if(
         tuple(_changes(words, plan, before, after)),
         _first_difference(plan, edits, before, after) if is_edited else None,
         tuple(held_of(words, plan)) if is_edited else (),
-        has_hooks(query, plan),
+        has_hooks(query, plan.number),
         tuple(words.called(leaf) for leaf in plan.leaves if query.tensors.grad(leaf, plan.began.index)),
         tuple(_placed(words, step) for step in plan.inputs if step.how == CUT),
         (

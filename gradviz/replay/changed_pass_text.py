@@ -12,9 +12,10 @@ from rich.text import Text
 
 from gradviz.events.kinds import CallMade
 from gradviz.events.values import stats_of
+from gradviz.query.equal_elements import largest_change, same_bits
 from gradviz.replay.bad_origin import BadOrigin
 from gradviz.replay.changed_pass import Changed, WhatIf
-from gradviz.replay.outcome import Check, largest_change, same_bits
+from gradviz.replay.outcome import Check
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import SHOWN, listed, nested, number, plural
 from gradviz.words.words import Words

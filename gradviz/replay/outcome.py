@@ -7,8 +7,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
-from gradviz.events.values import GRADIENT, stats_of
+from gradviz.events.values import stats_of
+from gradviz.query.equal_elements import largest_change, same_bits
+from gradviz.query.gradients_of_pass import has_hooks, recorded_gradients
 from gradviz.query.query import Query
 from gradviz.replay.plan import Call, Plan
 from gradviz.tracefile import Snapshot
@@ -127,7 +128,7 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
         equal_roots += not differs
         differences += differs
     gradients = equal_gradients = to_the_bit = 0
-    for tensor, event, recorded in recorded_gradients(query, plan):
+    for tensor, event, recorded in recorded_gradients(query, plan.began, plan.leaves):
         gradient = outcome.gradients.get(tensor)
         gradients += 1
         differs = (
@@ -144,34 +145,7 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
 def is_exact(query: Query, plan: Plan, outcome: Outcome) -> bool:
     """Whether a replay reproduces the recording, at least one value was compared, and no hook changed gradients."""
     check = checked(query, plan, outcome)
-    return check.is_equal and check.roots + check.gradients > 0 and not has_hooks(query, plan)
-
-
-def has_hooks(query: Query, plan: Plan) -> bool:
-    """Whether hooks changed gradients of the pass: a replay does not run them."""
-    return bool(np.any(query.trace.table(Kind.HOOKED)["in_pass"] == plan.number))
-
-
-def recorded_gradients(query: Query, plan: Plan) -> list[tuple[int, int, Snapshot]]:
-    """The gradients that leaves received in the pass, as far as their values were kept: leaf, event and value."""
-    trace = query.trace
-    accumulated = trace.table(Kind.ACCUMULATED)
-    in_pass = accumulated["in_pass"] == plan.number
-    leaves = set(plan.leaves)
-    by_gradient = dict(
-        zip(accumulated["gradient"][in_pass].tolist(), accumulated["tensor"][in_pass].tolist(), strict=True)
-    )
-    kept = trace.table(Kind.KEPT)
-    gradients = []
-    for event in kept.events[trace.named(kept["how"], (GRADIENT,))].tolist():
-        if event <= plan.began.index:
-            continue
-        kept_value = trace.event(event)
-        leaf = by_gradient.get(kept_value.original, 0)  # type: ignore[attr-defined]
-        value = trace.snapshot(kept_value.copy, event) if leaf in leaves else None  # type: ignore[attr-defined]
-        if value is not None and value.stats is not None:
-            gradients.append((leaf, event, value))
-    return gradients
+    return check.is_equal and check.roots + check.gradients > 0 and not has_hooks(query, plan.number)
 
 
 def _difference(tensor: int, event: int, recorded: Snapshot, array: np.ndarray) -> list[Difference]:
@@ -183,27 +157,6 @@ def _difference(tensor: int, event: int, recorded: Snapshot, array: np.ndarray) 
             return []
         return [Difference(tensor, event, largest_change(recorded.array, array))]
     return [] if _same_statistics(recorded, array) else [Difference(tensor, event, float("nan"))]
-
-
-def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays have the same elements; a NaN is equal to a NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
-
-
-def largest_change(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference between elements of two arrays of one shape; infinite if only one of the elements is
-    finite."""
-    if not one.size:
-        return 0.0
-    wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
-    left, right = one.astype(wide), other.astype(wide)
-    with np.errstate(all="ignore"):
-        apart = np.abs(left - right)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
-    apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
-    return float(apart.max())
 
 
 def _same_statistics(recorded: Snapshot, array: np.ndarray) -> bool:

@@ -8,8 +8,9 @@ import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind
 from gradviz.query.query import Query
+from gradviz.query.step_after_pass import event_after_step
 from gradviz.replay.plan import Plan, ReplayError
-from gradviz.replay.scaled_step import event_behind, step_behind
+from gradviz.replay.scaled_step import step_behind
 from gradviz.tracefile.capsule_file import write_capsule
 
 
@@ -19,7 +20,7 @@ def _after_the_step(query: Query, plan: Plan) -> list[int]:
         stepped = step_behind(query, plan)
     except ReplayError:
         return []
-    events = [event_behind(query, stepped, leaf) for leaf in stepped.parameters if leaf in plan.leaves]
+    events = [event_after_step(query, stepped, leaf) for leaf in stepped.parameters if leaf in plan.leaves]
     return [event for event in events if event is not None]
 
 

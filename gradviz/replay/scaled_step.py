@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, Mutated, Stepped, ValueKept
+from gradviz.events.kinds import Stepped
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
+from gradviz.query.step_after_pass import event_after_step, is_next_pass_recorded, steps_after, value_at
 from gradviz.replay.outcome import Check, Edits, Runner, checked
 from gradviz.replay.plan import LEAF, Input, Plan, ReplayError, plan_of
-from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
 
@@ -93,18 +93,9 @@ def _factor(text: str) -> float:
 def step_behind(query: Query, plan: Plan) -> Stepped:
     """The optimizer step that changes leaves of a pass, before the next pass. Raises ReplayError if there is none, or
     more than one."""
-    trace = query.trace
-    this_pass = trace.find_pass(plan.number)
-    end = trace.count if this_pass is None or this_pass.last is None else this_pass.last
-    later = [one for one in trace.passes if one.first > end]
-    if later and later[0].number > plan.number + 1:
+    if not is_next_pass_recorded(query, plan.number):
         raise ReplayError(f"what came behind pass {plan.number} is not in the trace")
-    following = later[0].first if later else trace.count
-    events = trace.indices(Kind.STEPPED)
-    found = [trace.event(event) for event in events[(events > end) & (events < following)].tolist()]
-    steps = [
-        event for event in found if isinstance(event, Stepped) and set(event.parameters) & set(plan.leaves)
-    ]
+    steps = steps_after(query, plan.began, plan.leaves)
     if len(steps) != 1:
         count = "no optimizer steps" if not steps else "several optimizers step"
         raise ReplayError(f"{count} between pass {plan.number} and the next one")
@@ -113,38 +104,13 @@ def step_behind(query: Query, plan: Plan) -> Stepped:
 
 def _after(words: Words, stepped: Stepped, leaf: int) -> np.ndarray:
     """A parameter after a step."""
-    event = event_behind(words.query, stepped, leaf)
-    value = None if event is None else _value_at(words.query, event, leaf)
+    event = event_after_step(words.query, stepped, leaf)
+    value = None if event is None else value_at(words.query, event, leaf)
     if value is None or value.array is None:
         raise ReplayError(
             f"what the step made of {clean(words.called(leaf))} is not in the trace: no recorded pass begins with it"
         )
     return value.array
-
-
-def event_behind(query: Query, stepped: Stepped, leaf: int) -> int | None:
-    """The event that has the value of a parameter after a step: the step's own event, or the event at which the
-    parameter entered a later pass, if it was not written to in between. None if there is none."""
-    writes = [event for event in query.tensors.writes(leaf) if event > stepped.index]
-    first = query.trace.event(writes[0]) if writes else None
-    if not isinstance(first, Mutated) or first.how != stepped.type:
-        return None
-    until = writes[1] if len(writes) > 1 else query.trace.count
-    events = query.trace.indices(Kind.KEPT)
-    entered = events[(events > first.index) & (events < until)].tolist()
-    for event in (first.index, *entered):
-        value = _value_at(query, event, leaf)
-        if value is not None and value.array is not None:
-            return event
-    return None
-
-
-def _value_at(query: Query, event: int, leaf: int) -> Snapshot | None:
-    """The value of a parameter that a write left, or that was kept."""
-    kept = query.trace.event(event)
-    if isinstance(kept, ValueKept):
-        return query.trace.snapshot(kept.copy, event) if kept.original == leaf else None
-    return query.memory.value(leaf, event)
 
 
 def _scaled(entered: Input, after: np.ndarray, factor: float) -> Step:

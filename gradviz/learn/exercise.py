@@ -11,14 +11,13 @@ from gradviz.learn.lesson import can_be_read, is_right, is_word
 from gradviz.learn.lesson_file import Lesson, Question
 from gradviz.learn.scores import Score
 from gradviz.replay.changed_pass import Changed
-from gradviz.replay.changed_pass_text import array_text
 from gradviz.step.breakpoints import predicate
 from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES, said
-from gradviz.words.numbers import value
+from gradviz.words.numbers import array_text, value
 from gradviz.words.subject import subject
 from gradviz.words.words import Words
 

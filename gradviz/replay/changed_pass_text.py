@@ -17,7 +17,7 @@ from gradviz.replay.bad_origin import BadOrigin
 from gradviz.replay.changed_pass import Changed, WhatIf
 from gradviz.replay.outcome import Check
 from gradviz.words.escape import clean, json_number
-from gradviz.words.numbers import SHOWN, listed, nested, number, plural
+from gradviz.words.numbers import SHOWN, array_text, listed, number, plural
 from gradviz.words.words import Words
 
 _MOST = 6  # names in a line
@@ -107,18 +107,16 @@ def check_text(words: Words, check: Check) -> str:
 
 
 def _table(found: WhatIf) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=found.is_edited)
-    table.add_column("", no_wrap=True)
-    table.add_column("before", overflow="fold")
-    if found.is_edited:
-        table.add_column("after", overflow="fold")
-        table.add_column("largest change", overflow="fold")
+    edited = ("after", "largest change") if found.is_edited else ()
+    values = table("", "before", *edited)
+    values.show_header = found.is_edited
+    values.columns[0].no_wrap = True
     for change in found.changes:
         row = [Text(clean(change.called)), Text(array_text(change.before))]
         if found.is_edited:
             row += [Text(array_text(change.after)), Text(_size(change))]
-        table.add_row(*row)
-    return table
+        values.add_row(*row)
+    return values
 
 
 def table(*titles: str) -> Table:
@@ -127,18 +125,6 @@ def table(*titles: str) -> Table:
     for title in titles:
         result.add_column(title, overflow="fold")
     return result
-
-
-def array_text(array: np.ndarray | None) -> str:
-    """An array in a few words."""
-    if array is None:
-        return "none"
-    if array.size <= SHOWN:
-        return nested(array)
-    stats = stats_of(array)
-    odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
-    size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
-    return f"({'×'.join(map(str, array.shape))}) {', '.join([*size, *odd])}"
 
 
 def _size(change: Changed) -> str:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gradviz.events.values import Stats, stats_of
 from gradviz.tracefile import Snapshot
 
 SHOWN = 6  # tensors with up to this many elements are written in full
@@ -78,9 +79,22 @@ def value_label(snapshot: Snapshot) -> str:
     stats = snapshot.stats
     if stats is None:
         return ""
+    return _rms_and_odd(stats) + _of_part(snapshot)
+
+
+def array_text(array: np.ndarray | None) -> str:
+    """A computed array in a few words: its elements if there are few, otherwise shape and rms."""
+    if array is None:
+        return "none"
+    if array.size <= SHOWN:
+        return nested(array)
+    return f"({'×'.join(map(str, array.shape))}) {_rms_and_odd(stats_of(array))}"
+
+
+def _rms_and_odd(stats: Stats) -> str:
+    """The root mean square, and the counts of NaN and infinite elements."""
     odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
-    text = ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
-    return text + _of_part(snapshot)
+    return ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
 
 
 def _of_part(snapshot: Snapshot) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gradviz.query.query import Query
 from gradviz.replay.function_names import DIFFERENTIATES, NAMES
-from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
+from gradviz.replay.plan import AUTOCASTING, Call, Input, Plan, ReplayError, argument_of, settings_of
 from gradviz.words.escape import clean
 
 _HEAD = '''\
@@ -114,13 +114,13 @@ class _Writing:
 
     def _begin(self, context: str) -> Iterator[str]:
         """Set autocast and the default dtype."""
-        settings = dict(part.partition("=")[::2] for part in context.split())
-        yield f"torch.set_default_dtype(torch.{_word(settings.get('default', 'float32'))})"
-        for device in ("cpu", "cuda"):
-            is_on = device in settings
+        settings = settings_of(context)
+        yield f"torch.set_default_dtype(torch.{_word(settings.default)})"
+        for device in AUTOCASTING:
+            is_on = device in settings.autocast
             yield f'torch.set_autocast_enabled("{device}", {is_on})'
             if is_on:
-                yield f'torch.set_autocast_dtype("{device}", torch.{_word(settings[device])})'
+                yield f'torch.set_autocast_dtype("{device}", torch.{_word(settings.autocast[device])})'
 
     def _placed(self, call: Call) -> str:
         site = self.query.places.site(call.site)

@@ -11,9 +11,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from gradviz.query.query import Query
-from gradviz.replay.function_names import WITHOUT_GRAD
 from gradviz.replay.outcome import Edits, Graph, Outcome
-from gradviz.replay.plan import Call, Input, Plan, ReplayError
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, settings_of
 from gradviz.sources.torch_replay import Replay, TorchRunner
 
 if TYPE_CHECKING:
@@ -163,20 +162,18 @@ class _Noted(Replay):
             return
         self._leave_contexts()
         self.contexts = context
-        torch = self.torch
-        for part in context.split():
-            key, _, name = part.partition("=")
-            if part == WITHOUT_GRAD:
-                self.fx.call_function(torch._C._set_grad_enabled, (False,))
-                self.open.append((torch._C._set_grad_enabled, (True,)))
-            elif key in ("cpu", "cuda"):
-                enter = torch.amp.autocast_mode._enter_autocast
-                entered = self.fx.call_function(
-                    enter, (self.runner.device(key).type, self.runner.dtype(name), True, None)
-                )
-                self.open.append((torch.amp.autocast_mode._exit_autocast, (entered,)))
-            elif key == "default" and name != "float32":
-                raise ReplayError("a pass with another default dtype is not compiled here")
+        torch, settings = self.torch, settings_of(context)
+        if settings.default != "float32":
+            raise ReplayError("a pass with another default dtype is not compiled here")
+        if not settings.has_grad_mode:
+            self.fx.call_function(torch._C._set_grad_enabled, (False,))
+            self.open.append((torch._C._set_grad_enabled, (True,)))
+        for device, name in settings.autocast.items():
+            enter = torch.amp.autocast_mode._enter_autocast
+            entered = self.fx.call_function(
+                enter, (self.runner.device(device).type, self.runner.dtype(name), True, None)
+            )
+            self.open.append((torch.amp.autocast_mode._exit_autocast, (entered,)))
 
     def _leave_contexts(self) -> None:
         while self.open:

@@ -22,7 +22,7 @@ from gradviz.events.values import SMALL
 from gradviz.query.query import Query
 from gradviz.replay.function_names import WITHOUT_GRAD, functions_of, is_dropout
 from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome, indices_of
-from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of, settings_of
 from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
@@ -378,17 +378,14 @@ class Replay:
 
     def _begin_context(self, contexts: ExitStack, context: str) -> None:
         """Set the state that calls depend on besides their arguments: autocast, default dtype."""
-        self.torch.set_default_dtype(self.torch.float32)
-        for part in context.split():
-            if part == WITHOUT_GRAD:
-                contexts.enter_context(self.torch.no_grad())
-                continue
-            key, _, name = part.partition("=")
+        settings = settings_of(context)
+        self.torch.set_default_dtype(self.runner.dtype(settings.default))
+        if not settings.has_grad_mode:
+            contexts.enter_context(self.torch.no_grad())
+        for device, name in settings.autocast.items():
             dtype = self.runner.dtype(name)
-            if key == "default":
-                self.torch.set_default_dtype(dtype)
-            elif key in ("cpu", "cuda") and not self.edits.dtype:
-                contexts.enter_context(self.torch.autocast(self.runner.device(key).type, dtype))
+            if not self.edits.dtype:
+                contexts.enter_context(self.torch.autocast(self.runner.device(device).type, dtype))
 
     def refused(self, call: Call, why: str) -> ReplayError:
         """The error with the reason why the plan cannot run, with the call and its place."""

@@ -211,15 +211,16 @@ class Layout:
         first_length = self.head - max(len(self.lists) - 1, 0)
         stretches = {}
         for position, field in enumerate(self.lists):
+            width = field.width
             if position < len(self.lists) - 1:
                 lengths = links[starts + first_length + position].astype(np.int64)
             else:
                 left = starts + counts - at
-                lengths = left // field.width
-                if np.any(left % field.width):
+                lengths = left // width
+                if np.any(left % width):
                     raise LayoutError(f"{self.kind.name} events have links to spare")
             stretches[field.name] = at, lengths
-            at = at + lengths * field.width
+            at = at + lengths * width
             if np.any(at > starts + counts):
                 raise LayoutError(f"{self.kind.name} events lack links")
         if np.any(at != starts + counts):

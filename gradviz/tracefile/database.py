@@ -84,7 +84,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
         )
     except MemoryError:  # an entry claims to be huge
         entries = []
-    if any(not isinstance(word, str) for row in entries for word in row):
+    if not {type(word) for row in entries for word in row} <= {str}:
         raise ValueError("its tables are not those of a trace")
     if {(kind, name, " ".join(sql.split())) for kind, name, sql in entries} != _EXPECTED:
         raise ValueError("its tables are not those of a trace")
@@ -101,10 +101,13 @@ def rows_of(connection: sqlite3.Connection, query: str, *values: object) -> list
 
     Raises ValueError if one is not, sqlite3.Error if the file cannot be read."""
     cursor = connection.execute(query, values)
-    names = [name for name, *_ in cursor.description]
-    kinds = [COLUMNS[name] for name in names]
-    rows = cursor.fetchall() if not isinstance(connection, Database) else _fetched(connection, cursor, kinds)
-    for name, kind, column in zip(names, kinds, zip(*rows, strict=True), strict=bool(rows)):
+    kinds = {name: COLUMNS[name] for name, *_ in cursor.description}
+    rows = (
+        cursor.fetchall()
+        if not isinstance(connection, Database)
+        else _fetched(connection, cursor, [*kinds.values()])
+    )
+    for (name, kind), column in zip(kinds.items(), zip(*rows, strict=True), strict=bool(rows)):
         expected = {kind, type(None)} if name in MAY_BE_NULL else {kind}
         if not set(map(type, column)) <= expected:
             raise ValueError(f"a {name} of another type")

@@ -193,8 +193,12 @@ class Trace(Tables):
     @cached_property
     def _nameable(self) -> Known:
         """The numbers that events may name."""
-        passes = Numbers(self._passes_nameable)
-        return Known(Numbers(self._frames), Numbers(self.strings), Numbers(self.rules), passes)
+        stored = {
+            "text": Numbers(self.strings),
+            "rule": Numbers(self.rules),
+            "pass": Numbers(self._passes_nameable),
+        }
+        return Known(Numbers(self._frames), stored)
 
     @property
     def _passes_nameable(self) -> list[int]:
@@ -244,8 +248,10 @@ class Trace(Tables):
     def indices(self, *kinds: Kind) -> np.ndarray:
         """The indices of all events of these kinds."""
         order, ends = self._by_kind
+        if len(kinds) == 1:
+            return order[ends[kinds[0] - 1] : ends[kinds[0]]]
         parts = [order[ends[kind - 1] : ends[kind]] for kind in kinds]
-        return parts[0] if len(parts) == 1 else np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+        return np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
 
     @cached_property
     def _by_kind(self) -> tuple[np.ndarray, np.ndarray]:

@@ -125,16 +125,10 @@ class Numbers:
 
 
 class Known(NamedTuple):
-    """The numbers that events may name."""
+    """The numbers that events may name: of sites, and of all else by how a field stores it (`text`, `rule`, `pass`)."""
 
     sites: Numbers
-    texts: Numbers
-    rules: Numbers
-    passes: Numbers
-
-    def of(self, how: str) -> Numbers | None:
-        """The numbers that a field may have which is stored in this way; None for any."""
-        return {"text": self.texts, "rule": self.rules, "pass": self.passes}.get(how)
+    stored: Mapping[str, Numbers]
 
 
 def kinds_of(rows: np.ndarray) -> np.ndarray:
@@ -154,11 +148,38 @@ _PLACES = {name: place for place, name in enumerate(ROW.names or ())}  # of the 
 _SITE, _LINKS = _PLACES["site"], _PLACES["links"]
 _MADE = [field.name for field in LAYOUTS[Kind.TENSOR].columns]
 _TENSOR, _SOURCE = (_PLACES[COLUMNS[_MADE.index(name)]] for name in ("tensor", "source"))
+
+
+def _stored(how: str) -> list[tuple[Kind, int]]:
+    """The columns of a row that are stored in this way, each with the kind of event that it is of."""
+    return [
+        (kind, _PLACES[column])
+        for kind, layout in LAYOUTS.items()
+        for column, field in zip(COLUMNS, layout.columns, strict=False)
+        if field.stored.how == how
+    ]
+
+
+_NAMING = {how: _stored(how) for how in ("text", "rule", "pass")}
+_EARLIER = _stored("back")
+# Of the kinds whose one list has elements of several links: the links before the list, and those of an element.
+_WIDE = [
+    (kind, layout.head, layout.lists[0].width)
+    for kind, layout in LAYOUTS.items()
+    if len(layout.lists) == 1 and layout.lists[0].width > 1
+]
 _ANY = 2**32 - 1
 _DEEPEST_NESTING = 1000  # scopes and passes in one another: Python allows no more than 1,000 frames
 _STEPS = np.zeros(256, np.int8)
 _STEPS[[Kind.SCOPE_ENTERED, Kind.PASS_BEGAN]], _STEPS[[Kind.SCOPE_LEFT, Kind.PASS_ENDED]] = 1, -1
 _BLOCK = 1 << 15  # rows that are checked together: they stay in the processor's cache
+# The fewest and the most links that an event has, by kind. Lists that are shorter than they claim are found when they
+# are read (`Layout.stretches`).
+_LEAST_LINKS, _MOST_LINKS = np.zeros(256, np.uint32), np.full(256, _ANY, np.uint32)
+for _kind, _layout in LAYOUTS.items():
+    _LEAST_LINKS[_kind] = _layout.head + sum(field.width * field.stored.least for field in _layout.lists)
+    if not _layout.lists:
+        _MOST_LINKS[_kind] = _layout.head
 
 
 def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0) -> None:
@@ -166,17 +187,24 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
     numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
     if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
         raise ValueError("an event of a kind that there is not")
-    most, least = _bounds(known), _least_links()
+    most = _bounds(known)
     for start in range(0, len(numbers), _BLOCK):
         block, kinds_of_block = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
         if np.any(block > most.take(kinds_of_block, axis=0)) or np.any(
-            block[:, _LINKS] < least.take(kinds_of_block)
+            block[:, _LINKS] < _LEAST_LINKS.take(kinds_of_block)
         ):
             raise ValueError("an event names what there is not, or has links to spare, or too few")
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that there is not")
-    for kind in LAYOUTS:
-        _check_kind(kind, numbers, kinds, known, first)
+    for how, there in known.stored.items():
+        if not there.are_all:
+            _check_named(how, there, numbers, kinds)
+    for kind, head, width in _WIDE:
+        if np.any((numbers[kinds == kind, _LINKS] - head) % width):
+            raise ValueError("an event has links to spare")
+    for kind, column in _EARLIER:
+        places = np.flatnonzero(kinds == kind)
+        _check_earlier(numbers[places, column], places, kinds, first)
     made = numbers[kinds == Kind.TENSOR]
     if np.any(made[:, _SOURCE] >= made[:, _TENSOR]):  # so that following sources comes to an end
         raise ValueError("a tensor was made from one that is not earlier")
@@ -185,44 +213,17 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
 def _bounds(known: Known) -> np.ndarray:
     """The highest number of each column of a row, by kind."""
     most = np.full((256, len(_PLACES)), _ANY, np.uint32)
-    most[:, _SITE] = known.sites.highest
-    for kind, layout in LAYOUTS.items():
-        if not layout.lists:
-            most[kind, _LINKS] = layout.head
-        for column, field in zip(COLUMNS, layout.columns, strict=False):
-            if (there := known.of(field.stored.how)) is not None:
-                most[kind, _PLACES[column]] = there.highest
+    most[:, _SITE], most[:, _LINKS] = known.sites.highest, _MOST_LINKS
+    for how, there in known.stored.items():
+        kinds, columns = np.array(_NAMING[how]).T
+        most[kinds, columns] = there.highest
     return most
 
 
-def _least_links() -> np.ndarray:
-    """The fewest links that an event has, by kind. Lists that are shorter than they claim are found when they are read
-    (`Layout.stretches`)."""
-    least = np.zeros(256, np.uint32)
-    for kind, layout in LAYOUTS.items():
-        least[kind] = layout.head + sum(field.width * field.stored.least for field in layout.lists)
-    return least
-
-
-def _check_kind(kind: Kind, numbers: np.ndarray, kinds: np.ndarray, known: Known, first: int) -> None:
-    """Check what bounds cannot: the lengths of lists, earlier events, and numbers with gaps, for events of a kind."""
-    layout = LAYOUTS[kind]
-    width = layout.lists[0].width if len(layout.lists) == 1 else 1
-    unsure = [
-        (_PLACES[column], how, there)
-        for column, field in zip(COLUMNS, layout.columns, strict=False)
-        for how, there in [(field.stored.how, known.of(field.stored.how))]
-        if how == "back" or not (there is None or there.are_all)
-    ]
-    if width == 1 and not unsure:
-        return
-    places = np.flatnonzero(kinds == kind)
-    if np.any((numbers[places, _LINKS] - layout.head) % width):
-        raise ValueError("an event has links to spare")
-    for column, how, there in unsure:
-        if there is None:
-            _check_earlier(numbers[places, column], places, kinds, first)
-        elif not there.include(numbers[places, column]):
+def _check_named(how: str, there: Numbers, numbers: np.ndarray, kinds: np.ndarray) -> None:
+    """Check that events name only what is there, where bounds cannot: its numbers have gaps."""
+    for kind, column in _NAMING[how]:
+        if not there.include(numbers[kinds == kind, column]):
             raise ValueError(f"an event names a {how} that there is not")
 
 

@@ -57,9 +57,10 @@ class Rule:
     asked_for_it: Callable[[Case], bool] = lambda case: False
     left_out: Callable[[Case], Iterable[tuple[str, str]]] = lambda case: ()
 
-    def missing(self, case: Case) -> str:
-        """Why this rule cannot be checked; empty if it can."""
-        return next((need.value for need in self.needs if not _HAS[need](case)), "")
+
+def unmet(case: Case) -> set[Need]:
+    """The needs that a trace does not meet."""
+    return {need for need, is_met in _HAS.items() if not is_met(case)}
 
 
 _HAS: dict[Need, Callable[[Case], bool]] = {

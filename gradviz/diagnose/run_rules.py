@@ -12,7 +12,7 @@ from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import Found, Need, Rule, unmet
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError
@@ -61,11 +61,14 @@ def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
     return [rule for rule in RULES if (not select or rule.id in select) and rule.id not in ignore]
 
 
-def _missing(case: Case, rule: Rule, select: Collection[str]) -> str:
+def _missing(case: Case, rule: Rule, select: Collection[str], lacking: Collection[Need]) -> str:
     """Why a rule is not checked; empty if it is."""
     if rule.opt_in and rule.id not in select and not rule.asked_for_it(case):
         return f"it is checked only if it is selected (--select {rule.id})"
-    return rule.missing(case)
+    for need in rule.needs:
+        if need in lacking:
+            return need.value
+    return ""
 
 
 def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
@@ -73,14 +76,17 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     checked: list[str] = []
     not_checked = list(_not_there(case.trace.meta))
     not_checked += [(rule, _BETWEEN) for rule in select if rule in BETWEEN_RANKS]
+    lacking = unmet(case)
     for rule in rules:
-        missing = _missing(case, rule, select)
+        missing = _missing(case, rule, select, lacking)
         if missing:
             not_checked.append((rule.id, missing))
             continue
         checked.append(rule.id)
-        findings += _findings(case, rule)
-        not_checked += [(f"{rule.id} of {what}", why) for what, why in rule.left_out(case)]
+        for found in rule.search(case):
+            findings.append(_finding(case, rule, found))
+        for what, why in rule.left_out(case):
+            not_checked.append((f"{rule.id} of {what}", why))
     kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
     return Report(tuple(_once(_ordered(_folded(kept)))), tuple(checked), tuple(not_checked))
 
@@ -98,19 +104,18 @@ def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "what is told by the source", "it was not recorded (--no-source)"
 
 
-def _findings(case: Case, rule: Rule) -> Iterator[Finding]:
-    for found in rule.search(case):
-        yield Finding(
-            rule=rule.id,
-            severity=found.severity or rule.severity,
-            message=by_expressions(case, found.message),
-            fix=typed(case, found),
-            site=_site(case, found),
-            events=found.events,
-            node=found.node,
-            number=found.number,
-            tensors=found.tensors,
-        )
+def _finding(case: Case, rule: Rule, found: Found) -> Finding:
+    return Finding(
+        rule=rule.id,
+        severity=found.severity or rule.severity,
+        message=by_expressions(case, found.message),
+        fix=typed(case, found),
+        site=_site(case, found),
+        events=found.events,
+        node=found.node,
+        number=found.number,
+        tensors=found.tensors,
+    )
 
 
 def _site(case: Case, found: Found) -> Site | None:

@@ -22,16 +22,16 @@ from gradviz.version import __version__
 
 if TYPE_CHECKING:
     from gradviz.compare.parting import diff
-    from gradviz.diagnose.run_rules import check
     from gradviz.explain.origin import why
     from gradviz.notebook import draw, show, widget
     from gradviz.recorded_run import open
+    from gradviz.replaying import check
     from gradviz.sources.record import record
 
 __all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why", "widget"]
 
 _FOUND_IN = {
-    "check": ("gradviz.diagnose", "check"),
+    "check": ("gradviz.replaying", "check"),
     "diff": ("gradviz.compare", "diff"),
     "draw": ("gradviz.notebook", "draw"),
     "open": ("gradviz.recorded_run", "open"),

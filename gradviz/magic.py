@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from gradviz.diagnose import check
 from gradviz.events.values import GRADES
 from gradviz.notebook import draw, show
+from gradviz.replaying import check
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 

@@ -88,9 +88,9 @@ def _checked(item: pytest.Item, path: Path) -> tuple[list[Finding], str]:
     """The findings that fail a test, and the report."""
     from rich.console import Console
 
-    from gradviz.diagnose import check
     from gradviz.diagnose.settings_file import settings_at
     from gradviz.diagnose.text import report_text
+    from gradviz.replaying import check
     from gradviz.tracefile import open_trace
 
     wishes = getattr(item, "funcargs", {}).get(_FIXTURE) or GradvizCheck(_fail_on(item.config))

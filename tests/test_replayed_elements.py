@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradviz.cli.replaying import filled_in  # noqa: E402
+import gradviz  # noqa: E402
 from gradviz.events.kinds import OpRan, Produced, Received  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
+from gradviz.replaying import filled_in  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 from tests.replayed_programs import recorded  # noqa: E402
@@ -100,3 +101,51 @@ def test_the_stepper_prints_elements(tmp_path: Path) -> None:
     shown = invoked(["step", str(path), "--commands", "last; print net.0.weight.grad[0, :2]"]).stdout
     assert "elements were not kept" not in shown
     assert "net.0.weight.grad[0, :2] of (20×12), float32" in shown
+
+
+def root_of_a_negative_mean() -> None:
+    torch.manual_seed(0)
+    w = torch.randn(40, 40, requires_grad=True)
+    x = torch.randn(40, 40)
+    y = torch.relu(x @ w)
+    z = torch.log(y - 20)
+    loss = (z * 2 + 1).mean()
+    loss.backward()
+
+
+def line_of(text: str) -> int:
+    """The line of this file on which a statement of a program stands."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return lines.index(f"    {text}") + 1
+
+
+def test_check_in_python_names_the_line_that_the_command_names(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run.gradviz", root_of_a_negative_mean)
+    by_command = json.loads(invoked(["check", str(path), "--format", "json"]).stdout)["findings"]
+    findings = gradviz.check(path).findings
+    assert [one.line for one in findings] == [one["line"] for one in by_command]
+    assert findings[0].line == line_of("z = torch.log(y - 20)")
+
+
+def test_a_cure_is_tried_by_a_replay_in_python_too(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "run.gradviz", cut_by_a_detach)
+    by_command = json.loads(invoked(["check", str(path), "--format", "json"]).stdout)["findings"]
+    replayed = [finding.replayed for finding in gradviz.check(path).findings]
+    assert replayed == [one["replayed"] for one in by_command]
+    assert any("without .detach()" in text for text in replayed)
+
+
+def cut_by_a_detach() -> None:
+    torch.manual_seed(0)
+    first = torch.randn(4, 4, requires_grad=True)
+    second = torch.randn(4, 4, requires_grad=True)
+    hidden = (torch.ones(2, 4) @ first).tanh().detach()
+    (hidden @ second).sum().backward()
+    assert first.grad is None
+
+
+@pytest.mark.parametrize("command", ["nan", "until nan", "break nan; continue"])
+def test_the_stepper_stops_at_the_nan_that_the_command_names(tmp_path: Path, command: str) -> None:
+    path = recorded(tmp_path / "run.gradviz", root_of_a_negative_mean)
+    told = invoked(["step", str(path), "--commands", command]).stdout
+    assert f":{line_of('z = torch.log(y - 20)')}" in told

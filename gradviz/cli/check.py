@@ -16,7 +16,6 @@ from rich.console import Console
 from gradviz.cli.common import all_opened, fail, named_traces, newest_trace, opened, say
 from gradviz.cli.job import Job, perform
 from gradviz.cli.launching import launch, launcher
-from gradviz.cli.replaying import fill_in_where_bad, with_replays
 from gradviz.cli.running import (
     SETTINGS,
     can_watch,
@@ -29,7 +28,6 @@ from gradviz.cli.running import (
 from gradviz.cures import Rerun, Tried, try_cure
 from gradviz.cures.tried_text import tried_as_json, tried_text
 from gradviz.diagnose import Report
-from gradviz.diagnose import check as check_trace
 from gradviz.diagnose.machine import as_json, as_sarif
 from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rule_page import page_of
@@ -38,6 +36,8 @@ from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import page_text, report_text
 from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
+from gradviz.replaying import check as check_trace
+from gradviz.replaying import fill_in_where_bad
 from gradviz.sources.script import Running
 from gradviz.tracefile import Trace
 from gradviz.tracefile.rank_files import in_order
@@ -172,14 +172,13 @@ def check(
         """Try the first cure on a copy of the script."""
         options = ["--engine", engine, "--values", values]
         seconds = perf_counter() - began
-        rerun = Rerun(script or "", arguments, options, select, ignore, settings, seconds)
+        rerun = Rerun(script or "", arguments, options, select, ignore, settings, seconds, check_trace)
         return try_cure(report, Query(trace), rerun)
 
     def checked(path: Path, status: int = 0) -> int:
         """Print the findings of a trace, and return the exit status."""
         with opened(path) as trace:
-            fill_in_where_bad(trace)
-            report = with_replays(check_trace(trace, select, ignore, settings), trace)
+            report = check_trace(trace, select, ignore, settings)
             outcome = [tried(report, trace)] if try_cures else []
             _print(report, trace, form, outcome, with_patch)
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))
@@ -188,6 +187,8 @@ def check(
         """Print the findings of the traces of all ranks, and return the exit status."""
         with all_opened(tuple(paths)) as traces:
             ranks = ranked_traces(traces)
+            for trace in ranks.values():
+                fill_in_where_bad(trace)
             report = check_ranks(ranks, select, ignore, settings)
             _print(report, ranks, form, [], with_patch)
         return int(bool(report.at_least(fail_on or settings.fail_on)))

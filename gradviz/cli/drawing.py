@@ -8,7 +8,6 @@ from pathlib import Path
 from gradviz.cli.common import patience
 from gradviz.cli.findings import faults, mark, pass_of_first
 from gradviz.cli.page import write_page
-from gradviz.cli.replaying import mark_edits, replayed
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
@@ -23,6 +22,7 @@ from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
 from gradviz.query.ranks import label_of, ranked_traces
+from gradviz.replaying import mark_edits, replayed
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural

@@ -8,7 +8,6 @@ import numpy as np
 from rich.text import Text
 
 from gradviz.cli.common import one_line, stderr
-from gradviz.cli.replaying import fill_in_where_bad
 from gradviz.diagnose import Finding, check
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.place import place_of
@@ -16,6 +15,7 @@ from gradviz.diagnose.rule_settings import Settings
 from gradviz.errors import tracebacks_are_wanted
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
+from gradviz.replaying import fill_in_where_bad
 from gradviz.tracefile import Trace, TraceError
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural

@@ -15,11 +15,11 @@ from rich.table import Table
 
 from gradviz.cli.common import fail, show_all_on_stdout
 from gradviz.cli.export_moment import export_in_lesson
-from gradviz.cli.replaying import changes_with
 from gradviz.learn.exercise import Exercise
 from gradviz.learn.lesson import lesson_called, lessons
 from gradviz.learn.lesson_file import Lesson
 from gradviz.learn.scores import Score, keep, scores
+from gradviz.replaying import changes_with
 from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey

@@ -11,10 +11,9 @@ import click
 
 from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_argument
 from gradviz.cli.findings import mark, numbered
-from gradviz.cli.replaying import fill_in_where_bad, with_replays
 from gradviz.cli.report_costs import costs_of
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
-from gradviz.diagnose import Finding, Report, check
+from gradviz.diagnose import Finding, Report
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rank_reports import compared, on_ranks
 from gradviz.diagnose.rule_settings import Settings
@@ -26,6 +25,7 @@ from gradviz.pictures import report_page as page
 from gradviz.pictures.render import svg, write
 from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
+from gradviz.replaying import check
 from gradviz.tracefile import Trace
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural
@@ -62,8 +62,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
         with patience(f"checking {recorded[0].path.name}") as doing:
             for trace in recorded:
                 doing(f"checking {trace.path.name}")
-                fill_in_where_bad(trace)
-                reports.append(with_replays(check(trace, settings=settings), trace))
+                reports.append(check(trace, settings=settings))
                 gc.collect()  # the tables of a check refer to one another: 100 MB for a million events
             doing(f"drawing into {path.name}")
             if are_ranks:

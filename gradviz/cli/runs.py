@@ -24,6 +24,7 @@ from gradviz.diagnose.settings_file import settings_at
 from gradviz.events.kinds import Kind
 from gradviz.query.module_curves import losses
 from gradviz.query.query import Query
+from gradviz.replaying import fill_in_where_bad
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, TraceError, open_trace
 from gradviz.words.escape import clean, json_number, json_text
@@ -103,6 +104,7 @@ def _row(first: Path, settings: Settings, path: Path) -> Row:
         with np.errstate(all="ignore"), open_trace(path) as trace:
             query = Query(trace)
             curve = [value for one in losses(query)[:1] for value in one.values]
+            fill_in_where_bad(trace)
             findings = check(trace, settings=settings).findings
             return Row(
                 path.stem,

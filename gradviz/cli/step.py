@@ -14,9 +14,9 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, fail, traces_argument
 from gradviz.cli.export_moment import export_moment
-from gradviz.cli.replaying import filled_in_at, told_with
 from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
+from gradviz.replaying import check, fill_in_where_bad, filled_in_at, told_with
 from gradviz.step.command_error import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain import commands, said_by_each, script
@@ -88,14 +88,20 @@ def _commands(text: str, language: str) -> list[str]:
 
 
 def _session(trace: Trace, at: int, language: str) -> Session:
-    session = Session(for_moments(trace), at, exporter=export_moment, fill=filled_in_at, what_if=told_with)
+    session = Session(
+        for_moments(trace),
+        at,
+        exporter=export_moment,
+        fill=filled_in_at,
+        fill_in_where_bad=fill_in_where_bad,
+        what_if=told_with,
+    )
     session.words.speak(language)
     return session
 
 
 def _go_to_finding(group: Group, traces: list[Trace], number: int) -> None:
     """Go to the event that proves a finding, and show the finding. Other ranks of a run go to the same collective."""
-    from gradviz.diagnose import check
     from gradviz.diagnose.rank_reports import check_ranks
     from gradviz.diagnose.settings_file import settings_at
 
@@ -104,6 +110,8 @@ def _go_to_finding(group: Group, traces: list[Trace], number: int) -> None:
         for session, trace in zip(group.sessions, traces, strict=True):
             _show_finding(session, check(trace, settings=settings).findings, number, "trace")
         return
+    for trace in traces:
+        fill_in_where_bad(trace)
     findings = check_ranks(ranked_traces(traces), settings=settings).findings
     ranks = findings[number - 1].ranks if number <= len(findings) else ()
     session = group.by_rank[ranks[0]] if ranks else group.first

@@ -8,13 +8,13 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, opened
-from gradviz.cli.replaying import filled_in
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS, NoAnswer
 from gradviz.explain.origin import why as reason_of
 from gradviz.explain.origin_text import reason_json, reason_text
 from gradviz.explain.reason import Reason
 from gradviz.query.query import Query
+from gradviz.replaying import filled_in
 from gradviz.tracefile import Trace
 from gradviz.words.escape import json_text
 

@@ -10,16 +10,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cures.cure import Cure, cure_of
 from gradviz.cures.cured_run import Progress, progress_of
-from gradviz.diagnose import Finding, Report, check
+from gradviz.diagnose import Finding, Report
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.query.query import Query
-from gradviz.tracefile import TraceError, open_trace
+from gradviz.tracefile import Trace, TraceError, open_trace
 
 _TIMES_LONGER = 10  # the cured run may take so many times as long as the first run
 _LEAST_SECONDS = 120.0
@@ -42,7 +42,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class Rerun:
     """The run of a script: its path as the user gave it, its arguments, the options of `gradviz trace`, the rules to
-    check, and the seconds that it took."""
+    check, the seconds that it took, and the function that checked its trace and checks the cured one."""
 
     script: str
     arguments: Sequence[str]
@@ -51,6 +51,7 @@ class Rerun:
     ignore: Sequence[str]
     settings: Settings
     seconds: float
+    check: Callable[[Trace, Collection[str], Collection[str], Settings], Report]
 
 
 def try_cure(report: Report, query: Query, rerun: Rerun) -> Tried | None:
@@ -132,7 +133,7 @@ def _compared(report: Report, query: Query, cure: Cure, trace: Path, rerun: Reru
     finding = report.findings[0]
     try:
         with open_trace(trace) as cured:
-            after = check(cured, rerun.select, rerun.ignore, rerun.settings)
+            after = rerun.check(cured, rerun.select, rerun.ignore, rerun.settings)
             error = cured.meta.get("error_type", "")
             progress = progress_of(finding, query, Query(cured))
     except TraceError as error_of_trace:

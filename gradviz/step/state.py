@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.query.bad_numbers import bad_numbers
+from gradviz.query.bad_numbers import BadNumbers, bad_numbers
 from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_fields import TraceFields
 from gradviz.query.query import Query
@@ -53,7 +53,8 @@ class Session:
     session has ended. `message` is the message of the last command, and `page` the page that it shows instead of the
     stop. `live` means that the script is paused at the last event of the trace. To continue it, a command sets
     `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file. `fill` adds to
-    the events around an event the elements that a replay computes, and returns whether it could. `what_if` returns
+    the events around an event the elements that a replay computes, and returns whether it could; `fill_in_where_bad`
+    adds them to the first pass with a NaN, in which the first event with a NaN is looked for. `what_if` returns
     the results of a pass with other values. The caller provides these functions. Raises CommandError if the trace has
     no events."""
 
@@ -65,6 +66,7 @@ class Session:
         live: bool = False,
         exporter: Callable[[Trace, int, Path], None] | None = None,
         fill: Callable[[Query, int], bool] = lambda query, event: False,
+        fill_in_where_bad: Callable[[Trace], None] = lambda trace: None,
         what_if: Callable[[Words, int | None, Sequence[str]], list[str]] | None = None,
     ) -> None:
         if not trace.count:
@@ -77,6 +79,7 @@ class Session:
         # a paused script (`gradviz.step.paused.Paused`), if expressions can be evaluated in it
         self.script: Any = None
         self.exporter, self.fill, self.what_if = exporter, fill, what_if
+        self.fill_in_where_bad = fill_in_where_bad
         self.tried: dict[str, str] = {}  # values that the user set, by the names of their tensors
         self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
         self.group: Any = None  # the sessions that are moved together (`gradviz.step.group.Group`)
@@ -112,17 +115,26 @@ class Session:
     @cached_property
     def columns(self) -> TraceFields:
         """The fields of predicates, as columns over all events."""
+        self._fill_in_where_bad()
         return TraceFields(self.query)
 
     @property
     def odd(self) -> np.ndarray:
         """The events with a NaN or an infinity, in order. For a long run that has not been read whole, the first
         event with a NaN in each of its chunks."""
-        return self._odd if self.trace.is_whole else self.trace.nans_told
+        return self.bad.events if self.trace.is_whole else self.trace.nans_told
 
     @cached_property
-    def _odd(self) -> np.ndarray:
-        return self.query.of(bad_numbers).events
+    def bad(self) -> BadNumbers:
+        """The events with a NaN or an infinity."""
+        self._fill_in_where_bad()
+        return self.query.of(bad_numbers)
+
+    def _fill_in_where_bad(self) -> None:
+        """Add to the trace, once, what a replay computes of the first pass with a NaN."""
+        if self.trace.is_whole:
+            fill, self.fill_in_where_bad = self.fill_in_where_bad, lambda trace: None
+            fill(self.trace)
 
     @property
     def has_values(self) -> bool:

@@ -9,7 +9,6 @@ from rich.cells import set_cell_size
 
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
-from gradviz.query.bad_numbers import bad_numbers
 from gradviz.query.changes import grad_changes
 from gradviz.query.predicate import Predicate
 from gradviz.step.command_error import NO_VALUES, CommandError
@@ -171,7 +170,7 @@ _BAD = {
 def first_bad(session: Session, argument: str) -> None:
     """Go to the first event with a NaN or an infinity; from there, to the next one. An infinity that the program
     wrote itself, as in a mask, counts only if there is nothing else. If there is neither, go to the first error."""
-    bad = session.query.of(bad_numbers)
+    bad = session.bad
     what, events = _BAD[bad.nan, bad.inf], bad.events
     if session.live and (not len(events) or session.position == events[-1]):
         session.go_on(Resume(predicate=Predicate("nan or inf")))

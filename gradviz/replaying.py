@@ -1,19 +1,22 @@
-"""Replays for commands: the elements that a trace lacks, for the passes in question."""
+"""Replays for those that show a run: the elements that a trace lacks, for the passes in question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from gradviz.diagnose import Finding, Report
+from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.run_rules import check as check_by_rules
 from gradviz.events.values import INPUTS
 from gradviz.graph.model import Graph
 from gradviz.query.bad_numbers import first_bad_pass
 from gradviz.query.query import Query
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, open_trace
 from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
@@ -23,6 +26,23 @@ _WIDTH = 88  # characters of a line in the stepper
 if TYPE_CHECKING:
     from gradviz.replay.changed_pass import Changed
     from gradviz.replay.cure_outcomes import CureOutcome
+
+
+def check(
+    trace: Trace | Path | str,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    settings: Settings | None = None,
+) -> Report:
+    """Check a trace, open or given by its path. `select` are the rules to check (empty: all rules), `ignore` the rules
+    to leave out. If they are empty, the `settings` apply. In a trace of `--values inputs` the first pass with a NaN
+    runs again, so that its origin is known, and so do the passes of cures that can be tried. Raises UnknownRule for an
+    id that no rule has, TraceError for a file that cannot be read."""
+    if not isinstance(trace, Trace):
+        with open_trace(Path(trace)) as opened:
+            return check(opened, select, ignore, settings)
+    fill_in_where_bad(trace)
+    return with_replays(check_by_rules(trace, select, ignore, settings), trace)
 
 
 def filled_in(query: Query, number: int | None) -> bool:

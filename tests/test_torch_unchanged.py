@@ -445,6 +445,26 @@ print(found)
         assert len(trace.passes) == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a stack grows on Linux only")
+@pytest.mark.parametrize("options", [(), ("--passes", "2")])
+def test_a_graph_of_many_operations_one_after_another_is_freed(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    program = """
+import torch
+x = torch.ones(3, requires_grad=True)
+y = x
+for _ in range(30_000):
+    y = y * 0.9999 + 0.0001
+y.sum().backward()
+del y
+print("freed")
+"""
+    (tmp_path / "script.py").write_text(program)
+    done = run_python("-m", "gradviz", "trace", *options, "script.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "freed\n"), done.stderr
+
+
 @contextmanager
 def _patched_engine() -> Iterator[None]:
     """As `torch.compiler._patch_engine_backward` of 2.13 patches the way into the engine."""

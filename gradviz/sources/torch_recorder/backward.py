@@ -24,6 +24,7 @@ from gradviz.sources.torch_recorder.gradients import OUR_HOOK, Gradients
 from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, version_of
 from gradviz.sources.torch_recorder.module_scopes import name_the_rest
 from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.system.stack_size import make_room_for_graph
 
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program sees our reads
 
@@ -284,6 +285,7 @@ class Pass:
                 handles.append(fn.register_hook(partial(self._after, record, goes_to)))
             else:
                 handles.append(fn.register_hook(self._watcher(record, after, goes_to)))
+        make_room_for_graph(len(seen))
 
     def _watch_leaves(self, fns: Sequence[Any]) -> None:
         """Put a hook on the leaves that are reached, and on no other node."""
@@ -301,6 +303,7 @@ class Pass:
                 self.targets[record.number] = ()
                 self._watch_leaf(fn, record, after_leaf)
             stack += [target for target, _ in fn.next_functions if target is not None]
+        make_room_for_graph(len(seen))
 
     def _watch_leaf(self, fn: Any, record: NodeRecord, after: Callable[..., None]) -> None:
         leaf = self.identity.known.get(id(fn.variable))

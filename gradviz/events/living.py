@@ -25,6 +25,10 @@ class LivingGraphs:
         alive = [(n, [node for node in watched if node() is not None]) for n, watched in self._watched]
         alive = [(n, watched) for n, watched in alive if watched]
         step = max(count // _NODES, 1)
+        # A node of an earlier graph, as that of `self.gate = nn.Parameter(w).to(dtype)`, is in the graph of each pass,
+        # and does not keep it.
+        shared = {id(node()) for _, watched in alive for node in watched}
+        own = (node for node in islice(nodes, 0, step * _NODES, step) if id(node) not in shared)
         self._watched = deque(alive, _PASSES)
-        self._watched.append((number, [ref(node) for node in islice(nodes, 0, step * _NODES, step)]))
+        self._watched.append((number, [ref(node) for node in own]))
         return [Living(n, len(watched)) for n, watched in alive] if len(alive) >= _LEAST else []

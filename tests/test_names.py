@@ -321,6 +321,16 @@ def test_what_a_module_gives_is_called_by_it(tmp_path: Path) -> None:
     assert [label for label in told if label.startswith("net")] == ["net.0(…)", "net.1(…)"]
 
 
+@pytest.mark.parametrize("expression", ["torch.nn.Parameter(start).to(dtype)", "w.to(dtype)"])
+def test_the_argument_of_a_method_is_not_the_name_of_its_object(expression: str, tmp_path: Path) -> None:
+    program = "start, dtype = torch.ones(2), torch.float64\nlist_of_w = [torch.nn.Parameter(start)]\n"
+    program += f"for w in list_of_w:\n    y = {expression}\ny.sum().backward()\n"
+    labels(tmp_path, program)
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        query = Query(trace)
+        assert "dtype" not in {Words(trace, query).called(leaf) for leaf in query.at(trace.count - 1).leaves}
+
+
 def test_a_call_in_a_name_can_be_asked_for(tmp_path: Path) -> None:
     program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3 * torch.tensor(2.0)\n"
     program += "(g,) = torch.autograd.grad(y, x, create_graph=True)\n"

@@ -182,6 +182,12 @@ class Labels(Lookup):
             return ""
         if op.site in self.places.of_one_op:
             operands = _in_order(expression)
+            if (
+                position == 0
+                and not all(map(_is_constant, operands))
+                and self._may_be_a_method(expression, op)
+            ):
+                return ""
             tensors = [one for one in operands if not _is_constant(one)] or _object_of(expression)
             if len(operands) != len(op.inputs):
                 operands, position = tensors, position if all(op.inputs) else -1
@@ -200,6 +206,22 @@ class Labels(Lookup):
         by_name = {keyword.arg: keyword.value for keyword in expression.keywords}
         arguments = dict(zip(ARGUMENTS[name], expression.args, strict=False)) | by_name
         return _readable(arguments.get(argument))
+
+    def _may_be_a_method(self, expression: ast.expr, op: OpRan) -> bool:
+        """Whether a call may be the method of its first input, which no argument stands for: `w.to(dtype)`. A function
+        of an imported module is none: `torch.exp(w)`."""
+        called = expression.func if isinstance(expression, ast.Call) else None
+        if not isinstance(called, ast.Attribute):
+            return False
+        root: ast.expr = called
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return True
+        return called.attr == op.op and root.id not in self._imported(self.trace.sites[op.site].place.file)
+
+    def _imported(self, file: str) -> frozenset[str]:
+        return _imported_names("\n".join(self.trace.source(file)))
 
     @cached_property
     def _first_reads(self) -> dict[int, int]:
@@ -358,6 +380,17 @@ def _object_of(found: ast.expr) -> list[ast.expr]:
     if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute):
         return [found.func.value]
     return []
+
+
+@lru_cache(maxsize=64)
+def _imported_names(source: str) -> frozenset[str]:
+    """The names that a file gets by its imports, and `torch`."""
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):
+        nodes = []
+    imports = [one for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names]
+    return frozenset({"torch", *((one.asname or one.name).partition(".")[0] for one in imports)})
 
 
 def _is_constant(operand: ast.expr) -> bool:

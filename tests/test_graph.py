@@ -353,6 +353,15 @@ def cuts(graph: Graph) -> dict[str | None, str]:
     return {graph.nodes[edge.target].name: edge.cut for edge in graph.edges if edge.cut}
 
 
+def test_the_first_value_of_a_leaf_is_no_part_of_a_pass(traced: Traced) -> None:
+    def run() -> None:
+        w = (torch.randn(3) * 0.1).requires_grad_()
+        (w + 1.0).sum().backward()
+
+    with traced(run) as trace:
+        assert [node.name for node in build(trace, 1).nodes.values() if node.kind == "op"] == ["add", "sum"]
+
+
 def test_detach_cuts_and_what_lies_behind_is_still_shown(traced: Traced) -> None:
     with traced(detached) as trace:
         for graph in (build(trace), build(trace, 1)):

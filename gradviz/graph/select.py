@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query import FIRST, Query, State
 from gradviz.sets import contained
 
@@ -88,15 +88,18 @@ def upstream(query: Query, roots: Iterable[int], at: int, since: int = 0) -> Par
     that a pass before `at` differentiated."""
     earlier = query.trace.passes_ended_before(at)
     part = Part()
-    cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1, since)
+    cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1, since, at)
     while cut:
-        cut = _flood(query, part, cut, earlier, since)
+        cut = _flood(query, part, cut, earlier, since, at)
     return part
 
 
-def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, since: int) -> list[State]:
-    """Add states and all their ancestors, up to ops that made no node. Returns the inputs of these ops. Ops
-    that made a node and ran no later than event `barrier` are not added, nor any before event `since`."""
+def _flood(
+    query: Query, part: Part, states: Iterable[State], barrier: int, since: int, before: int
+) -> list[State]:
+    """Add states and all their ancestors, up to ops that made no node, and up to leaves that a pass `before` an event
+    begins with. Returns the inputs of these ops. Ops that made a node and ran no later than event `barrier` are not
+    added, nor any before event `since`."""
     tensors, nodes_of = query.tensors, query.nodes.of_op
     ops, reached = part.ops, part.states
     op_that_made, after, reads = tensors.op_that_made, tensors.after, tensors.reads
@@ -119,6 +122,8 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, sinc
         has_node = bool(nodes_of(event))
         if has_node and event <= barrier:
             continue
+        if not has_node and _begins_with(query, state, before):
+            continue
         ops.add(event)
         reached.update([after(tensor, event) for tensor in tensors.op(event).outputs])
         read = [known for known in reads(event) if known]
@@ -126,6 +131,26 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, sinc
             read.append(tensors.before(state.tensor, state.since))
         (stack if has_node else behind).extend(read)
     return behind
+
+
+def _begins_with(query: Query, leaf: State, before: int) -> bool:
+    """Whether a state is a leaf that requires grad before an event, and came from nothing that requires grad: how it
+    got its first value is no part of a pass."""
+    tensors = query.tensors
+    if not tensors.is_leaf_that_requires_grad(leaf.tensor, before):
+        return False
+    stack, seen = [leaf], {leaf}
+    while stack:
+        state = stack.pop()
+        event = tensors.op_that_made(state)
+        earlier = _before_without_op(query, Part(), state) if event is None else tensors.reads(event)
+        for source in earlier:
+            if source and source not in seen:
+                if tensors.flags(source.tensor, tensors.last_event(source, before)) & REQUIRES_GRAD:
+                    return False
+                seen.add(source)
+                stack.append(source)
+    return True
 
 
 def _before_without_op(query: Query, part: Part, state: State) -> list[State]:

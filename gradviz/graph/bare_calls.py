@@ -1,7 +1,8 @@
 """The calls of modules without parameters, told apart: a dropout behind each of two layers is two boxes.
 
-Repeated parameters make a loop. Two calls of a module without parameters are one box if they come behind the same layer
-of the module around them: a rectifier in a loop over a cell is one box, a rectifier between three layers is two."""
+Repeated parameters make a loop, and a plain function is one box for each line that calls it. Two calls of a module
+without parameters are one box if they come behind the same layer of the module around them: a rectifier in a loop over
+a cell is one box, a rectifier between three layers is two."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from gradviz.graph.model import DATA, LEAF, OP, Graph, Node, scopes_around
+from gradviz.graph.model import DATA, OP, Graph, Node, learns, scopes_around
 
 
 class Call(NamedTuple):
@@ -29,9 +30,7 @@ class Calls:
         self._reading = {
             edge.target
             for edge in graph.edges
-            if edge.kind == DATA
-            and graph.nodes[edge.target].kind == OP
-            and _is_learned(graph.nodes[edge.source])
+            if edge.kind == DATA and graph.nodes[edge.target].kind == OP and learns(graph.nodes[edge.source])
         }
         self._graph = graph
         self._read_at = Counter(_place(graph.nodes[name]) for name in self._reading)
@@ -45,7 +44,8 @@ class Calls:
     def of(self, node: Node) -> Call | None:
         """The outermost call without parameters that an operation is in; None if there is none. To be called once for
         each operation, in the order in which they ran."""
-        scope = next((path for path in scopes_around(node.scope) if path not in self._learning), "")
+        bare = (path for path in scopes_around(node.scope) if path not in self._learning)
+        scope = next((path for path in bare if not self._graph.is_plain(path)), "")
         if not self._learning or not scope:
             self._scope = ""
             self._note(node)
@@ -86,7 +86,3 @@ class Calls:
 
 def _place(node: Node) -> Hashable:
     return node.file, node.line, node.col
-
-
-def _is_learned(node: Node) -> bool:
-    return node.parameter or bool(node.kind == LEAF and node.is_leaf and node.requires_grad)

@@ -19,6 +19,7 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import Graph, Node, Scope
 from gradviz.graph.select import Part
 from gradviz.query import FIRST, Query, State
+from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.passes import ranges
 from gradviz.tracefile import PassInfo, Trace
@@ -341,10 +342,15 @@ class _Builder:
         if number:
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]
         self._place(node, op.site)
+        self._note_calls(node, op)
         if node.scope:
             visit, site = self.query.scopes.entered(event)
             node.visit = visit if self._place_of(op.site)[:4] == self._place_of(site)[:4] else 0
         return node
+
+    def _note_calls(self, node: Node, op: OpRan) -> None:
+        calls = self.query.of(FunctionCalls)
+        node.calls, node.runs_once = calls.around(op.index, op.site), calls.runs_once(op.site)
 
     def _add_grad_fns(self, numbers: list[int]) -> None:
         nodes = self.query.nodes
@@ -357,6 +363,7 @@ class _Builder:
                 node.op, node.scope = op.op, self.query.scopes.path(event)
                 node.maker = self.ids.op[event]
                 self._place(node, op.site)
+                self._note_calls(node, op)
             elif leaf := nodes.leaf(number):
                 node.base = self.query.labels.of(leaf)
                 node.name = node.grad_fn = ACCUMULATE

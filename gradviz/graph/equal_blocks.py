@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from statistics import median
 
-from gradviz.graph.model import DATA, OP, Graph, Node, Scope, moved, scopes_around
+from gradviz.graph.model import DATA, OP, Graph, Node, Scope, learns, moved, scopes_around
 
 _FEWEST = 4
 _APART = 10.0
@@ -116,8 +116,8 @@ def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
 
 
 def square_of(node: Node) -> float:
-    """The sum of the squares of a parameter's gradient; 0 for any other node, or without a gradient."""
-    grad = (node.grad or node.reached) if node.parameter and not node.overwritten else None
+    """The sum of the squares of the gradient of a parameter or a leaf; 0 for any other node, or without a gradient."""
+    grad = (node.grad or node.reached) if learns(node) and not node.overwritten else None
     if grad is None or grad.stats is None:
         return 0.0
     return grad.stats.rms**2 * math.prod(grad.shape) if not grad.stats.nan else math.nan

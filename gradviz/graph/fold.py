@@ -9,10 +9,11 @@ from heapq import heapify, heappop, heappush
 
 from gradviz.errors import GradvizError
 from gradviz.graph.equal_blocks import with_equal_blocks
+from gradviz.graph.function_scopes import with_function_scopes
 from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.many import no_collection
 from gradviz.graph.merge import Merging
-from gradviz.graph.model import DATA, GROUP, LEAF, OP, TENSOR, Box, Graph, Node, Scope, ends_with
+from gradviz.graph.model import DATA, GROUP, LEAF, OP, TENSOR, Box, Graph, Node, Scope, ends_with, learns
 from gradviz.graph.rolling import places
 from gradviz.nearest import nearest
 
@@ -157,7 +158,7 @@ def _add_to_group(group: Node, node: Node) -> None:
     if group.line is None and node.line is not None:
         group.file, group.line, group.text = node.file, node.line, node.text
     is_leaf = node.kind == LEAF or (node.kind == TENSOR and node.is_leaf and group.op == SCOPE)
-    if group.box is not None and node.parameter and not node.buffer and is_leaf:
+    if group.box is not None and learns(node) and not node.buffer and is_leaf:
         group.box.parameters[node.number] = node  # the last version, which has the gradient
     if group.op == PLACE and node.kind == OP:
         group.args = node.args if held[OP] == 1 or group.args == node.args else ""
@@ -182,7 +183,7 @@ def closed_places(
         growth = len(group.children) + len(group.members) - 1
         if group.parent and group.parent not in opened:
             continue
-        if group.id in opened or (shown + growth <= FEW and _is_written_out(tree, group)):
+        if group.id in opened or (shown + growth <= FEW and _is_written_out(graph, tree, group)):
             opened.add(group.id)
             shown += growth
     return set(tree) - opened
@@ -194,9 +195,11 @@ def _outermost(graph: Graph, tree: dict[str, Group]) -> int:
     return len(graph.nodes) - grouped + sum(not group.parent for group in tree.values())
 
 
-def _is_written_out(tree: dict[str, Group], group: Group) -> bool:
-    """Whether a module has modules, or runs code of the program's own."""
+def _is_written_out(graph: Graph, tree: dict[str, Group], group: Group) -> bool:
+    """Whether a module has modules, or runs code of the program's own. A function that does one thing is a box."""
     inner = [tree[name] for name in group.children]
+    if graph.is_plain(group.scope) and _is_one_box(group) and inner[0].kind != SCOPE:
+        return False
     return any(one.kind == SCOPE or not one.is_inside for one in inner)
 
 
@@ -259,9 +262,11 @@ def folded(
     Raises FoldError if a name in `unfold` does not exist."""
     names = list(unfold)
     is_asked = depth is not None or bool(names)
+    with_functions = graph if rolled is False else with_function_scopes(graph, names, most)
     if rolled is None:
-        rolled = is_clearer_rolled(graph, is_asked, most)
+        rolled = is_clearer_rolled(with_functions, is_asked, most)
     if rolled:
+        graph = with_functions
         if depth is None:
             graph = with_equal_blocks(graph, names)
         tree = places(graph)
@@ -327,7 +332,8 @@ def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
     matching = [
         group.id
         for group in tree.values()
-        if group.label == name or (group.kind == SCOPE and ends_with(group.scope, name))
+        if name in (group.label, group.label.partition("()")[0])
+        or (group.kind == SCOPE and ends_with(group.scope, name))
     ]
     if matching:
         return matching

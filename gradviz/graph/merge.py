@@ -99,6 +99,8 @@ class Merging:
             if node.kind != OP:
                 continue
             group = self.drawn_as.get(node.id)
+            if group is not None and group.kind == DATA_BOX:
+                continue
             if group is not None and (group is not before or group.kind == PLACE):
                 count[group.id] = count.get(group.id, 0) + 1
             before = group

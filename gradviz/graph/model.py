@@ -9,6 +9,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from gradviz.query.function_calls import FunctionCall
 from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
@@ -69,6 +70,8 @@ class Node:
     scope: str = ""
     block: str = ""  # the path of its own block, if several equal blocks have one scope
     visit: int = 0  # the visit to a library's module, for an op that has the place of the module's call
+    calls: tuple[FunctionCall, ...] = ()  # the calls of the program's functions around an op, outermost first
+    runs_once: bool = False  # whether each call of the function around an op surely runs it once
     in_pass: int = 0  # the pass in which an op ran, as under create_graph
     count: int = 1
     since: int = -1  # the event of a tensor's last write in place; -1 before the first
@@ -147,10 +150,12 @@ class Edge:
 
 
 class Scope(NamedTuple):
-    """A module or a custom Function: its class, and the number of its calls in the shown part."""
+    """A module or a custom Function: its class, and the number of its calls in the shown part. A `plain` scope is a
+    function of the program that is called as such."""
 
     type: str
     calls: int
+    plain: bool = False
 
 
 @dataclass(slots=True)
@@ -188,6 +193,11 @@ class Graph:
             return f"passes {', '.join(head)} and {last} of {self.passes}"
         return f"pass {self.pass_number} of {self.passes}" + (f", {self.why}" if self.why else "")
 
+    def is_plain(self, path: str) -> bool:
+        """Whether a scope is a plain function of the program."""
+        scope = self.scopes.get(path)
+        return scope is not None and scope.plain
+
     def counts(self) -> dict[str, int]:
         """The number of nodes of each kind."""
         counts = Counter(node.kind for node in self.nodes.values())
@@ -220,6 +230,11 @@ def to_json(graph: Graph) -> dict[str, Any]:
         ],
         "edges": [{"source": e.source, "target": e.target, "kind": e.kind} for e in graph.edges],
     }
+
+
+def learns(node: Node) -> bool:
+    """Whether a node is a parameter, or a leaf that requires grad."""
+    return node.parameter or bool(node.kind == LEAF and node.is_leaf and node.requires_grad)
 
 
 def ends_with(scope: str, name: str) -> bool:

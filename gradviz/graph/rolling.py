@@ -15,7 +15,7 @@ from gradviz.graph.bare_calls import Call, Calls
 from gradviz.graph.data_boxes import DataBox, data_boxes
 from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors
 from gradviz.graph.many import no_collection
-from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node
+from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, learns
 from gradviz.query.nodes import ACCUMULATE
 
 
@@ -185,7 +185,7 @@ class _Places:
             module = modules.get((node.name or "").rpartition(".")[0], "") if node.parameter else ""
             if module:
                 self.home[node.id] = self._scope(module)
-            elif node.scope and (node.parameter or (not node.requires_grad and self._is_inside(node, used))):
+            elif node.scope and (learns(node) or (not node.requires_grad and self._is_inside(node, used))):
                 self.home[node.id] = self._scope_of_users(node.scope, used) or self._scope(node.scope)
             elif node.shape == () and not node.name and not node.requires_grad and len(used) == 1:
                 self.home[node.id] = next(iter(used))

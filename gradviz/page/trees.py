@@ -9,6 +9,7 @@ from typing import Any
 
 from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.fold import boxes, closed_by_default, closed_places
+from gradviz.graph.function_scopes import with_function_scopes
 from gradviz.graph.groups import Group, ancestors, groups
 from gradviz.graph.model import GRAD_FN, OP, Graph, Node
 from gradviz.graph.rolling import places
@@ -87,7 +88,7 @@ def _of_steps(graph: Graph) -> dict[str, Any]:
 
 def _of_places(graph: Graph) -> dict[str, Any]:
     """The groups of modules and places, and the groups that are closed at first."""
-    graph = with_equal_blocks(graph)
+    graph = with_equal_blocks(with_function_scopes(graph))
     tree = places(graph)
     return {"groups": _groups(graph, tree), "closed": sorted(closed_places(graph, tree))}
 

@@ -15,6 +15,7 @@ from gradviz.events.field_types import Rule
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
 from gradviz.graph.fold import is_clearer_rolled
+from gradviz.graph.function_scopes import with_function_scopes
 from gradviz.graph.model import Graph, Node
 from gradviz.page.firsts import reasons
 from gradviz.page.other_values import other_values
@@ -125,7 +126,7 @@ def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[s
         "edges": [
             [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
         ],
-        "rolled": is_clearer_rolled(graph),
+        "rolled": is_clearer_rolled(with_function_scopes(graph)),
         "trees": shared.trees.of(graph),
         "tensors": states.of(tensors, events) if len(events) else {},
         "flows": states.along(graph, first if backward_pass is None else backward_pass.first, last),

@@ -108,7 +108,9 @@ def _parameters(parameters: list[Node], is_off: bool) -> list[Line]:
 
 def _size(parameters: list[Node]) -> Line:
     elements = sum(math.prod(one.shape or ()) for one in parameters)
-    return "fact", f"{plural(len(parameters), 'parameter')}, {plural(elements, 'element')}"
+    are_named = all(one.parameter for one in parameters)
+    count = plural(len(parameters), *(("parameter",) if are_named else ("leaf", "leaves")))
+    return "fact", f"{count}, {plural(elements, 'element')}"
 
 
 def _health(parameters: list[Node]) -> list[Line]:

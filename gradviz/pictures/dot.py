@@ -96,7 +96,8 @@ class _Writer:
         # outer.subgraph() would copy its lines
         cluster = graphviz.Digraph(graphviz.escape(f"cluster {path}"))
         name, kind = path.rpartition("/")[2], self.scene.types.get(_CALL.sub("", path), "")
-        title = f"{plain(name, 40)} · {plain(kind, 30)}" if kind and kind != name else plain(name, 40)
+        mark = " " if kind.startswith("×") else " · "
+        title = f"{plain(name, 40)}{mark}{plain(kind, 30)}" if kind and kind != name else plain(name, 40)
         cluster.attr(label=quoted([title]), **{"class": "scope"}, **style.CLUSTER)
         if path == scope:
             self._add_things(cluster, members)

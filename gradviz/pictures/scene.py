@@ -127,8 +127,8 @@ def _collectives(node: Node) -> str:
 def _types(graph: Graph) -> dict[str, str]:
     """The class of each module, with the number of its calls if they share one frame."""
     return {
-        path: f"{scope.type} ×{scope.calls:,}"
-        if graph.rolled and scope.calls > 1 and scope.type
+        path: f"{scope.type} ×{scope.calls:,}".strip()
+        if graph.rolled and scope.calls > 1 and (scope.type or scope.plain)
         else scope.type
         for path, scope in graph.scopes.items()
     }

@@ -61,7 +61,11 @@ class Scopes(Lookup):
         """The number of the visit to the innermost scope around an event, and the site at which it was entered; zeros
         for none."""
         scope = self._at(event)
-        return scope.scope, scope.site
+        return scope.scope, scope.sites[-1] if scope.sites else 0
+
+    def entered_at(self, event: int) -> tuple[int, ...]:
+        """The sites at which the scopes around an event were entered, outermost first."""
+        return self._at(event).sites
 
     def _at(self, event: int) -> _Open:
         return self._open(self._begins(event))
@@ -142,17 +146,18 @@ def depths_in(heads: np.ndarray) -> np.ndarray:
 
 class _Open(NamedTuple):
     """A scope that is open: the number of the visit, the name of the innermost module, the path, the path for readers,
-    whether it is inside a custom Function, and the site at which it was entered."""
+    whether it is inside a custom Function, and the sites at which it and the scopes around it were entered, its own
+    last."""
 
     scope: int
     name: str
     path: str
     place: str
     in_function: bool
-    site: int
+    sites: tuple[int, ...]
 
 
-_NONE = _Open(0, "", "", "", False, 0)
+_NONE = _Open(0, "", "", "", False, ())
 
 
 def _entered(event: ScopeEntered, outer: _Open) -> _Open:
@@ -161,12 +166,17 @@ def _entered(event: ScopeEntered, outer: _Open) -> _Open:
     short = name.removeprefix(f"{outer.name}.") or name
     path = f"{outer.path}/{short}" if outer.path else short
     if len(path) > _LONGEST_PATH:
-        return outer._replace(scope=event.scope, site=event.site)
+        return outer._replace(scope=event.scope, sites=(*outer.sites[:-1], event.site))
     is_function = event.kind == FUNCTION
     module = outer.name if is_function else name
     inside_function = outer.in_function or is_function
     return _Open(
-        event.scope, module, path, _place(short, name, outer, is_function), inside_function, event.site
+        event.scope,
+        module,
+        path,
+        _place(short, name, outer, is_function),
+        inside_function,
+        (*outer.sites, event.site),
     )
 
 

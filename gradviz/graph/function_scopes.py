@@ -1,0 +1,271 @@
+"""Scopes for the calls of the program's own plain functions, where much is computed outside of modules.
+
+A network of plain functions, or a loss that is built in functions, would be a carpet of operations. A call is told by
+its line: two lines that call `layer_norm` are two scopes, and a loop over one of them is one scope. These are no
+scopes: a function that calls a module with parameters, as a training step does; a function that does all there is; a
+call of a function from inside itself."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from gradviz.graph.data_boxes import data_boxes
+from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, Scope, learns, moved, scopes_around
+from gradviz.query.function_calls import FunctionCall
+
+_MOST_PLACES = (
+    20  # the most places of the program in a scope that are drawn without the functions around them
+)
+_MOST_NODES = 100
+_Where = tuple[str, int]  # the scope around a call, and the site of the call
+
+
+class _Row(NamedTuple):
+    """An operation, or the grad_fn of one, and the calls around it that can be scopes."""
+
+    node: Node
+    calls: list[FunctionCall]
+
+
+def with_function_scopes(graph: Graph, names: Collection[str] = (), most: int = _MOST_NODES) -> Graph:
+    """The graph with scopes for functions in each scope that has many places of its own; in all scopes, if one of the
+    `names` is that of a function. Without modules, a graph of `most` nodes stays as it is. The ids of nodes stay. Takes
+    linear time."""
+    if not (graph.scopes or names) and len(graph.nodes) <= most:
+        return graph
+    rows = list(_outside_of_data(graph))
+    is_named = any(call.name in _last_names(names) for row in rows for call in row.calls)
+    crowded = None if is_named else _crowded(rows)
+    rows = [
+        _Row(row.node, [call for call in row.calls if crowded is None or _around(row.node, call) in crowded])
+        for row in rows
+    ]
+    if not any(row.calls for row in rows):
+        return graph
+    rows = _without_wrappers(rows)
+    rows = [_Row(row.node, list(_without_recursion(row.calls))) for row in rows]
+    return _Renaming(graph, rows).graph()
+
+
+def _last_names(names: Collection[str]) -> set[str]:
+    return {name.replace(".", "/").rpartition("/")[2].partition("(")[0] for name in names}
+
+
+def _outside_of_data(graph: Graph) -> Iterator[_Row]:
+    """The operations that are no data. The calls around a module with parameters are left out, and calls in which
+    nothing is differentiated."""
+    data = {node.id for box in data_boxes(graph).boxes for node in box.nodes}
+    nodes = [node for node in graph.nodes.values() if node.kind == OP]
+    nodes = nodes or [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
+    nodes = [node for node in nodes if node.id not in data]
+    learning = _learning(graph)
+    calling: set[_Where] = set()
+    for node in nodes:
+        parts = node.scope.split("/")
+        for call in node.calls:
+            if "/".join(parts[: call.depth + 1]) in learning and call.depth < len(parts):
+                calling.add(_where(node, call))
+    differentiated = {_where(node, call) for node in nodes if node.grad_fn for call in node.calls}
+    differentiated -= calling
+    for node in nodes:
+        yield _Row(node, [call for call in node.calls if _where(node, call) in differentiated])
+
+
+def _learning(graph: Graph) -> set[str]:
+    """The scopes that read parameters."""
+    return {
+        scope
+        for edge in graph.edges
+        if edge.kind == DATA and learns(graph.nodes[edge.source])
+        for scope in scopes_around(graph.nodes[edge.target].scope)
+    }
+
+
+def _around(node: Node, call: FunctionCall) -> str:
+    """The scope around a call."""
+    return "/".join(node.scope.split("/")[: call.depth]) if node.scope else ""
+
+
+def _where(node: Node, call: FunctionCall) -> _Where:
+    return _around(node, call), call.site
+
+
+def _crowded(rows: list[_Row]) -> set[str]:
+    """The scopes that have many places of their own."""
+    places: defaultdict[str, set[Hashable]] = defaultdict(set)
+    for node, _ in rows:
+        if not node.visit:
+            places[node.scope].add((node.file, node.line, node.col, node.end_col))
+    return {scope for scope, own in places.items() if len(own) > _MOST_PLACES}
+
+
+def _without_wrappers(rows: list[_Row]) -> list[_Row]:
+    """The rows without the calls that all rows of their scope are in."""
+    own = Counter(scope for row in rows for scope in ("", *scopes_around(row.node.scope)))
+    inside = Counter(_where(row.node, call) for row in rows for call in row.calls)
+    return [
+        _Row(
+            row.node,
+            [call for call in row.calls if inside[_where(row.node, call)] < own[_around(row.node, call)]],
+        )
+        for row in rows
+    ]
+
+
+def _without_recursion(calls: list[FunctionCall]) -> Iterator[FunctionCall]:
+    """The calls without those of a function that is running already."""
+    running = set()
+    for call in calls:
+        if call.function not in running:
+            running.add(call.function)
+            yield call
+
+
+class _Renaming:
+    """Moves the nodes of a graph into the scopes of functions."""
+
+    def __init__(self, graph: Graph, rows: list[_Row]) -> None:
+        self._graph, self._rows = graph, rows
+        self._names = self._unique_names()
+        self._plain: dict[str, None] = {}
+        self._calls: Counter[str] = Counter()
+
+    def graph(self) -> Graph:
+        """The graph with all nodes moved."""
+        graph = self._graph
+        paths = {node.id: self._path(node, calls) for node, calls in self._rows}
+        self._follow(paths)
+        nodes = {
+            name: moved(node, paths[name], node.block) if paths.get(name, node.scope) != node.scope else node
+            for name, node in graph.nodes.items()
+        }
+        result = replace(graph, nodes=nodes)
+        result.scopes = {**graph.scopes, **self._moved_scopes(paths)}
+        result.scopes |= {path: Scope("", self._times(path), plain=True) for path in self._plain}
+        return result
+
+    def _unique_names(self) -> dict[tuple[str, ...], str]:
+        """What each call is named in its path: `norm()`, or with the line if several lines call it. The key is the
+        path of names and sites around a call, and its own."""
+        by_name: defaultdict[tuple[str, ...], dict[int, FunctionCall]] = defaultdict(dict)
+        for node, calls in self._rows:
+            for key, call in _keys(node, calls):
+                by_name[*key[:-1], call.name][call.site] = call
+        names = {}
+        for (*outer, name), by_site in by_name.items():
+            lines = Counter(call.line for call in by_site.values())
+            for site, call in by_site.items():
+                where = f" at line {call.line}" if len(by_site) > 1 else ""
+                column = f":{call.col}" if lines[call.line] > 1 else ""
+                names[*outer, f"{name}@{site}"] = f"{name}(){where}{column}"
+        return names
+
+    def _path(self, node: Node, calls: list[FunctionCall]) -> str:
+        """The path of a node's scope with the functions in it."""
+        named = {key: self._names[key] for key, _ in _keys(node, calls)}
+        path = ""
+        for key in _all_keys(node, calls):
+            part = named.get(key, key[-1])
+            path = f"{path}/{part}" if path else part
+            if key in named:
+                self._plain.setdefault(path)
+        return path
+
+    def _follow(self, paths: dict[str, str]) -> None:
+        """Take results and grad_fns along with their operations, and leaves that learn to their only users."""
+        nodes = self._graph.nodes
+        users: defaultdict[str, list[str]] = defaultdict(list)
+        for edge in self._graph.edges:
+            if edge.kind == DATA and nodes[edge.source].kind == OP and edge.source in paths:
+                paths.setdefault(edge.target, paths[edge.source])
+            elif edge.kind == DATA and learns(nodes[edge.source]):
+                users[edge.source].append(paths.get(edge.target, nodes[edge.target].scope))
+        for node in nodes.values():
+            if node.kind == GRAD_FN and node.maker in paths:
+                paths[node.id] = paths[node.maker]
+        for name, scopes in users.items():
+            if self._module_of(nodes[name]) not in self._graph.scopes and name not in paths:
+                paths[name] = _common(scopes)
+                if nodes[name].pair in nodes:
+                    paths[nodes[name].pair] = paths[name]
+
+    @staticmethod
+    def _module_of(node: Node) -> str:
+        return (node.name or "").rpartition(".")[0].replace(".", "/") if node.parameter else ""
+
+    def _moved_scopes(self, paths: dict[str, str]) -> dict[str, Scope]:
+        """The modules that were called inside of functions, by their new paths."""
+        scopes = {}
+        for node, calls in self._rows:
+            if calls:
+                old, new = node.scope, paths[node.id]
+                while old and new and new not in self._plain:
+                    if old in self._graph.scopes:
+                        scopes[new] = self._graph.scopes[old]
+                    old, new = old.rpartition("/")[0], new.rpartition("/")[0]
+        return scopes
+
+    def _times(self, path: str) -> int:
+        """How often a function was called, as far as that is sure; else 1."""
+        if not self._calls:
+            self._count()
+        return max(1, self._calls[path])
+
+    def _count(self) -> None:
+        """Count the calls of each function by the operations and calls that it surely runs once."""
+        ran: Counter[tuple[str, Hashable]] = Counter()
+        once: dict[str, bool] = {}
+        for node, calls in self._rows:
+            path = self._path(node, calls)
+            if node.runs_once:
+                ran[path, (node.line, node.col, node.end_col, node.op)] += 1
+            for call in reversed(_innermost(node, calls)):
+                once[path], path = call.runs_once, path.rpartition("/")[0]
+        for (path, _), times in ran.items():
+            if path in self._plain:
+                self._calls[path] = max(self._calls[path], times)
+        for path in sorted(once, key=lambda path: -path.count("/")):
+            outer = path.rpartition("/")[0]
+            if once[path] and outer in self._plain:
+                self._calls[outer] = max(self._calls[outer], self._calls[path])
+
+
+def _innermost(node: Node, calls: list[FunctionCall]) -> list[FunctionCall]:
+    """The calls around a node that are in the same module as it."""
+    depth = len(node.scope.split("/")) if node.scope else 0
+    return [call for call in calls if call.depth == depth]
+
+
+def _keys(node: Node, calls: list[FunctionCall]) -> Iterator[tuple[tuple[str, ...], FunctionCall]]:
+    """The key of each call around a node: the names of scopes and the calls around it, and its own."""
+    by_part = {f"{call.name}@{call.site}": call for call in calls}
+    for key in _all_keys(node, calls):
+        if key[-1] in by_part:
+            yield key, by_part[key[-1]]
+
+
+def _all_keys(node: Node, calls: list[FunctionCall]) -> Iterator[tuple[str, ...]]:
+    """The key of each scope and of each call around a node, outermost first."""
+    parts = node.scope.split("/") if node.scope else []
+    key: tuple[str, ...] = ()
+    waiting = list(calls)
+    for depth in range(len(parts) + 1):
+        while waiting and waiting[0].depth <= depth:
+            call = waiting.pop(0)
+            key = (*key, f"{call.name}@{call.site}")
+            yield key
+        if depth < len(parts):
+            key = (*key, parts[depth])
+            yield key
+
+
+def _common(paths: list[str]) -> str:
+    """The innermost scope around several."""
+    first, *others = [path.split("/") for path in paths]
+    same = 0
+    while same < len(first) and all(parts[: same + 1] == first[: same + 1] for parts in others):
+        same += 1
+    return "/".join(first[:same])

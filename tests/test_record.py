@@ -27,11 +27,10 @@ from gradviz.engine.nn import functional
 from gradviz.events import kinds as k
 from gradviz.events.values import (
     Stats,
-    pack_stats,
     packed_stats_of,
     packed_stats_of_each,
     stats_of,
-    stats_of_rows,
+    stats_table,
     unpack_stats,
 )  # fmt: skip
 from gradviz.sources.record import record
@@ -456,9 +455,9 @@ def test_a_gradient_that_a_hook_wrote_over_is_read_again(tmp_path: Path) -> None
 
 def test_statistics_survive_the_file() -> None:
     rows = np.array([[1.0, 0.0, 3.0], [np.nan, np.inf, 2.0]], np.float32)
-    for stats, packed in zip(stats_of_rows(rows), pack_stats(stats_of_rows(rows)), strict=True):
-        assert unpack_stats(packed.tobytes()) == stats
-    assert stats_of_rows(rows)[1] == Stats(2.0, 2.0, 2.0, 2.0, 1, 1, 0)
+    read = [unpack_stats(packed.tobytes()) for packed in stats_table(rows)]
+    assert read == [stats_of(row) for row in rows]
+    assert read[1] == Stats(2.0, 2.0, 2.0, 2.0, 1, 1, 0)
 
 
 def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:

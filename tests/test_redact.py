@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import astuple
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -25,7 +26,7 @@ import gradviz
 import gradviz.engine as torch
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stats, pack_stats, unpack_stats
+from gradviz.events.values import Stats, unpack_stats
 from gradviz.tracefile import Trace, open_trace, part_of
 from gradviz.tracefile.redaction import redact, reduce_values
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
@@ -386,9 +387,9 @@ class TestValues:
         assert (found.min, found.max) == (0.0, 19.0)
 
     def test_statistics_of_few(self, states: np.ndarray) -> None:
-        packed = pack_stats([Stats(1.0, 1.0, 1.0, 1.0, 0, 0, 0)]).tobytes()
+        packed = np.array([1.0, 1.0, 1.0, 1.0, 0, 0, 0]).tobytes()
         assert self.left(states, packed, (16,), "float32", STATS) == []
 
     def test_statistics_of_many(self, states: np.ndarray) -> None:
         kept = Stats(-1.0, 2.0, 0.5, 1.0, 0, 0, 4)
-        assert self.left(states, pack_stats([kept]).tobytes(), (17,), "float32", STATS) == [kept]
+        assert self.left(states, np.array(astuple(kept)).tobytes(), (17,), "float32", STATS) == [kept]

@@ -15,7 +15,7 @@ import gradviz as package
 import gradviz.engine as torch
 from gradviz.pictures.chart import Series, chart, is_clearer_linear
 from gradviz.query import Query
-from gradviz.query.curves import gradient_norms, update_ratios
+from gradviz.query.curves import accumulated_norms, change_norms
 from gradviz.tracefile import open_trace
 
 Command = Callable[..., CompletedProcess[str]]
@@ -145,14 +145,17 @@ def test_norms_and_ratios_are_those_of_the_run(tmp_path: Path) -> None:
             )
     with open_trace(tmp_path / "run.gradviz") as trace:
         query = Query(trace)
-        told = gradient_norms(query), update_ratios(query)
-    for curves, expected in zip(told, (norms, ratios), strict=True):
-        by_name = sorted(curves, key=lambda curve: curve.leaf)
-        assert [curve.at.tolist() for curve in curves] == [[1, 2, 3]] * 2
-        assert np.allclose([curve.values for curve in by_name], np.array(expected).T, rtol=1e-5)
+        gradients, changes = accumulated_norms(query), change_norms(query)
+    for found, values, expected in (
+        (gradients, gradients.values, norms),
+        (changes, changes.values / changes.sizes, ratios),
+    ):
+        assert sorted(found.at.tolist()) == [1, 1, 2, 2, 3, 3]
+        order = np.lexsort((found.leaves, found.at))
+        assert np.allclose(values[order].reshape(3, 2), expected, rtol=1e-5)
 
 
-def test_ratios_are_left_out_where_the_change_is_not_known(tmp_path: Path) -> None:
+def test_a_change_of_unknown_size_has_no_norm(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         v = torch.ones(20, 20, requires_grad=True)
         optimizer = torch.optim.Adam([v], lr=0.1)
@@ -161,7 +164,7 @@ def test_ratios_are_left_out_where_the_change_is_not_known(tmp_path: Path) -> No
             (v**2).sum().backward()
             optimizer.step()
     with open_trace(tmp_path / "run.gradviz") as trace:
-        assert update_ratios(Query(trace)) == []
+        assert change_norms(Query(trace)).values.tolist() == [-1.0] * 3
 
 
 @pytest.mark.slow

@@ -61,14 +61,10 @@ class Spot:
             if isinstance(node, ast.Assign) and isinstance(call, ast.Call) and OPTIMIZER.search(called(call)):
                 yield node, call, self.source.code(node.targets[0])
 
-    def backward_before(self, node: ast.AST, *, receiver: str = "") -> ast.Call | None:
+    def backward_before(self, node: ast.AST) -> ast.Call | None:
         """The last call of backward() before a node in its function; if there is none, the last call in the
         function."""
-        passes = [
-            call
-            for call in self.source.calls("backward", within=self.source.function(node))
-            if not receiver or self.receiver(call) == receiver
-        ]
+        passes = list(self.source.calls("backward", within=self.source.function(node)))
         start = self.source.span(node)[0]
         earlier = [call for call in passes if self.source.span(call)[0] < start]
         chosen = earlier or passes

@@ -170,11 +170,6 @@ def _zeros_in(flat: np.ndarray) -> int:
     return int(np.count_nonzero(are_zero)) if are_zero.item(are_zero.argmax()) else 0
 
 
-def stats_of_rows(rows: np.ndarray) -> list[Stats]:
-    """The statistics of each row of a 2-d array, in a few reductions over all."""
-    return [Stats(*values) for values in zip(*(column.tolist() for column in _reduced(rows)), strict=True)]
-
-
 def packed_stats_of_each(values: Sequence[tuple[bytes, np.dtype]]) -> list[bytes]:
     """`packed_stats_of` for arrays given as bytes and dtypes: all arrays of a kind in a few reductions."""
     kinds: dict[tuple[int, np.dtype], list[int]] = {}
@@ -244,13 +239,6 @@ def _of_finite(rows: np.ndarray) -> tuple[np.ndarray, ...]:
         high = np.where(finite, rows, -np.inf).max(axis=1)
         mean, rms = elements.sum(axis=1) / counts, _scaled_rms(elements, counts)
     return np.where(counts, low, np.nan), np.where(counts, high, np.nan), mean, rms
-
-
-def pack_stats(stats: Sequence[Stats]) -> np.ndarray:
-    """Statistics as rows of seven doubles."""
-    return np.array(
-        [(s.min, s.max, s.mean, s.rms, s.nan, s.inf, s.zeros) for s in stats], np.float64
-    ).reshape(-1, 7)
 
 
 def unpack_stats(packed: bytes) -> Stats:

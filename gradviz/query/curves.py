@@ -17,15 +17,6 @@ from gradviz.tracefile.states import States
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Values of a leaf over the passes or steps `at`. NaN where a value is not finite."""
-
-    leaf: int
-    at: np.ndarray
-    values: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
 class Norms:
     """Euclidean norms of many leaves. `values[i]` is the norm of the gradient or the change of `leaves[i]` in the pass
     or step `at[i]`, and `sizes[i]` the norm of the leaf itself then. NaN where elements are not finite, −1 where the
@@ -35,19 +26,6 @@ class Norms:
     at: np.ndarray
     values: np.ndarray
     sizes: np.ndarray
-
-
-def gradient_norms(query: Query) -> list[Curve]:
-    """The norm of the gradient that each leaf accumulated, by pass. Gradients without values are left out."""
-    norms = query.of(accumulated_norms)
-    return _curves(norms.leaves, norms.at, norms.values)
-
-
-def update_ratios(query: Query) -> list[Curve]:
-    """The norm of each change relative to the norm of the parameter before it, by the number of the step. Unknown
-    ratios are left out. See `change_norms`."""
-    norms = query.of(change_norms)
-    return _curves(norms.leaves, norms.at, ratios(norms.values, norms.sizes))
 
 
 def accumulated_norms(query: Query) -> Norms:
@@ -99,16 +77,6 @@ def _norms(trace: Trace, rows: np.ndarray) -> np.ndarray:
     known = (rows >= 0) & ~np.isnan(stats[:, Stat.NAN])
     finite = (stats[:, Stat.NAN] == 0) & (stats[:, Stat.INF] == 0)
     return np.where(known, np.where(finite, norms, np.nan), -1.0)
-
-
-def _curves(leaves: np.ndarray, at: np.ndarray, values: np.ndarray) -> list[Curve]:
-    """The known values of each leaf, in the order in which the leaves occur."""
-    known = values != -1
-    leaves, at, values = leaves[known], at[known], values[known]
-    order = np.argsort(leaves, kind="stable")
-    bounds = np.flatnonzero(np.diff(leaves[order])) + 1
-    parts = sorted(np.split(order, bounds), key=lambda part: part[:1].tolist())
-    return [Curve(int(leaves[part[0]]), at[part], values[part]) for part in parts if len(part)]
 
 
 def _plain_changes(query: Query, tensors: np.ndarray, steps: np.ndarray) -> np.ndarray:

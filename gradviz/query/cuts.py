@@ -75,14 +75,13 @@ def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | Non
     return op
 
 
-def shortest_way(query: Query, start: int, end: int, through_memory: bool = False) -> list[int]:
-    """The tensors on a shortest path from `start` to `end`, in order; empty if there is no path. With
-    `through_memory` a path may also use shared memory, as `.data` does."""
-    key = end, through_memory, query.trace.count  # the count: a run that is under way grows
+def shortest_way(query: Query, start: int, end: int) -> list[int]:
+    """The tensors on a shortest path of ops from `start` to `end`, in order; empty if there is no path."""
+    key = end, query.trace.count  # the count: a run that is under way grows
     if key not in query.searches:
         query.searches.clear()
         query.searches[key] = _Search({end: 0}, deque([end]))
-    return query.searches[key].way_from(query, start, through_memory)
+    return query.searches[key].way_from(query, start)
 
 
 @dataclass(slots=True)
@@ -93,11 +92,11 @@ class _Search:
     came: dict[int, int]
     waiting: deque[int]
 
-    def way_from(self, query: Query, start: int, through_memory: bool) -> list[int]:
+    def way_from(self, query: Query, start: int) -> list[int]:
         came, waiting = self.came, self.waiting
         while start not in came and waiting and len(came) < MOST:
             tensor = waiting.popleft()
-            for source in sources(query, tensor, through_memory):
+            for source in sources(query, tensor, through_memory=False):
                 if source and source not in came:
                     came[source] = tensor
                     waiting.append(source)

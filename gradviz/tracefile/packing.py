@@ -157,11 +157,11 @@ class Packing(Listener):
             tensor, version, base, form, flags | grade << 8, length, self.count + later
         )
 
-    def _states(self, states: Sequence[State], later: int = 0) -> None:
+    def _states(self, states: Sequence[State]) -> None:
         """Record the states of tensors. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of a
         loop that ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
         for state in states:
-            self._state(*state, later)
+            self._state(*state)
 
     def _gradients(self, numbers: Sequence[int], values: Sequence[Any], later: int = 0) -> None:
         """Record the states of gradients that occur for the first time. At `--values none` they have none."""

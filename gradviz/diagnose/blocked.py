@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.zeros import Zero, behind_zero
@@ -177,6 +175,7 @@ def _only_sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
     """Whether a node also gives gradients other than 0, and its gradients of 0 are sums over the gradient that it
     received: the gradient of a bias is 0 if the gradients of several samples cancel. `gradients` are the root mean
     squares of all flows."""
+    size_of = case.trace.states.size_of
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
     rows = np.flatnonzero(flows.owners == owner)
@@ -185,15 +184,9 @@ def _only_sums_cancel(case: Case, owner: int, gradients: np.ndarray) -> bool:
         return False
     received = case.query.at(int(produced.events[owner])).received(int(produced["node"][owner]))
     came = max(
-        (_size(case, one) for one in (received.gradients if received is not None else ()) if one), default=0
+        (size_of(one) for one in (received.gradients if received is not None else ()) if one), default=0
     )
-    return all(_size(case, int(gradient)) < came for gradient in flows.elements[rows[zero], 1])
-
-
-def _size(case: Case, tensor: int) -> int:
-    states = case.trace.states
-    form = states.form(states.first(tensor))
-    return 0 if form is None else prod(form.shape)
+    return all(size_of(int(gradient)) < came for gradient in flows.elements[rows[zero], 1])
 
 
 def _cancels(case: Case, leaf: int) -> bool:
@@ -232,7 +225,4 @@ def _leaves_behind(case: Case, nodes: list[int]) -> list[int]:
 def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
     """The root mean square of tensors at events; NaN where it is not known or not finite."""
     states = case.trace.states
-    rows = states.rows_of(tensors, events)
-    stats = states.stats[rows]
-    bad = (rows < 0) | (stats[:, Stat.NAN] > 0) | (stats[:, Stat.INF] > 0)
-    return np.where(bad, np.nan, stats[:, Stat.RMS])
+    return states.finite_rms(states.rows_of(tensors, events))

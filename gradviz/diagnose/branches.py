@@ -10,7 +10,6 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
 
 _LARGER = 1e2  # the gradient of the main path over the gradient of the branch
 _LAYERS = 4  # the most layers of a branch whose parameters are among the leaves
@@ -30,8 +29,9 @@ def _received(case: Case, number: int) -> dict[int, float]:
     received = case.trace.table(Kind.RECEIVED)
     gradients = received.lists("gradients")
     in_pass = received["in_pass"][gradients.owners] == number
-    rows = case.trace.states.rows_of(gradients.values[in_pass], received.events[gradients.owners[in_pass]])
-    rms = np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, Stat.RMS]), 0.0)
+    states = case.trace.states
+    rows = states.rows_of(gradients.values[in_pass], received.events[gradients.owners[in_pass]])
+    rms = np.nan_to_num(states.rms(rows))
     largest: dict[int, float] = {}
     for node, size in zip(received["node"][gradients.owners[in_pass]].tolist(), rms.tolist(), strict=True):
         largest[node] = max(largest.get(node, 0.0), size)

@@ -62,7 +62,7 @@ def _cut_parts(case: Case, leaf: int, zeros: float) -> Iterator[CutRows]:
     results = case.downstream.results(leaf, _NEAR)
     for source, readers in results.items():
         whole = _whole(case, source)
-        share = _size(case, source) / whole if whole else 1.0
+        share = case.trace.states.size_of(source) / whole if whole else 1.0
         for event in readers if share < 1 and zeros >= _ALMOST * share else ():
             op = case.query.tensors.op(event)
             if op.op in SHARING and op.outputs and _is_a_cut(case, op, source):
@@ -76,7 +76,7 @@ def _whole(case: Case, tensor: int) -> int:
         if made is None:
             return 0
         if made.op in PRODUCTS:
-            return 0 if made.op == "embedding" else _size(case, tensor)
+            return 0 if made.op == "embedding" else case.trace.states.size_of(tensor)
         (tensor, *others) = made.inputs or (0,)
         if others or made.rule is None or made.rule.elementwise:
             return 0
@@ -89,8 +89,3 @@ def _is_a_cut(case: Case, op: OpRan, source: int) -> bool:
     is_read = any(case.downstream.readers(out) for out in op.outputs)
     others = [reader for reader in case.downstream.readers(source) if reader != op.index]
     return bool(wanting) and is_read and not others and not case.query.nodes.of_op(op.index)
-
-
-def _size(case: Case, tensor: int) -> int:
-    form = case.trace.states.form(case.trace.states.first(tensor))
-    return 0 if form is None else prod(form.shape)

@@ -9,7 +9,6 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +81,5 @@ def _given_on(case: Case, number: int) -> dict[int, float]:
 
 def _rms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
     """The root mean square of tensors at events; 0 if it is not known."""
-    rows = case.trace.states.rows_of(tensors, events)
-    return np.where(rows >= 0, np.nan_to_num(case.trace.states.stats[rows, Stat.RMS]), 0.0)
+    states = case.trace.states
+    return np.nan_to_num(states.rms(states.rows_of(tensors, events)))

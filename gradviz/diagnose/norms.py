@@ -6,7 +6,6 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
 from gradviz.sets import ranked
 from gradviz.tracefile import PassInfo
 
@@ -19,13 +18,7 @@ def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     accumulated = case.trace.table(Kind.ACCUMULATED)
     states = case.trace.states
     rows = states.rows_of(accumulated["gradient"], accumulated.events)
-    stats = states.stats[rows]
-    bad = (rows < 0) | (stats[:, Stat.NAN] > 0) | (stats[:, Stat.INF] > 0)
-    table = np.zeros(max(case.trace.forms, default=0) + 1)
-    for number, form in case.trace.forms.items():
-        table[number] = np.prod(form.shape)
-    rms = np.where(bad, np.nan, stats[:, Stat.RMS])
-    return accumulated["tensor"], accumulated["in_pass"], rms, table[states.forms[rows]]
+    return accumulated["tensor"], accumulated["in_pass"], states.finite_rms(rows), states.sizes(rows)
 
 
 def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
@@ -34,8 +27,7 @@ def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarr
     keys = log.tensors << 32 | log.events
     at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | events, side="right") - 1
     known = (at >= 0) & (log.tensors[at] == leaves) if len(keys) else np.zeros(len(leaves), bool)
-    rows = states.rows_of(np.where(known, log.values[at] if len(keys) else 0, 0), events)
-    return np.where(rows >= 0, states.stats[rows, Stat.RMS], np.nan)
+    return states.rms(states.rows_of(np.where(known, log.values[at] if len(keys) else 0, 0), events))
 
 
 def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:

@@ -50,6 +50,11 @@ class Stats:
     zeros: int
 
 
+# The statistics that are 0 for a tensor of zeros, and for no other.
+OF_ZEROS = (Stat.MIN, Stat.MAX, Stat.NAN, Stat.INF)
+NONFINITE = (Stat.NAN, Stat.INF)  # the counts of NaN and of infinities
+
+
 @np.errstate(all="ignore")  # numbers may be as large as they get, and a program may have its warnings raised
 def counts_between(elements: np.ndarray, low: float, high: float) -> np.ndarray | None:
     """The numbers of these finite elements in each of BINS equal bins from `low` to `high`, of shape (BINS,). None if

@@ -51,7 +51,7 @@ def first_bad_pass(query: Query) -> int:
     events = (began.events[roots.owners], kept.events[gradients], accumulated.events)
     at = np.concatenate(events)
     rows = trace.states.rows_of(np.concatenate(tensors), at)
-    bad = (rows >= 0) & (trace.states.stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1)
+    bad = trace.states.are_bad(rows)
     return int(query.passes.numbers[at[bad].min()]) if bad.any() else 0
 
 

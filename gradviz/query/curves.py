@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
 from gradviz.sets import distinct
@@ -67,16 +66,8 @@ def _norms(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """The norms of tensors by their rows of the states: NaN where elements are not finite, −1 where the norm is not
     known."""
     states: States = trace.states
-    sizes = np.zeros(max(trace.forms, default=0) + 1)
-    for number, form in trace.forms.items():
-        sizes[number] = np.prod(form.shape)
-    if not len(states):
-        return np.full(len(rows), -1.0)
-    stats = states.stats[rows]
-    norms = stats[:, Stat.RMS] * np.sqrt(sizes[states.forms[rows]])
-    known = (rows >= 0) & ~np.isnan(stats[:, Stat.NAN])
-    finite = (stats[:, Stat.NAN] == 0) & (stats[:, Stat.INF] == 0)
-    return np.where(known, np.where(finite, norms, np.nan), -1.0)
+    is_known = ~np.isnan(states.rms(rows)) | states.are_bad(rows)
+    return np.where(is_known, states.finite_rms(rows) * np.sqrt(states.sizes(rows)), -1.0)
 
 
 def _plain_changes(query: Query, tensors: np.ndarray, steps: np.ndarray) -> np.ndarray:

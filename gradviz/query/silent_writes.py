@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 from gradviz.events.kinds import Kind
 from gradviz.query.equal_elements import same_elements
@@ -115,13 +114,8 @@ class _Search:
 
     def _is_whole(self, tensor: int, memory: int) -> bool:
         """Whether a tensor has all elements of a memory, so that every write to the memory changes it."""
-        return tensor == memory or self._size(tensor) == self._size(memory)
-
-    def _size(self, tensor: int) -> int:
-        """The number of elements of a tensor."""
-        states = self.trace.states
-        form = states.form(states.first(tensor))
-        return 0 if form is None else prod(form.shape)
+        size_of = self.trace.states.size_of
+        return tensor == memory or size_of(tensor) == size_of(memory)
 
     def _run_after(self, node: int, event: int) -> int:
         """The event at which a node received its gradients after a write; 0 if it did not run after it."""

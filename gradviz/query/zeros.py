@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from gradviz.events.kinds import Accumulated, Kind, Produced
+from gradviz.events.values import OF_ZEROS
 from gradviz.query.changes import grad_changes
 from gradviz.query.moment import Moment
 from gradviz.query.query import Query
@@ -27,7 +28,7 @@ class Zero:
 def is_zero(snapshot: Snapshot | None) -> bool:
     """Whether all elements of a tensor are known to be 0."""
     stats = None if snapshot is None else snapshot.stats
-    return stats is not None and stats.min == stats.max == 0 and not (stats.nan or stats.inf)
+    return stats is not None and not any(astuple(stats)[column] for column in OF_ZEROS)
 
 
 def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -12,7 +13,16 @@ import numpy as np
 
 from gradviz.events.handles import Form, part_of
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
-from gradviz.events.values import Stat, Stats, packed_stats_of, stats_of, stats_table, unpack_stats
+from gradviz.events.values import (
+    NONFINITE,
+    OF_ZEROS,
+    Stat,
+    Stats,
+    packed_stats_of,
+    stats_of,
+    stats_table,
+    unpack_stats,
+)
 from gradviz.sets import distinct
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
@@ -210,6 +220,11 @@ class States:
         """The shape, dtype and device in a state; None if it has none."""
         return self._known_forms.get(int(self.forms[row]))
 
+    def size_of(self, tensor: int) -> int:
+        """The number of elements of a tensor in its first state; 0 if it is not known."""
+        form = self.form(self.first(tensor))
+        return 0 if form is None else math.prod(form.shape)
+
     def _snapshot(self, row: int, valued: int) -> Snapshot:
         """A tensor by its states: flags and version from one state, shape and value from another (mostly the same)."""
         form = self.form(valued)
@@ -276,11 +291,36 @@ class States:
                 yield places, array
 
     def are_zero(self, rows: np.ndarray) -> np.ndarray:
-        """Whether all elements of each state are known to be 0."""
-        is_known = rows >= 0
-        stats = self.stats[rows[is_known]]
-        is_known[is_known] = (stats[:, (Stat.MIN, Stat.MAX, Stat.NAN, Stat.INF)] == 0).all(axis=1)
-        return is_known
+        """Whether all elements of each state are known to be 0. Here and below a row of −1 is no state: nothing is
+        known of it."""
+        return (self._stats_of(rows)[:, OF_ZEROS] == 0).all(axis=1)
+
+    def are_bad(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each state is known to have a NaN or an infinity."""
+        return np.any(self._stats_of(rows)[:, NONFINITE] > 0, axis=1)
+
+    def rms(self, rows: np.ndarray) -> np.ndarray:
+        """The root mean square of the finite elements of each state; NaN where it is not known."""
+        return self._stats_of(rows)[:, Stat.RMS]
+
+    def finite_rms(self, rows: np.ndarray) -> np.ndarray:
+        """The root mean square of each state; NaN where it is not known, or where an element is not finite."""
+        stats = self._stats_of(rows)
+        return np.where(np.any(stats[:, NONFINITE] > 0, axis=1), np.nan, stats[:, Stat.RMS])
+
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
+        """The number of elements of each state; 0 where it is not known."""
+        size_of_form = np.zeros(max(self._known_forms, default=0) + 1, np.int64)
+        for number, form in self._known_forms.items():
+            size_of_form[number] = math.prod(form.shape)
+        sizes = np.zeros(len(rows), np.int64)
+        sizes[rows >= 0] = size_of_form[self.forms[rows[rows >= 0]]]
+        return sizes
+
+    def _stats_of(self, rows: np.ndarray) -> np.ndarray:
+        stats = np.full((len(rows), STATISTICS), np.nan)
+        stats[rows >= 0] = self.stats[rows[rows >= 0]]
+        return stats
 
     def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """The Euclidean norm of the difference of each pair of states; −1 if elements of one of them were not kept, or

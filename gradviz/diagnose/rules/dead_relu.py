@@ -108,11 +108,7 @@ def _concerned(case: Case, results: list[int]) -> tuple[int, ...]:
 def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The share of zeros, and the number of elements, of each state."""
     states = case.trace.states
-    forms = case.trace.forms
-    table = np.zeros(max(forms, default=0) + 1)
-    for number, form in forms.items():
-        table[number] = np.prod(form.shape)
-    sizes = table[states.forms[rows]]
+    sizes = states.sizes(rows)
     return states.stats[rows, Stat.ZEROS] / np.maximum(sizes, 1), sizes
 
 

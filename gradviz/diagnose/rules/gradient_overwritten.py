@@ -31,10 +31,10 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.events.values import Stat
 from gradviz.query.cuts import sources
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.query.upstream import Upstream
+from gradviz.query.zeros import is_zero
 from gradviz.sets import contained, distinct
 
 _EVENTS = 64  # the most events of one line that are looked at
@@ -126,9 +126,8 @@ def _is_zero(case: Case, event: int) -> bool:
     """Whether an event assigns a `.grad` of zeros: this keeps a leaf from learning on purpose."""
     if case.trace.kinds[event] != Kind.GRAD_ASSIGNED:
         return False
-    states = case.trace.states
-    row = states.valued(case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad, event)
-    return row >= 0 and states.stats[row, Stat.RMS] == 0
+    grad = case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad
+    return is_zero(case.trace.snapshot(grad, event))
 
 
 RULE = Rule(

@@ -78,7 +78,7 @@ def _activations(case: Case) -> Iterator[Found]:
     flat = (
         (rows >= 0)
         & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT)
-        & (_sizes(case, rows) >= _LEAST)
+        & (states.sizes(rows) >= _LEAST)
     )
     scopes = case.query.scopes.last_entered(events)
     places: dict[int, dict[int, list[int]]] = {}
@@ -143,13 +143,6 @@ def _feeds_a_loss(case: Case, result: int) -> bool:
 
 def _below(case: Case) -> Downstream:
     return case.downstream
-
-
-def _sizes(case: Case, rows: np.ndarray) -> np.ndarray:
-    table = np.zeros(max(case.trace.forms, default=0) + 1)
-    for number, form in case.trace.forms.items():
-        table[number] = np.prod(form.shape)
-    return table[case.trace.states.forms[rows]]
 
 
 RULE = Rule(

@@ -150,7 +150,7 @@ def _is_minimum(case: Case, op: int | None) -> bool:
     if ran.op not in FLAT_AT_ZERO and not is_square(ran):
         return False
     rows = case.trace.states.rows_of(np.array(ran.outputs), np.full(len(ran.outputs), op))
-    return bool((rows >= 0).all() and (case.trace.states.stats[rows, Stat.RMS] == 0).all())
+    return bool(case.trace.states.are_zero(rows).all())
 
 
 def _is_first_state(case: Case, block: Block) -> bool:

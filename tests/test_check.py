@@ -184,6 +184,23 @@ def test_a_saturated_layer_and_a_dead_rectifier_of_a_single_pass_are_notes(tmp_p
     assert _severities(tmp_path, dead) == {"dead-relu": "note"}
 
 
+@pytest.mark.parametrize(("made", "said"), [("inf", "an infinity"), ("nan", "NaN")])
+def test_what_a_hook_returns_is_no_fault_of_the_op(made: str, said: str, tmp_path: Path) -> None:
+    lines = f"""\
+out = x * 2
+out.register_hook(lambda grad: torch.tensor([0.0, float("{made}")]))
+out.sum().backward()
+"""
+    assert _severities(tmp_path, lines) == {"hook-changed-gradient": "error"}
+    (finding,) = check(tmp_path / "one_pass.gradviz")
+    assert finding.message.endswith(f"makes {said} of the gradient of out")
+
+
+def test_an_infinite_gradient_given_to_backward_is_no_fault_of_the_op(tmp_path: Path) -> None:
+    lines = 'out = x * 2\nout.backward(torch.tensor([0.0, float("inf")]))'
+    assert _severities(tmp_path, lines) == {}
+
+
 def _severities(folder: Path, lines: str) -> dict[str, str]:
     """The rules that find something in these lines about `x`, each with its severity."""
     text = f"import torch\nx = torch.tensor([1.4, 2.6], requires_grad=True)\n{lines}\n"

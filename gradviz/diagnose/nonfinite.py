@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
-from gradviz.events.values import Stat
+from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.cuts import is_square
@@ -37,6 +37,7 @@ class Source(Enum):
     STEP = "a step of an optimizer wrote it into a parameter, of which nothing says that the gradient had it"
     WRITE = "the program wrote it into a parameter, or into a gradient after its pass"
     NODE = "a node computed it from finite gradients"
+    RECEIVED = "a node received it: a hook returned it, or backward() was given it"
     NOT_RECORDED = "it came with inputs whose values were not recorded"
     RANK = "an all_reduce brought it into a gradient that was finite on this rank"
 
@@ -60,7 +61,7 @@ class Origin:
 
 def first_bad(case: Case) -> Origin | None:
     """The origin of the first harmful NaN or infinity; None if there is none. Use `case.of(first_bad)`."""
-    if not (case.trace.states.stats[:, [Stat.NAN, Stat.INF]] > 0).any():
+    if not (case.trace.states.stats[:, NONFINITE] > 0).any():
         return None
     if not case.trace.passes:
         return _before_any_pass(case)
@@ -144,7 +145,7 @@ class _Bad:
         row = self.states.valued(tensor, at)
         if row < 0:
             return False, False
-        nan, inf = self.states.stats[row, [Stat.NAN, Stat.INF]]
+        nan, inf = self.states.stats[row, NONFINITE]
         return bool(nan > 0), bool(inf > 0)
 
     def is_bad(self, tensor: int, at: int) -> bool:
@@ -167,11 +168,11 @@ class _Bad:
 
 
 def _first_bad_root(case: Case) -> Origin | None:
-    began, stats = case.trace.table(Kind.PASS_BEGAN), case.trace.states.stats
+    began = case.trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
     tensors, owners = roots.elements[:, 2], roots.owners
     rows = case.trace.states.rows_of(tensors, began.events[owners])
-    wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1))
+    wrong = np.flatnonzero(case.trace.states.are_bad(rows))
     if not len(wrong):
         return None
     backward_pass = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
@@ -186,7 +187,7 @@ def _before_any_pass(case: Case) -> Origin | None:
     if failure is None or failure.handled or not _OF_NUMBERS.search(failure.message):
         return None
     bad, states = _Bad(case), case.trace.states
-    wrong = (states.stats[:, [Stat.NAN, Stat.INF]] > 0).any(axis=1) & (states.flags & REQUIRES_GRAD > 0)
+    wrong = (states.stats[:, NONFINITE] > 0).any(axis=1) & (states.flags & REQUIRES_GRAD > 0)
     ops = [
         t for t in distinct(states.tensors[wrong]).tolist() if isinstance(case.query.tensors.made(t), OpRan)
     ]
@@ -255,10 +256,9 @@ def _is_meant(case: Case, tensor: int, at: int) -> bool:
 
 def _first_bad_gradient(case: Case) -> Origin | None:
     """The first node that turned good gradients into bad gradients that reached a leaf; None if there is none."""
-    stats = case.trace.states.stats
+    states = case.trace.states
     accumulated = case.trace.table(Kind.ACCUMULATED)
-    rows = case.trace.states.rows_of(accumulated["gradient"], accumulated.events)
-    bad = (rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1)
+    bad = states.are_bad(states.rows_of(accumulated["gradient"], accumulated.events))
     bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
     for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
         backward_pass = case.query.passes.by_number[number]
@@ -271,8 +271,7 @@ def _first_bad_gradient(case: Case) -> Origin | None:
         flows = produced.lists("flows")
         of_pass = produced["in_pass"][flows.owners] == number
         events, gradients = produced.events[flows.owners[of_pass]], flows.elements[of_pass, 1]
-        rows = case.trace.states.rows_of(gradients, events)
-        wrong = np.flatnonzero((rows >= 0) & (stats[rows][:, [Stat.NAN, Stat.INF]] > 0).any(axis=1))
+        wrong = np.flatnonzero(states.are_bad(states.rows_of(gradients, events)))
         if len(wrong):
             event = int(events[wrong[0]])
             return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, backward_pass)
@@ -289,8 +288,12 @@ def _at_node(case: Case, produced: Produced, gradient: int, harm: int, backward_
     bad = _Bad(case)
     is_nan, is_inf = bad.counts(gradient, produced.index)
     zeros = zeros and not is_inf  # with an infinity, gradients other than 0 met the singular point, too
-    is_known = not any(bad.is_not_recorded(g, produced.index) for g in gradients)
-    source = Source.NODE if is_known else Source.NOT_RECORDED
+    if any(bad.is_bad(g, produced.index) for g in gradients):
+        source = Source.RECEIVED
+    elif any(bad.is_not_recorded(g, produced.index) for g in gradients):
+        source = Source.NOT_RECORDED
+    else:
+        source = Source.NODE
     return Origin(source, produced.index, gradient, harm, backward_pass.number, is_nan, produced.node, zeros)
 
 

@@ -25,13 +25,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.blocked import HOOKED_CALL, blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.tracefile.columns import Table
+from gradviz.tracefile.states import States
 from gradviz.words.escape import clean
 
 _NAMELESS = "hook"  # the recorded name of hooks on nodes: PyTorch does not give their own names
@@ -46,9 +50,9 @@ def _search(case: Case) -> Iterator[Found]:
     before = states.rows_of(table["before"], table.events)
     after = states.rows_of(table["after"], table.events)
     known = (before >= 0) & (after >= 0)
-    wiped = known & (states.stats[before, Stat.RMS] > 0) & (states.stats[after, Stat.RMS] == 0)
-    wiped &= states.stats[after, Stat.NAN] == 0
+    wiped = known & (states.stats[before, Stat.RMS] > 0) & states.are_zero(after)
     spoilt = known & (states.stats[before, Stat.NAN] == 0) & (states.stats[after, Stat.NAN] > 0)
+    spoilt |= known & (table["in_pass"] == _pass_with_infinity(case)) & _made_infinite(states, before, after)
     groups: dict[tuple[int, int], list[int]] = {}
     for row in range(len(table)):
         groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(
@@ -62,16 +66,28 @@ def _search(case: Case) -> Iterator[Found]:
         name = clean(case.trace.text(hook))
         which = "a hook" if name == _NAMELESS else f"the hook {name}"
         whose = f"of {case.called(tensors)}" if tensors else "that flows here"
-        bad = spoilt[rows].any()
+        is_spoilt = spoilt[rows].any()
+        bad = "NaN" if (states.stats[after[rows], Stat.NAN] > 0).any() else "an infinity"
         yield Found(
-            f"{which} {'makes NaN of' if bad else 'wipes out'} the gradient {whose}",
+            f"{which} {f'makes {bad} of' if is_spoilt else 'wipes out'} the gradient {whose}",
             "return the gradient that the hook is to pass on, or None to leave it as it is; or remove the hook",
             (event,),
             site=site or _where_made(case, tensors),
             number=int(table["in_pass"][rows[0]]),
             tensors=(*tensors, *_behind(case, table, rows[0])),
-            severity=ERROR if bad else "",
+            severity=ERROR if is_spoilt else "",
         )
+
+
+def _pass_with_infinity(case: Case) -> int:
+    """The first pass in which a hook's infinity could do harm; 0 for none. A gradient that overflows under a scaler,
+    which leaves the step out, does none."""
+    origin = case.of(first_bad)
+    return origin.number if origin is not None and origin.source is Source.RECEIVED else 0
+
+
+def _made_infinite(states: States, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    return ~states.are_bad(before) & (states.stats[after, Stat.INF] > 0)
 
 
 def _of_modules(case: Case) -> Iterator[Found]:

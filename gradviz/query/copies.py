@@ -5,7 +5,7 @@ do."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 
@@ -44,6 +44,19 @@ def copied_from(query: Query, made: TensorMade) -> int:
         if other is not None and np.prod(other.shape) == np.prod(form.shape) and _by_op(query, tensor):
             return tensor
     return 0
+
+
+def equal_result(query: Query, made: TensorMade, results: Container[int]) -> int:
+    """The last of some tensors that had exactly the values of a new tensor when that was made; 0 if there is none, or
+    if the new tensor is constant."""
+    states = query.trace.states
+    row = states.first(made.tensor)
+    stats = states.stats[row] if row >= 0 and states.forms[row] else None
+    if stats is None or np.isnan(stats[0]) or stats[Stat.MIN] == stats[Stat.MAX]:
+        return 0
+    first = max(row - _BEFORE, 0)
+    same = np.flatnonzero((states.stats[first:row] == stats).all(axis=1))
+    return next((t for t in states.tensors[first + same[::-1]].tolist() if t in results), 0)
 
 
 _OF_NUMBERS, _FEW = {"tensor", "as_tensor", "new_tensor"}, 64  # makers; the most elements kept in full

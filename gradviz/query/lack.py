@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
-from gradviz.query.copies import copied_from, original, read_in_its_line
+from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
@@ -203,6 +203,7 @@ class Lacks:
                     return Lacking(leaf, Lack.COPIED, event, one.root, one.pass_number)
         for one in reversed(begun):
             event = self._cut_at_a_leaf(leaf, one, results)
+            event = self._copied_result(one, results) if event < 0 else event
             event = self._left_for_numpy(one, results) if event < 0 else event
             if event >= 0:
                 return Lacking(leaf, Lack.CUT, event, one.root, one.pass_number)
@@ -236,6 +237,22 @@ class Lacks:
             if original(self.query, leaf) == of:
                 continue
             if not results.keys().isdisjoint(taken_by(self.query, maker)):
+                return self._where_it_ended(maker, results)
+        return -1
+
+    def _copied_result(self, begun: Begun, results: dict[int, list[int]]) -> int:
+        """The event at which the graph of a result ended whose numbers a new leaf behind the root has, one that no
+        optimizer holds: the comparison in `torch.tensor((x > 0).float(), requires_grad=True)`; −1 if there is none."""
+        tensors = self.query.tensors
+        for leaf in self._leaves(begun):
+            made = tensors.made(leaf)
+            is_new = isinstance(made, TensorMade) and made.how in FROM_OUTSIDE
+            if not is_new or not tensors.is_leaf_that_requires_grad(leaf, begun.at):
+                continue
+            assert isinstance(made, TensorMade)
+            source = equal_result(self.query, made, results)
+            maker = tensors.made(source) if source and leaf not in self.query.of(Training).holders else None
+            if maker is not None:
                 return self._where_it_ended(maker, results)
         return -1
 

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, OpRan, TensorMade
 from gradviz.query.cuts import MOST
 from gradviz.query.ops import COPYING, DRAWN, LOOKUPS, SHARING
 from gradviz.query.query import Query
@@ -174,9 +174,14 @@ class Ways:
         return steps
 
     def _of_op(self, op: OpRan, tensor: int, is_write: bool) -> list[Hop]:
-        blocks = not self.query.nodes.of_op(op.index)
+        blocks = not self.query.nodes.of_op(op.index) or self._is_without_gradient(op, tensor)
         sources = [source for source in dict.fromkeys(op.inputs) if source and source != tensor]
         return [Hop(source, op.index, blocks, blocks and is_write) for source in sources]
+
+    def _is_without_gradient(self, op: OpRan, tensor: int) -> bool:
+        """Whether a tensor is one of several results of an op and requires no grad, as the indices of `topk`."""
+        is_part = len(op.outputs) > 1 and tensor in op.outputs
+        return is_part and not self.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD
 
     def _reads_parameters(self, event: int) -> bool:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""

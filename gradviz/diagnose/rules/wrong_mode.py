@@ -1,5 +1,5 @@
 """`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or is trained in evaluation mode; or
-dropout is applied in evaluation mode.
+dropout is applied in evaluation mode, by a function or by a layer that the forward makes anew.
 
 The mode alone is not enough for a finding. An evaluation runs without gradients, between passes of the same model, on
 another input each time, and its results are used and reach no root. A training has passes through modules whose
@@ -24,7 +24,8 @@ Example:
 
 Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 
-Not reported: Monte Carlo dropout, which repeats one input. A batch norm that is in evaluation mode from the first
+Not reported: Monte Carlo dropout, which repeats one input, or whose layers alone are in training mode; a frozen part
+that stays in evaluation mode. A batch norm that is in evaluation mode from the first
 pass, with statistics that were counted or loaded before, is a note only.
 """
 
@@ -39,9 +40,10 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import Kind, ScopeEntered
 from gradviz.events.values import Stat
 from gradviz.query.ops import DROPOUTS
+from gradviz.words.escape import clean
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
 _LOOKED_AT = 200  # the most ops of a call that are looked at
@@ -104,8 +106,8 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             continue
         before = [visit for visit in own if visit.training and visit.event < off[0].event]
         later = [visit for visit in own if visit.training and visit.event > off[0].event]
-        if later:
-            continue
+        if later or (before and all(visit.moody == off[0].moody for visit in before)):
+            continue  # it trains again, or its layers are in the same modes as before
         yield Found(
             f"{name} is trained in evaluation mode"
             + (", from its evaluation on" if before else "")
@@ -138,7 +140,8 @@ def _never_counted(case: Case, visit: Visit) -> bool:
 
 
 def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
-    """Findings for `F.dropout(x)` without `training=self.training`, in a module that is in evaluation mode."""
+    """Findings for `F.dropout(x)` without `training=self.training`, and for `nn.Dropout()(x)`, in a module that is in
+    evaluation mode."""
     ops = case.trace.table(Kind.OP)
     for events in case.by_site(ops.events[case.trace.named(ops["op"], DROPOUTS)]).values():
         for event in events.tolist():
@@ -146,14 +149,28 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
             if "training=True" not in op.args or "p=0.0" in op.args.split(", ") or op.grad_enabled:
                 continue
             around = case.query.scopes.around(event, op.thread)
-            if around and not around[-1].training and "Drop" not in around[-1].type:
+            in_evaluation = _in_evaluation(around)
+            if in_evaluation is not None:
+                made = "Drop" in around[-1].type
                 yield Found(
-                    f"dropout drops units though {around[-1].name or around[-1].type} is in evaluation mode",
-                    "F.dropout(x, p, training=self.training)  # or nn.Dropout",
+                    f"dropout drops units though {in_evaluation.name or in_evaluation.type} is in evaluation mode"
+                    + f": the {clean(around[-1].type)} of this line is no part of it" * made,
+                    "F.dropout(x, p, training=self.training)  # or an nn.Dropout that __init__ makes",
                     (event,),
                     severity=ERROR,
                 )
                 break
+
+
+def _in_evaluation(around: list[ScopeEntered]) -> ScopeEntered | None:
+    """The module in evaluation mode whose forward drops units, by a function or by a dropout layer that is no part of
+    the module, as one that the forward makes anew; None if there is none. A layer of the model that is in training mode
+    on purpose samples its outputs."""
+    if around and "Drop" not in around[-1].type:
+        return None if around[-1].training else around[-1]
+    if len(around) < 2 or not around[-1].training or around[-2].training:
+        return None
+    return None if around[-1].name.startswith(f"{around[0].name}.") else around[-2]
 
 
 RULE = Rule(

@@ -31,6 +31,7 @@ _PASSES = 3  # the fewest passes in which a graph has to grow
 _SITES = 8  # the most lines with passes that are looked at
 _DIRECT = 64  # the most nodes next to leaves that are looked at
 _NEAR = 16  # the most tensors behind a factor that are looked at
+_OF_ACTIONS = 64  # the same behind a sum of log-probabilities of several actions
 _ADDING_UP = SUMS | REDUCTIONS | MULTIPLYING | DIVIDING | NEGATING
 
 
@@ -340,7 +341,7 @@ def _is_logarithm(case: Case, tensor: int) -> bool:
     """Whether a logarithm is among the last ops behind a tensor."""
     seen: set[int] = set()
     waiting = [tensor]
-    while waiting and len(seen) < _NEAR:
+    while waiting and len(seen) < _OF_ACTIONS:
         source = waiting.pop(0)
         op = op_of(case.query, source) if source and source not in seen else None
         seen.add(source)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -75,6 +76,9 @@ SCRIPTS = (
 # result.
 COMPUTING = ("op_kinds", "op_rows", "computed_pass")
 TRYING = "other_values"
+_DECLARED = re.compile(r"^(?:const|function) (\w+)(?:.*\n)(?:(?!const |function ).*\n)*", re.MULTILINE)
+_COMMENT = re.compile(r"^ *//.*\n", re.MULTILINE)
+_NAME = re.compile(r"\w+")
 
 _LEVEL = (
     5  # compression level: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
@@ -177,13 +181,34 @@ def html(
 def _trying(here: Traversable, views: Sequence[dict[str, Any]]) -> list[str]:
     """The scripts that compute a pass again with other values and show the result, with only the rows of the used
     ops. Empty if no pass can be computed."""
-    used = {call["op"] for one in views for call in one["again"].get("calls", ())}
     if all("reason" in one["again"] for one in views):
         return []
-    texts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in (*COMPUTING, TRYING)]
-    computing = "\n".join(only_rows(text, used) for text in texts[:-1])
-    functions = "{ computedPass, recordedLeaves, isReproduced }"
-    return [f"const passAgain = (() => {{\n{computing}\nreturn {functions};\n}})();", texts[-1]]
+    used = {call["op"] for one in views for call in one["again"].get("calls", ())}
+    return [computing(used), in_short(here.joinpath(f"{TRYING}.js").read_text(encoding="utf-8"))]
+
+
+def in_short(script: str) -> str:
+    """A script without its comments and indents: most pages have it."""
+    lines = map(str.strip, _COMMENT.sub("", script).splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def computing(ops: Collection[str]) -> str:
+    """The script that computes passes of these ops: only their rows, and the functions which those use."""
+    here = files(__name__)
+    texts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in COMPUTING]
+    code = _COMMENT.sub("", only_rows("".join(texts), ops))
+    parts = {found[1]: found[0] for found in _DECLARED.finditer(code)}
+    needed: set[str] = set()
+    waiting = ["computedPass", "recordedLeaves", "isReproduced"]
+    functions = ", ".join(waiting)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += parts.keys() & set(_NAME.findall(parts[name]))
+    kept = in_short("".join(text for name, text in parts.items() if name in needed))
+    return f"const passAgain = (() => {{\n{kept}return {{ {functions} }};\n}})();"
 
 
 def _listed(finding: ListedFinding) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The calls that a page can compute, and their arguments.
 
 The rows of `op_rows.js` compute. Each row begins with the signature of an op: its inputs, with `#` after an input
-that may be a number among the arguments, `?` after an input that may be missing, `*` before any number of inputs;
-then, after a semicolon, its other arguments with their defaults."""
+that may be a number among the arguments, `?` after an input that may be missing, and then perhaps the number that
+stands for it (`?=1`), `*` before any number of inputs; then, after a semicolon, its other arguments with their
+defaults, and `nth` if each of the op's results can be computed."""
 
 from __future__ import annotations
 
@@ -19,6 +20,9 @@ import numpy as np
 from gradviz.events.kinds import OpRan
 
 _LONGEST = 200  # characters of the arguments of a call
+_TRUE_TRAINING = "training=True"
+_TAKES = ("getitem", "index")
+_NUMBERS = {"inf": float("inf"), "nan": float("nan")}
 _ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 
 
@@ -28,6 +32,7 @@ class Row:
 
     inputs: tuple[str, ...]
     others: dict[str, Any]
+    every: bool  # whether each of its results can be computed, not only the first
 
 
 @cache
@@ -45,11 +50,40 @@ def only_rows(script: str, ops: Collection[str]) -> str:
 
 def _row(signature: str) -> Row:
     inputs, _, others = signature.partition(";")
-    pairs = (part.partition("=") for part in others.split())
+    pairs = (part.partition("=") for part in others.split() if part != "nth")
     return Row(
         tuple(inputs.split()),
         {name: ast.literal_eval(default) if default else ... for name, _, default in pairs},
+        "nth" in others.split(),
     )
+
+
+def row_of(call: OpRan) -> str:
+    """The name of the row that may compute a call."""
+    if call.op in _TAKES and len(call.inputs) > 1:
+        return "taken_at"
+    if call.op in _TAKES and not call.args:
+        return "clone"  # x[None] has the elements of x
+    if call.op == "batch_norm" and _TRUE_TRAINING not in call.args:
+        return "batch_norm_fixed"
+    return call.op[2:-2] if re.fullmatch("__[a-z]+__", call.op) else call.op
+
+
+def read_inputs(call: OpRan) -> tuple[int, ...]:
+    """The inputs that a call computes with: a batch norm that trains does not read its running statistics."""
+    is_training = call.op == "batch_norm" and _TRUE_TRAINING in call.args
+    return (call.inputs[0], *call.inputs[3:]) if is_training and len(call.inputs) == 5 else call.inputs
+
+
+def takes_first(shape: Sequence[int], indices: Sequence[Sequence[int]], result: Sequence[int]) -> bool:
+    """Whether tensors of these shapes, which index one of `shape`, must be indices of its first dimensions, as the
+    result has its shape. What stands beside them, `x[:, i]`, is not in the trace."""
+    if len(indices) == len(shape):
+        return True
+    wanted = [size for size in result if size > 1]
+    results = [[*shape[:dim], *indices[0], *shape[dim + 1 :]] for dim in range(len(shape))]
+    fitting = [dim for dim, one in enumerate(results) if [size for size in one if size > 1] == wanted]
+    return len(indices) == 1 and fitting == [0]
 
 
 def bound(
@@ -65,8 +99,12 @@ def bound(
     others = _others(row, places, named)
     if inputs is None or others is None:
         return None
-    if call.op in ("getitem", "index"):
+    if row.others.keys() == {"index"}:
         others["index"] = _steps(others["index"], shape)
+    for name in others.keys() & {"p", "ord"}:
+        others[name] = "inf" if others[name] == float("inf") else others[name]
+    if "approximate" in others and call.rule and any("tanh" in formula for _, formula in call.rule.inputs):
+        others["approximate"] = "tanh"  # the engine names the formula, not the argument
     if others.get("index", ()) is None or not all(map(_is_plain, others.values())):
         return None
     return inputs, others
@@ -88,10 +126,19 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     call = ast.parse(f"f({text})", mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError("no arguments")
-    named = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    named = {one.arg: _literal(one.value) for one in call.keywords if one.arg}
     if len(named) < len(call.keywords):
         raise ValueError("no names")
-    return [ast.literal_eval(one) for one in call.args], named
+    return [_literal(one) for one in call.args], named
+
+
+def _literal(tree: ast.expr) -> Any:
+    """The value of a literal, or of inf and nan with or without a sign."""
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub) and isinstance(tree.operand, ast.Name):
+        return -_literal(tree.operand)
+    if isinstance(tree, ast.Name) and tree.id in _NUMBERS:
+        return _NUMBERS[tree.id]
+    return ast.literal_eval(tree)
 
 
 def _index(tree: ast.expr) -> list[Any]:
@@ -120,15 +167,19 @@ def _inputs(
 ) -> list[int | list[float]] | None:
     """The inputs of a call, together with the numbers among its arguments, which are removed from the arguments; None
     if they do not fit the row."""
-    inputs: list[Any] = [tensor or [places.pop(0) if places else None] for tensor in call.inputs]
+    inputs: list[Any] = [tensor or [places.pop(0) if places else None] for tensor in read_inputs(call)]
     is_any = row.inputs[0].startswith("*")
     for name in () if is_any else row.inputs[len(inputs) :]:
-        if name.endswith("#"):
-            inputs.append([places.pop(0) if places else named.pop(name[:-1], None)])
-    least = 1 if is_any else sum(not name.endswith("?") for name in row.inputs)
+        plain, is_number, _ = name.partition("#")
+        _, has_default, default = name.partition("=")
+        if is_number and (places or plain in named):
+            inputs.append([places.pop(0) if places else named.pop(plain)])
+        elif has_default:
+            inputs.append([float(default)])
+    least = 1 if is_any else sum("?" not in name for name in row.inputs)
     most = len(inputs) if is_any else len(row.inputs)
     numbers = [one[0] for one in inputs if isinstance(one, list)]
-    are_numbers = all(type(one) in (int, float) and _is_plain(one) for one in numbers)
+    are_numbers = all(type(one) in (int, float) for one in numbers)
     return inputs if least <= len(inputs) <= most and are_numbers else None
 
 
@@ -153,9 +204,12 @@ def _is_plain(value: Any) -> bool:
 
 def _steps(parts: Any, shape: Sequence[int]) -> list[list[int]] | None:
     """For each dimension of an index: its start, its step and its length, with length 0 for a single integer. None
-    for an index with other parts than integers and slices."""
-    if not isinstance(parts, list) or not all(part is ... or type(part) in (int, slice) for part in parts):
+    for an index with other parts than integers, slices and None."""
+    if not isinstance(parts, list) or not all(
+        part in (None, ...) or type(part) in (int, slice) for part in parts
+    ):
         return None
+    parts = [part for part in parts if part is not None]  # a dimension of 1 moves no element
     if ... in parts:
         place = parts.index(...)
         missing = len(shape) - len(parts) + 1

@@ -17,20 +17,45 @@ function places([offset, steps, shape]) {
   return found;
 }
 
-// The steps through a tensor that is broadcast to a shape.
-function wide(from, shape) {
-  const own = strides(from);
+// The steps through a tensor that is broadcast to a shape; `own` are its steps.
+function wide(from, shape, own = strides(from)) {
   const more = shape.length - from.length;
   return shape.map((one, i) => (i < more || from[i - more] === 1 ? 0 : own[i - more]));
 }
 
 const broadcast = (x, shape) => places([0, wide(x.shape, shape), shape]);
+
+// The shape that tensors of two shapes are broadcast to.
+function together(one, other) {
+  const [long, short] = one.length > other.length ? [one, other] : [other, one];
+  return long.map((count, i) => (count === 1 ? (short[i - long.length + short.length] ?? 1) : count));
+}
+
 const permuted = (shape, dims) => [0, dims.map((dim) => strides(shape)[at(dim, shape)]), dims.map((dim) => shape[at(dim, shape)])];
 
 function swapped(shape, a, b) {
   const dims = shape.map((one, i) => i);
   if (shape.length) [dims[at(a, shape)], dims[at(b, shape)]] = [at(b, shape), at(a, shape)];
   return permuted(shape, dims);
+}
+
+// The places in x of elements that integers choose along a dimension: `index` has one for each element of the result
+// (`isEach`), or one for each of its elements along that dimension.
+function chosenAlong(x, index, dim, isEach) {
+  const own = strides(x.shape);
+  const along = at(dim, x.shape);
+  const shape = isEach ? index.shape : x.shape.map((count, i) => (i === along ? index.x.length : count));
+  const which = isEach ? index.x : places([0, shape.map((one, i) => +(i === along)), shape]).map((i) => index.x[i]);
+  return places([0, own.map((step, i) => (i === along ? 0 : step)), shape]).map((place, i) => place + which[i] * own[along]);
+}
+
+// The places in x of elements that tensors of integers choose along its first dimensions.
+function chosenAt(x, indices) {
+  const shape = indices.map((index) => index.shape).reduce(together);
+  const own = strides(x.shape);
+  const bases = indices.map((index, dim) => broadcast(index, shape).map((i) => at(index.x[i], { length: x.shape[dim] }) * own[dim]));
+  const rest = places([0, own.slice(indices.length), x.shape.slice(indices.length)]);
+  return bases[0].flatMap((none, i) => rest.map((place) => place + sum(bases.map((base) => base[i]))));
 }
 
 // The view of some elements: of each dimension where they begin, their step and their number, 0 for one alone.
@@ -61,22 +86,22 @@ function each(f, ...backs) {
   };
 }
 
-// A loss: a function of each pair of two tensors of one shape, and its derivative by the first.
-function loss(f, d) {
-  const isSame = (x, y) => x.shape.join() === y.shape.join();
+// A loss: what `each` gives, of which the sum or the mean is taken if `reduction` says so.
+function loss(f, ...backs) {
+  const plain = each(f, ...backs);
+  const shapeOf = (xs) => xs.map((x) => x.shape).reduce(together);
   return {
-    forward([x, y], o) {
-      if (!isSame(x, y)) throw new RangeError("a loss of two shapes");
-      const found = x.x.map((one, i) => f(one, y.x[i]));
-      return o.reduction === "none" ? found : [o.reduction === "sum" ? sum(found) : mean(found)];
-    },
-    backward(g, z, [x, y], o) {
-      const weight = o.reduction === "mean" ? 1 / x.x.length : 1;
-      const found = x.x.map((one, i) => weight * d(g[g.length > 1 ? i : 0], one, y.x[i]));
-      return [found, found.map((one) => -one)];
+    forward: (xs, o) => reduced(plain.forward(xs, o, shapeOf(xs)), o.reduction),
+    backward(g, z, xs, o) {
+      const each = plain.forward(xs, o, shapeOf(xs));
+      return plain.backward(shares(g, each.length, o.reduction), each, xs, o, shapeOf(xs));
     },
   };
 }
+
+// What a loss makes of the values of each of its terms, and which gradient each of them gets.
+const reduced = (list, reduction) => (reduction === "none" ? list : [sum(list) / (reduction === "mean" ? list.length : 1)]);
+const shares = (g, count, reduction) => (reduction === "none" ? g : zeros(count).fill(g[0] / (reduction === "mean" ? count : 1)));
 
 // The places of the elements that belong together along some dimensions (null: all), a list for each group.
 function groups({ shape }, dim) {
@@ -110,27 +135,30 @@ function along(f, back) {
   };
   const pick = (list, group) => group.map((place) => list[place]);
   return {
-    forward: ([x], o) => put(x, o, (group) => f(pick(x.x, group))),
-    backward: (g, z, [x], o) => [put(x, o, (group) => back(pick(g, group), pick(z, group)))],
+    forward: ([x], o) => put(x, o, (group) => f(pick(x.x, group), o)),
+    backward: (g, z, [x], o) => [put(x, o, (group) => back(pick(g, group), pick(z, group), pick(x.x, group), o))],
   };
 }
 
-// Elements at other places; `view` gives their offset, steps and shape.
-function moved(view) {
-  const from = (x, o, shape) => {
-    const found = view(x, o, shape);
-    if (size(found[2]) !== size(shape)) throw new RangeError("another shape than was recorded");
-    return places(found);
+// Elements of the input `source` from other places, which `from` gives in order; below 0 there is none, but a 0.
+function picked(from, source = 0) {
+  const found = (xs, o, shape) => {
+    const list = from(xs, o, shape);
+    if (list.length !== size(shape)) throw new RangeError("another shape than was recorded");
+    return list;
   };
   return {
-    forward: ([x], o, shape) => from(x, o, shape).map((place) => x.x[place]),
-    backward(g, z, [x], o, shape) {
-      const found = zeros(x.x.length);
-      from(x, o, shape).forEach((place, i) => (found[place] += g[i]));
-      return [found];
+    forward: (xs, o, shape) => found(xs, o, shape).map((place) => (place < 0 ? 0 : xs[source].x[place])),
+    backward(g, z, xs, o, shape) {
+      const back = zeros(xs[source].x.length);
+      found(xs, o, shape).forEach((place, i) => (place < 0 ? 0 : (back[place] += g[i])));
+      return xs.map((x, j) => (j === source ? back : null));
     },
   };
 }
+
+// The elements of a view; `view` gives their offset, steps and shape.
+const moved = (view) => picked(([x], o, shape) => places(view(x, o, shape)));
 
 // Tensors one behind the other along a dimension.
 function joined(dim) {
@@ -158,35 +186,60 @@ function joined(dim) {
   };
 }
 
-// The product of two lists as matrices of m × k and k × n, of which each lies in memory by the steps of its rows and columns.
-function multiply(x, [xi, xl], y, [yl, yj], [m, k, n]) {
-  return zeros(m * n).map((none, place) => {
-    const [i, j] = [Math.floor(place / n), place % n];
-    let all = 0;
-    for (let l = 0; l < k; l += 1) all += x[i * xi + l * xl] * y[l * yl + j * yj];
-    return all;
-  });
-}
-
-// A product of matrices; a vector is a row on the left and a column on the right. Of a layer the second lies turned.
-function product(isLayer = false) {
-  const sizes = (x, y) => {
-    if (y.shape.length > 2 || (x.shape.length > 2 && !isLayer)) throw new RangeError("more than two dimensions");
-    const k = x.shape.at(-1);
-    return [x.x.length / k, k, y.x.length / k];
+// Sums of products of an element of each input. `plan` gives the number of turns of nested loops, and for each input and
+// for the result the step that each loop makes in it.
+function summed(plan) {
+  const walked = (xs, o, shape) => {
+    const [loops, ...steps] = plan(xs, o);
+    if (size(loops.filter((count, i) => steps.at(-1)[i])) !== size(shape)) throw new RangeError("another shape than was recorded");
+    return steps.map((step) => places([0, step, loops]));
   };
   return {
-    forward([x, y], o, shape) {
-      const [m, k, n] = sizes(x, y);
-      if (m * n !== size(shape)) throw new RangeError("another shape than was recorded");
-      return multiply(x.x, [k, 1], y.x, isLayer ? [1, k] : [n, 1], [m, k, n]);
+    forward(xs, o, shape) {
+      const from = walked(xs, o, shape);
+      const found = zeros(size(shape));
+      from.pop().forEach((place, i) => (found[place] += xs.reduce((all, x, j) => all * x.x[from[j][i]], 1)));
+      return found;
     },
-    backward(g, z, [x, y]) {
-      const [m, k, n] = sizes(x, y);
-      const ofX = multiply(g, [n, 1], y.x, isLayer ? [k, 1] : [1, n], [m, n, k]);
-      return [ofX, isLayer ? multiply(g, [1, n], x.x, [k, 1], [n, m, k]) : multiply(x.x, [1, k], g, [n, 1], [k, m, n])];
+    backward(g, z, xs, o, shape) {
+      const from = walked(xs, o, shape);
+      const to = from.pop();
+      return xs.map((x, j) => {
+        const found = zeros(x.x.length);
+        to.forEach((place, i) => (found[from[j][i]] += xs.reduce((all, other, l) => (l === j ? all : all * other.x[from[l][i]]), g[place])));
+        return found;
+      });
     },
   };
+}
+
+// A product of matrices, of which there may be many; a vector is a row on the left and a column on the right. Of a layer
+// the second lies turned.
+const product = (isLayer = false) => summed(([x, y]) => {
+  const left = x.shape.length < 2 ? [1, ...x.shape] : x.shape;
+  const [, steps, right] = y.shape.length < 2 ? [0, [1, 1], [...y.shape, 1]] : isLayer ? swapped(y.shape, 0, 1) : [0, strides(y.shape), y.shape];
+  const [[m, k], n] = [left.slice(-2), right.at(-1)];
+  const many = together(left.slice(0, -2), right.slice(0, -2));
+  const ofRight = wide(right, [...many, k, n], steps);
+  const ofResult = strides([...many, m, n]);
+  return [
+    [...many, m, k, n],
+    [...wide(left, [...many, m, k]), 0],
+    [...ofRight.slice(0, -2), 0, ...ofRight.slice(-2)],
+    [...ofResult.slice(0, -1), 0, ofResult.at(-1)],
+  ];
+});
+
+// A sum of products as `einsum` writes it: "ij,jk->ik".
+function lettered(xs, { equation }) {
+  const [left, right] = equation.replaceAll(" ", "").split("->");
+  const names = left.split(",");
+  const letters = [...new Set(left.replaceAll(",", ""))];
+  const result = right ?? letters.filter((letter) => left.split(letter).length === 2).sort().join("");
+  const count = (letter) => xs.map((x, j) => x.shape[names[j].indexOf(letter)]).find((one) => one !== undefined);
+  const step = (name, shape) => letters.map((letter) => sum(strides(shape).filter((one, i) => name[i] === letter)));
+  const loops = letters.map(count);
+  return [loops, ...xs.map((x, j) => step(names[j], x.shape)), step(result, [...result].map(count))];
 }
 
 // b + x · y, or of a layer x · yᵀ + b, where x has rows of any number and b may be missing.
@@ -196,16 +249,106 @@ function affine(isLayer) {
   return {
     forward(xs, o, shape) {
       const [b, x, y] = parts(xs);
-      const found = plain.forward([x, y], o, shape);
-      const from = b ? broadcast(b, shape) : [];
-      return b ? found.map((one, i) => one + b.x[from[i]]) : found;
+      const from = broadcast(b, shape);
+      return plain.forward([x, y], o, shape).map((one, i) => one + b.x[from[i]]);
     },
     backward(g, z, xs, o, shape) {
       const [b, x, y] = parts(xs);
-      const ofB = b ? zeros(b.x.length) : null;
-      if (b) broadcast(b, shape).forEach((place, i) => (ofB[place] += g[i]));
-      const [ofX, ofY] = plain.backward(g, z, [x, y]);
+      const ofB = zeros(b.x.length);
+      broadcast(b, shape).forEach((place, i) => (ofB[place] += g[i]));
+      const [ofX, ofY] = plain.backward(g, z, [x, y], o, shape);
       return isLayer ? [ofX, ofY, ofB] : [ofB, ofX, ofY];
+    },
+  };
+}
+
+// A loss that knows the class of each group of elements along dimension 1 (of a vector: 0): by its number, or by shares.
+const classDim = (x) => (x.shape.length > 1 ? 1 : 0);
+
+function weighed([x, target, weight], o) {
+  const isNumbered = target.shape.length < x.shape.length;
+  const smooth = o.label_smoothing || 0;
+  const of = (i) => weight.x[weight.x.length > 1 ? i : 0];
+  const found = groups(x, classDim(x)).map((group, n) => {
+    const known = isNumbered ? target.x[n] : -1;
+    const isLeftOut = isNumbered && known === o.ignore_index;
+    const share = (i) => (isNumbered ? +(i === known) : target.x[group[i]]) * (1 - smooth) + smooth / group.length;
+    return { group, counts: isLeftOut ? 0 : isNumbered ? of(known) : 1, shares: group.map((place, i) => (isLeftOut ? 0 : of(i) * share(i))) };
+  });
+  return [found, { sum: 1, mean: sum(found.map((one) => one.counts)) }[o.reduction]];
+}
+
+// The negative log-likelihood of the classes, of logarithms of probabilities.
+const ofClasses = {
+  forward(xs, o) {
+    const [found, all] = weighed(xs, o);
+    const losses = found.map(({ group, shares }) => -sum(group.map((place, i) => (shares[i] ? shares[i] * xs[0].x[place] : 0))));
+    return all === undefined ? losses : [sum(losses) / all];
+  },
+  backward(g, z, xs, o) {
+    const [found, all] = weighed(xs, o);
+    const back = zeros(xs[0].x.length);
+    found.forEach(({ group, shares }, n) => group.forEach((place, i) => (back[place] = (-shares[i] * g[all === undefined ? n : 0]) / (all ?? 1))));
+    return [back, null, null];
+  },
+};
+
+// The same of any numbers: `plain` makes logarithms of probabilities of them.
+function ofScores(plain) {
+  const inner = (xs) => [{ ...xs[0], x: plain.forward(xs, { dim: classDim(xs[0]) }, xs[0].shape) }, ...xs.slice(1)];
+  return {
+    forward: (xs, o) => ofClasses.forward(inner(xs), o),
+    backward(g, z, xs, o) {
+      const within = inner(xs);
+      const [back] = ofClasses.backward(g, z, within, o);
+      return [plain.backward(back, within[0].x, [xs[0]], { dim: classDim(xs[0]) }, xs[0].shape)[0], null, null];
+    },
+  };
+}
+
+// A kind whose other inputs have an element for each channel, which is dimension 1 of the first.
+function byChannel(kind) {
+  const turned = ([x, ...others]) => [x, ...others.map((one) => (one.shape.length ? { ...one, shape: [...one.shape, ...x.shape.slice(2).map(() => 1)] } : one))];
+  return {
+    forward: (xs, ...more) => kind.forward(turned(xs), ...more),
+    backward: (g, z, xs, ...more) => kind.backward(g, z, turned(xs), ...more),
+  };
+}
+
+// Elements of mean 0 and variance 1 along some dimensions, times a weight, and a bias added.
+function normed(dimsOf) {
+  const parts = ([x, weight, bias], o) => {
+    const dims = dimsOf(x, weight, o);
+    const from = (one) => broadcast(one, x.shape);
+    const found = groups(x, dims).map((group) => {
+      const list = group.map((place) => x.x[place]);
+      const scale = 1 / Math.sqrt(spread(list, { correction: 0 }) + o.eps);
+      return { group, scale, standard: list.map((one) => (one - mean(list)) * scale) };
+    });
+    return { found, weight, bias, ofWeight: from(weight), ofBias: from(bias) };
+  };
+  return {
+    forward(xs, o) {
+      const { found, weight, bias, ofWeight, ofBias } = parts(xs, o);
+      const result = zeros(xs[0].x.length);
+      for (const { group, standard } of found) {
+        group.forEach((place, i) => (result[place] = standard[i] * weight.x[ofWeight[place]] + bias.x[ofBias[place]]));
+      }
+      return result;
+    },
+    backward(g, z, xs, o) {
+      const { found, weight, ofWeight, ofBias } = parts(xs, o);
+      const backs = xs.map((one) => zeros(one.x.length));
+      for (const { group, scale, standard } of found) {
+        const list = group.map((place) => g[place] * weight.x[ofWeight[place]]);
+        const along = mean(list.map((one, i) => one * standard[i]));
+        group.forEach((place, i) => {
+          backs[0][place] = scale * (list[i] - mean(list) - standard[i] * along);
+          backs[1][ofWeight[place]] += g[place] * standard[i];
+          backs[2][ofBias[place]] += g[place];
+        });
+      }
+      return backs;
     },
   };
 }

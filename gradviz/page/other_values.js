@@ -226,7 +226,7 @@ function showTried() {
   section.hidden = Boolean(whyFixed());
   section.replaceChildren();
   if (section.hidden) return;
-  const leaves = app.view.again.leaves.filter((leaf) => leaf.dtype !== "bool");
+  const leaves = app.view.again.leaves.filter((leaf) => leaf.dtype.startsWith("float"));
   const fields = leaves.map(fieldsOf);
   section.append(element("details", { id: "tried-all", open: tried.fields.size <= MOST_OPEN },
     element("summary", {}, said("What if? Other values")),

@@ -4,13 +4,14 @@ recorded values. If a call fits no row of `op_rows.js` (call_signatures.py), val
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
 from gradviz.graph.model import GRAD, OP, Graph
-from gradviz.page.call_signatures import bound, rows
+from gradviz.page.call_signatures import bound, read_inputs, row_of, rows, takes_first
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.gradients_of_pass import has_hooks
 from gradviz.query.query import Query
@@ -21,7 +22,8 @@ from gradviz.words.escape import clean, plain
 MOST_CALLS = 40  # of a pass: a learner cannot read larger graphs
 _MOST_ELEMENTS = 4096  # elements of a computed tensor
 _MOST_ENTERED = 64  # elements of a tensor that enters the pass
-_SINGLE, _DOUBLE, _TRUTH = "float32", "float64", "bool"
+_TRUTH = "bool"
+_KNOWN = ("float32", "float64", "int64", _TRUTH)  # dtypes
 
 
 class _Refused(Exception):
@@ -60,12 +62,13 @@ class _Pass:
         calls, first = self._walk()
         entered = [tensor for tensor in first if not any(tensor in call.outputs for call in calls)]
         for call in calls:
-            self._check_unchanged(call.outputs[0], call.index)
+            for tensor in self._used(call, first):
+                self._check_unchanged(tensor, call.index)
         return {
             "began": self.began.index,
             "end": self.end,
             "leaves": [self._leaf(tensor, first[tensor]) for tensor in entered],
-            "calls": [self._call(call) for call in calls],
+            "calls": [self._call(call, self._used(call, first)) for call in calls],
             "roots": [
                 [root.tensor, _numbers(self._elements(root.gradient, self.began.index))]
                 for root in self.began.roots
@@ -83,8 +86,6 @@ class _Pass:
             made = self.query.tensors.made(tensor)
             if not isinstance(made, OpRan) or not any(made.inputs):
                 continue
-            if tensor != made.outputs[0]:
-                raise _Refused("a second result of {op} is used", op=plain(made.op, 40))
             if made.index in calls:
                 continue
             if len(calls) == MOST_CALLS:
@@ -95,11 +96,15 @@ class _Pass:
                     name=self._called(made.outputs[0]),
                 )
             calls[made.index] = made
-            waiting += [tensor for tensor in made.inputs if tensor]
-            for tensor in made.inputs:
-                if tensor:
-                    first[tensor] = min(made.index, first.get(tensor, made.index))
+            for tensor in filter(None, read_inputs(made)):
+                waiting.append(tensor)
+                first[tensor] = min(made.index, first.get(tensor, made.index))
         return [calls[event] for event in sorted(calls)], first
+
+    @staticmethod
+    def _used(call: OpRan, first: dict[int, int]) -> list[int]:
+        """The results of a call that the pass uses."""
+        return [tensor for tensor in call.outputs if tensor in first]
 
     def _check_unchanged(self, tensor: int, since: int) -> None:
         if writes_by_any_name(self.query, tensor, since + 1, self.end + 1):
@@ -114,8 +119,7 @@ class _Pass:
             raise _Refused("the elements of {name} are not in the trace", name=name)
         if value.array.size > _MOST_ENTERED:
             raise _Refused("{name} has more than {count} elements", name=name, count=str(_MOST_ENTERED))
-        if value.dtype not in (_SINGLE, _DOUBLE, _TRUTH):
-            raise _Refused("{name} is of dtype {dtype}", name=name, dtype=clean(value.dtype))
+        self._check_dtype(value, name)
         return value.array
 
     def _leaf(self, tensor: int, first: int) -> dict[str, Any]:
@@ -130,37 +134,85 @@ class _Pass:
             "dtype": _TRUTH if elements.dtype == bool else elements.dtype.name,
         }
 
-    def _call(self, call: OpRan) -> dict[str, Any]:
-        row = rows().get(call.op)
+    def _check_dtype(self, value: Snapshot | None, name: str) -> None:
+        dtype = "?" if value is None else value.dtype
+        if dtype not in _KNOWN:
+            raise _Refused("{name} is of dtype {dtype}", name=name, dtype=clean(dtype))
+
+    def _call(self, call: OpRan, used: Sequence[int]) -> dict[str, Any]:
+        name = row_of(call)
+        row = rows().get(name)
+        if name == "where":
+            call = self._with_number_placed(call)
         if row is None:
             raise _Refused("{op} is no operation that the page can compute", op=clean(call.op))
         shape = self.query.trace.shape(call.inputs[0])
         fitting = bound(call, row, () if shape is None else shape[0])
-        if fitting is None:
+        if fitting is None or not (row.every or used == [call.outputs[0]]):
             raise _Refused(
                 "{op}({args}) is no call that the page can compute",
                 op=plain(call.op, 40),
                 args=plain(call.args, 60),
             )
         inputs, others = fitting
-        output = call.outputs[0]
-        value, name = self.query.memory.value(output, self.began.index), self._called(output)
-        if value is None or value.dtype not in (_SINGLE, _DOUBLE, _TRUTH):
-            raise _Refused(
-                "{name} is of dtype {dtype}", name=name, dtype="?" if value is None else clean(value.dtype)
-            )
-        if int(np.prod(value.shape)) > _MOST_ELEMENTS:
-            raise _Refused("{name} has more than {count} elements", name=name, count=str(_MOST_ELEMENTS))
+        if name == "taken_at":
+            self._check_index(call)
+        if name == "dropout" and others["training"] and others["p"]:
+            others["factors"] = self._factors(call, others["p"])
         return {
-            "op": call.op,
-            "in": inputs,
+            "op": name,
+            "in": [_numbers(np.asarray(one)) if isinstance(one, list) else one for one in inputs],
             "o": others,
-            "out": output,
-            "shape": list(value.shape),
-            "dtype": value.dtype,
-            "is": _expected(value),
+            "outs": [self._result(tensor, call.outputs.index(tensor)) for tensor in used],
             "flows": self._flows(call, inputs),
         }
+
+    def _check_index(self, call: OpRan) -> None:
+        indices = [self._elements(one, call.index) for one in call.inputs[1:]]
+        shape, result = (self.query.trace.shape(one) for one in (call.inputs[0], call.outputs[0]))
+        is_mask = any(index.dtype == bool for index in indices)
+        shapes = [index.shape for index in indices]
+        if is_mask or shape is None or result is None or not takes_first(shape[0], shapes, result[0]):
+            raise _Refused(
+                "the trace does not tell which elements {name} takes", name=self._called(call.outputs[0])
+            )
+
+    def _with_number_placed(self, call: OpRan) -> OpRan:
+        """A `where`; if one of its sides is a number, with a 0 in its place: the edges of its node tell which."""
+        if len(call.inputs) != 2:
+            return call
+        condition, tensor = call.inputs
+        for node in self.query.nodes.of_op(call.index):
+            is_flowing = [bool(edge.node) for edge in self.query.nodes.edges(node)]
+            return replace(
+                call, inputs=(condition, 0, tensor) if is_flowing == [False, True] else (condition, tensor, 0)
+            )
+        return call
+
+    def _factors(self, call: OpRan, p: float) -> list[float]:
+        """The factor of each element in a dropout. What an element of 0 was multiplied by is seen in its gradient."""
+        given, result = (self._elements(one, self.began.index) for one in (call.inputs[0], call.outputs[0]))
+        is_kept, is_known = result != 0, given != 0
+        for node in self.query.nodes.of_op(call.index):
+            received = self.query.at(self.end).received(node)
+            produced = self.gradients.get(node, [None])[0]
+            if received is not None and isinstance(produced, list):
+                came = self._elements(received.gradients[0], received.index)
+                is_kept |= np.reshape(np.asarray(produced, np.float64), given.shape) != 0
+                is_known |= came != 0
+        if not np.all(is_known):
+            name = self._called(call.outputs[0])
+            raise _Refused("the trace does not tell which elements of {name} were dropped", name=name)
+        return list((is_kept / (1 - p)).ravel().tolist())
+
+    def _result(self, tensor: int, nth: int) -> dict[str, Any]:
+        value, name = self.query.memory.value(tensor, self.began.index), self._called(tensor)
+        self._check_dtype(value, name)
+        assert value is not None
+        if int(np.prod(value.shape)) > _MOST_ELEMENTS:
+            raise _Refused("{name} has more than {count} elements", name=name, count=str(_MOST_ELEMENTS))
+        shape, expected = list(value.shape), _expected(value)
+        return {"t": tensor, "nth": nth, "shape": shape, "dtype": value.dtype, "is": expected}
 
     def _flows(self, call: OpRan, inputs: Sequence[Any]) -> list[Any]:
         """For each input of a call, the page's edges along which its gradient flows, with the recorded gradients;
@@ -174,10 +226,18 @@ class _Pass:
             for edge, place, gradient in zip(edges, known, gradients, strict=False):
                 if edge.tensor:
                     outside.setdefault(edge.tensor, []).append([place, gradient])
-        flows = [outside[one].pop(0) if isinstance(one, int) and outside.get(one) else None for one in inputs]
-        if any(outside.values()):
+        if outside.keys() - set(call.inputs):
             raise _Refused("the gradients of {op} cannot be told apart", op=clean(call.op))
-        return flows
+        # An op of several nodes may reach an input on several edges: what flows along each of them is not computed.
+        several = {one for one, edges in outside.items() if len(edges) > call.inputs.count(one)}
+        return [
+            None
+            if not isinstance(one, int) or not outside.get(one)
+            else [None, None]
+            if one in several
+            else outside[one].pop(0)
+            for one in inputs
+        ]
 
     def _grads(self) -> Iterator[dict[str, Any]]:
         """The tensors that keep a gradient, with their `.grad` before the pass, and the recorded gradient."""

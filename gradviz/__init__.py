@@ -22,10 +22,9 @@ from gradviz.version import __version__
 
 if TYPE_CHECKING:
     from gradviz.compare.parting import diff
-    from gradviz.explain.origin import why
     from gradviz.notebook import draw, show, widget
     from gradviz.recorded_run import open
-    from gradviz.replaying import check
+    from gradviz.replaying import check, why
     from gradviz.sources.record import record
 
 __all__ = ["__version__", "check", "diff", "draw", "open", "record", "show", "why", "widget"]
@@ -37,7 +36,7 @@ _FOUND_IN = {
     "open": ("gradviz.recorded_run", "open"),
     "record": ("gradviz.sources.record", "record"),
     "show": ("gradviz.notebook", "show"),
-    "why": ("gradviz.explain", "why"),
+    "why": ("gradviz.replaying", "why"),
     "widget": ("gradviz.notebook", "widget"),
 }
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 
 from gradviz.diagnose import Finding, Report
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check as check_by_rules
 from gradviz.events.values import INPUTS
+from gradviz.explain.by_norms import NormReason
+from gradviz.explain.origin import PATHS, NoAnswer
+from gradviz.explain.origin import why as reason_of
+from gradviz.explain.reason import Reason
 from gradviz.graph.model import Graph
 from gradviz.query.bad_numbers import first_bad_pass
+from gradviz.query.gradient_paths import Path as PathToTensor
 from gradviz.query.query import Query
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
@@ -59,6 +66,47 @@ def filled_in(query: Query, number: int | None) -> bool:
     except ReplayError:
         return False
     return True
+
+
+def why(
+    trace: Trace | Path | str, tensor: str, number: int | None = None, most: int = PATHS
+) -> Reason | NormReason:
+    """The origin of the gradient of a tensor in pass `number` (None: the last pass that gave it a gradient), as its
+    `most` largest contributions. If its elements were not recorded: the strongest path, by norms. `tensor` is a name
+    such as `w`, `net.0.weight[3, 0]` or `t12`. In a trace of `--values inputs` the pass runs again, so that all
+    elements, and the exact contribution of each path, are known. Raises NoAnswer if the trace does not show the origin,
+    UnknownName if no tensor has this name, TraceError for a file that cannot be read."""
+    if not isinstance(trace, Trace):
+        with open_trace(Path(trace)) as opened:
+            return why(opened, tensor, number, most)
+    if not _can_fill(trace):
+        return reason_of(trace, tensor, number, most)
+    query = Query(trace)
+    try:
+        recorded = reason_of(trace, tensor, number, most)
+    except NoAnswer:
+        if not filled_in(query, number):
+            raise
+    else:
+        number = recorded.number
+        if not filled_in(query, number):
+            return recorded
+    return reason_of(trace, tensor, number, most, partial(_alone, query))
+
+
+def _alone(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | None:
+    """The gradients that some paths of a pass would bring alone; None if the pass cannot run again."""
+    from gradviz.replay.outcome import Edge
+    from gradviz.replay.plan import ReplayError, plan_of
+    from gradviz.replay.replayed_elements import graph_of
+    from gradviz.sources.torch_replay import runner_of
+
+    ways = [[Edge(*step.arrival[:3]) for step in path.steps] for path in paths]
+    try:
+        plan = plan_of(query, number)
+        return runner_of(query).sent_along(plan, graph_of(query, plan), ways)
+    except ReplayError:
+        return None
 
 
 def filled_in_at(query: Query, event: int) -> bool:

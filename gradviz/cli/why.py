@@ -9,13 +9,9 @@ from rich.console import Console
 
 from gradviz.cli.common import fail, opened
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
-from gradviz.explain.origin import PATHS, NoAnswer
-from gradviz.explain.origin import why as reason_of
+from gradviz.explain.origin import PATHS
 from gradviz.explain.origin_text import reason_json, reason_text
-from gradviz.explain.reason import Reason
-from gradviz.query.query import Query
-from gradviz.replaying import filled_in
-from gradviz.tracefile import Trace
+from gradviz.replaying import why as reason_of
 from gradviz.words.escape import json_text
 
 
@@ -46,24 +42,10 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     if len(words) == 1 and Path(words[0]).is_file():
         fail(f"{words[0]} is a file: name a tensor, too, as in: gradviz why {words[0]} TENSOR")
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
-        reason = _with_a_replay(trace, words[-1], number, paths)
+        reason = reason_of(trace, words[-1], number, paths)
     if form == "json":
         data = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
         click.echo(json_text(data))
         return
     text = norm_text(reason) if isinstance(reason, NormReason) else reason_text(reason)
     Console(highlight=False).print(text)
-
-
-def _with_a_replay(trace: Trace, tensor: str, number: int | None, paths: int) -> Reason | NormReason:
-    """The reason for a gradient. If elements are missing that a replay of the pass can compute, they are computed
-    first."""
-    try:
-        reason = reason_of(trace, tensor, number, paths)
-    except NoAnswer:
-        if not filled_in(Query(trace), number):
-            raise
-    else:
-        if isinstance(reason, Reason) or not filled_in(Query(trace), reason.number):
-            return reason
-    return reason_of(trace, tensor, number, paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path as File
 
 import numpy as np
@@ -14,7 +15,7 @@ from gradviz.explain.hops import Hops
 from gradviz.explain.reason import Contribution, Reason
 from gradviz.query.gradient_elements import Region
 from gradviz.query.gradient_norms import norm_of, odd_of, strongest_way
-from gradviz.query.gradient_paths import Missing, Path, Paths
+from gradviz.query.gradient_paths import Decomposition, Missing, Path, Paths, with_contributions
 from gradviz.query.lack import Lacks
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
@@ -30,24 +31,35 @@ _ENDS = 40  # the most hops at each end of a path
 _INDEX = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 
 
+# The gradients that some paths of a pass (by its number) would bring alone; None if that is unknown.
+AloneOf = Callable[[int, Sequence[Path]], list[np.ndarray] | None]
+
+
 class NoAnswer(GradvizError):
     """The trace does not show where a gradient came from. The message is one line for the user."""
 
 
 def why(
-    trace: Trace | File | str, tensor: str, number: int | None = None, most: int = PATHS
+    trace: Trace | File | str,
+    tensor: str,
+    number: int | None = None,
+    most: int = PATHS,
+    alone_of: AloneOf | None = None,
 ) -> Reason | NormReason:
     """The origin of the gradient of a tensor in pass `number` (None: the last pass that gave it a gradient), as its
     `most` largest contributions. If its elements were not recorded: the strongest path, by norms. `tensor` is a name
-    such as `w`, `net.0.weight[3, 0]` or `t12`. Raises NoAnswer if the trace does not show the origin, UnknownName if no
-    tensor has this name, TraceError for a file that cannot be read."""
+    such as `w`, `net.0.weight[3, 0]` or `t12`. `alone_of` gives the exact contributions where the trace does not show
+    them. Raises NoAnswer if the trace does not show the origin, UnknownName if no tensor has this name, TraceError for
+    a file that cannot be read."""
     if isinstance(trace, Trace):
-        return _why(Words(trace), tensor, number, most)
+        return _why(Words(trace), tensor, number, most, alone_of)
     with open_trace(trace) as opened:
-        return _why(Words(opened), tensor, number, most)
+        return _why(Words(opened), tensor, number, most, alone_of)
 
 
-def _why(words: Words, text: str, number: int | None, most: int) -> Reason | NormReason:
+def _why(
+    words: Words, text: str, number: int | None, most: int, alone_of: AloneOf | None
+) -> Reason | NormReason:
     query = words.query
     tensor, called, index = _named(words, text)
     if number is not None and number not in query.passes.by_number:
@@ -68,6 +80,8 @@ def _why(words: Words, text: str, number: int | None, most: int) -> Reason | Nor
         stages = stages_of(hops, way)
         size = value.shape, norm_of(value), odd_of(value)
         return NormReason(tensor, called, number, event, roots, *size, stages)
+    if alone_of is not None:
+        sum_over_paths = _exact(sum_over_paths, number, region, alone_of)
     return Reason(
         tensor,
         called,
@@ -84,6 +98,15 @@ def _why(words: Words, text: str, number: int | None, most: int) -> Reason | Nor
         sum_over_paths.error,
         sum_over_paths.adds_up,
     )
+
+
+def _exact(sum_over_paths: Decomposition, number: int, region: Region, alone_of: AloneOf) -> Decomposition:
+    """The sum with the exact contributions of its paths, where these are known and the trace does not show them."""
+    paths = sum_over_paths.shown
+    if all(path.exact for path in paths) or any(path.cut for path in paths):
+        return sum_over_paths
+    alone = alone_of(number, paths) if np.isfinite(sum_over_paths.gradient).all() else None
+    return sum_over_paths if alone is None else with_contributions(sum_over_paths, alone, region)
 
 
 def _contribution(path: Path, hops: Hops) -> Contribution:

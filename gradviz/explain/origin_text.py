@@ -90,7 +90,11 @@ def _sum(reason: Reason) -> Iterator[Text]:
     if any(hop.others for hop in hops):
         yield _line("+", "more gradients meet here, and their sum goes on")
     if not all(contribution.exact for contribution in reason.contributions):
-        yield _line(ABOUT, "ops below mix their elements: each of them has the share of its size in the sum")
+        yield _line(
+            ABOUT,
+            "ops below mix their elements: each of them has the share of its size in the sum; what each brings alone "
+            "is known of a pass that can run again (gradviz trace --values inputs)",
+        )
 
 
 def _line(label: str, text: str) -> Text:

@@ -18,9 +18,14 @@ def elements(query: Query, tensor: int, event: int, region: Region) -> np.ndarra
     snapshot = query.memory.value(tensor, event)
     if snapshot is None or snapshot.array is None:
         return None
-    wide = np.complex128 if snapshot.array.dtype.kind == "c" else np.float64
+    return part_of(snapshot.array, region)
+
+
+def part_of(array: np.ndarray, region: Region) -> np.ndarray:
+    """A region of an array, in double precision."""
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
     at = () if region is None else tuple(slice(None) if at is None else at for at in region)
-    return np.asarray(snapshot.array[at].astype(wide))
+    return np.asarray(array[at].astype(wide))
 
 
 def shape(query: Query, tensor: int, event: int) -> tuple[int, ...] | None:

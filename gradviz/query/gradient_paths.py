@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.query.gradient_elements import Region, broadcast, elements, rounding, shape
+from gradviz.query.gradient_elements import Region, broadcast, elements, part_of, rounding, shape
 from gradviz.query.query import Query
 
 Number = float | complex
@@ -118,6 +118,28 @@ class Decomposition:
     def adds_up(self) -> bool:
         """Whether the sum is the recorded gradient, but for rounding."""
         return self.error <= self.tolerance
+
+
+def with_contributions(
+    sum_over_paths: Decomposition, alone: Sequence[np.ndarray], region: Region
+) -> Decomposition:
+    """A sum in which each shown path contributes what it would bring if no other gradient met it: the product of the
+    local derivatives. `alone` are these gradients of the tensor, of which the sum has a `region`."""
+    came = sum_over_paths.gradient - sum_over_paths.hooks
+    parts = [part_of(gradient, region) for gradient in alone]
+    paths = [
+        replace(
+            path,
+            steps=tuple(step._replace(exact=True) for step in path.steps),
+            contribution=part,
+            share=_share(came, part),
+        )
+        for path, part in zip(sum_over_paths.shown, parts, strict=True)
+    ]
+    paths.sort(key=lambda path: float(np.linalg.norm(path.contribution)), reverse=True)
+    nothing = np.zeros_like(came)
+    rest = came - sum(parts, nothing) if len(paths) < sum_over_paths.paths else nothing
+    return replace(sum_over_paths, shown=tuple(paths), rest=rest, rest_share=_share(came, rest))
 
 
 def _are_parts(shares: list[Number], parts: list[np.ndarray], total: np.ndarray) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -73,6 +74,15 @@ class Graph(NamedTuple):
     edges: dict[int, tuple[int, ...]]
 
 
+class Edge(NamedTuple):
+    """An edge that a gradient took: edge `position` of the node `source`, to output `nr` of the next node. At the start
+    of a way `source` is 0, and `position` is that of a root."""
+
+    source: int
+    position: int
+    nr: int
+
+
 class Runner(Protocol):
     """Runs a plan with a module that has PyTorch's names."""
 
@@ -80,6 +90,10 @@ class Runner(Protocol):
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan; with a graph, keep all results. Raises ReplayError if that is impossible."""
+
+    def sent_along(self, plan: Plan, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[np.ndarray]:
+        """The gradient that each way, from a root on, would bring if no other gradient met it. Raises ReplayError if
+        that is unknown."""
 
 
 @dataclass(frozen=True)

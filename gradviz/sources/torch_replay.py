@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -21,7 +21,7 @@ import numpy as np
 from gradviz.events.values import SMALL
 from gradviz.query.query import Query
 from gradviz.replay.function_names import WITHOUT_GRAD, functions_of, is_dropout
-from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome, indices_of
+from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, indices_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of, settings_of
 from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
@@ -64,6 +64,15 @@ class TorchRunner:
         """Run a plan. Raises ReplayError if a call fails, or is not in the table."""
         with self.alone():
             return Replay(self, plan, edits, graph).outcome()
+
+    def sent_along(self, plan: Plan, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[np.ndarray]:
+        """The gradient that each way, from a root on, would bring if no other gradient met it. Raises ReplayError if
+        that is unknown."""
+        if not self.is_pytorch:
+            raise ReplayError("gradviz's engine does not run the nodes of a way one by one")
+        with self.alone():
+            replay = Replay(self, plan, Edits(), None)
+            return [self.array_of(one) for one in replay.sent_along(graph, ways)]
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -321,19 +330,58 @@ class Replay:
         ]
 
     def _watch(self, graph: Graph, roots: Sequence[torch.Tensor]) -> None:
-        """Keep the gradients at the nodes that the recording has: both graphs are walked side by side."""
+        """Keep the gradients at the nodes that the recording has."""
+        for number, fn in self._nodes_of(graph, roots).items():
+            fn.register_hook(partial(self._flowed, number))
+
+    def _nodes_of(self, graph: Graph, roots: Sequence[torch.Tensor]) -> dict[int, Any]:
+        """The nodes that the recording has, by their numbers there: both graphs are walked side by side."""
         waiting = list(zip(graph.roots, [root.grad_fn for root in roots], strict=True))
-        seen = set()
+        fns: dict[int, Any] = {}
         while waiting:
             number, fn = waiting.pop()
-            if fn is None or number in seen or fn.name().rpartition("::")[2] != graph.names.get(number):
+            if fn is None or number in fns or fn.name().rpartition("::")[2] != graph.names.get(number):
                 continue
-            seen.add(number)
-            fn.register_hook(partial(self._flowed, number))
+            fns[number] = fn
             targets = [target for target, _ in fn.next_functions]
             edges = graph.edges.get(number, ())
             if len(edges) == len(targets):
                 waiting += zip(edges, targets, strict=True)
+        return fns
+
+    def sent_along(self, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[torch.Tensor]:
+        """The gradient that each way brings: every node on it computes with what the node before it gave."""
+        self.make_calls()
+        roots = [self.tensor(number) for number in self.plan.roots]
+        fns = self._nodes_of(graph, roots)
+        starts = [
+            self.torch.ones_like(root) if start is None else start
+            for root, start in zip(roots, self.starts(roots), strict=True)
+        ]
+        with self.torch.no_grad():
+            return [self._sent(fns, way, starts) for way in ways]
+
+    def _sent(
+        self, fns: Mapping[int, Any], way: Sequence[Edge], starts: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        gradient, output = starts[way[0].position], way[0].nr
+        for edge in way[1:]:
+            fn = fns.get(edge.source)
+            if fn is None:
+                raise ReplayError("the pass went through other nodes than the replay")
+            upstream: list[torch.Tensor | None] = [None] * len(fn._input_metadata)
+            upstream[output] = gradient
+            try:
+                produced = fn(*upstream)
+            except _REFUSALS as error:
+                raise ReplayError(f"{fn.name()} cannot run by itself: {_first_line(error)}") from error
+            sent = produced[edge.position] if isinstance(produced, tuple) else produced
+            if sent is None:
+                raise ReplayError(f"{fn.name()} sends no gradient this way")
+            target, output = fn.next_functions[edge.position]
+            form = target._input_metadata[output]
+            gradient = sent.sum_to_size(form.shape).to(form.dtype)  # as PyTorch does between nodes
+        return gradient
 
     def _flowed(self, number: int, produced: Sequence[Any], received: Sequence[Any]) -> None:
         array_of = self.runner.array_of

@@ -50,11 +50,32 @@ def test_three_passes_behind_each_trouble_are_chosen() -> None:
 
 def test_there_is_an_end_to_the_troubles() -> None:
     passes = AutoPasses()
-    for begun in range(10, 1000, 10):
+    for begun in range(10, 1000, 10):  # far apart: each is a trouble of its own
         passes.seen(True, begun)
         passes.seen(False, begun)
     assert 83 in passes
     assert 91 not in passes
+
+
+def test_a_jump_is_more_than_ten_times_the_running_median() -> None:
+    passes = AutoPasses()
+    assert {passes.summed(1.0, 2.0, number) for number in range(1, 41)} == {""}
+    assert passes.summed(9.9, 19.9, 41) == ""
+    assert passes.summed(1.0, 20.1, 42) == "jump"
+    assert 45 in passes
+    assert 46 not in passes
+    assert passes.summed(-11.0, 2.0, 44) == ""  # it is looked at closely
+    assert passes.summed(-11.0, 2.0, 47) == "jump"
+
+
+def test_a_nan_in_the_numbers_of_a_pass_is_one_trouble_until_it_is_over() -> None:
+    passes = AutoPasses()
+    nan = float("nan")
+    assert passes.summed(nan, -1, 41) == "nan"
+    assert {passes.summed(1.0, nan, number) for number in range(42, 60)} == {""}
+    assert [number for number in range(41, 60) if number in passes] == [41, 42, 43, 44, 50]
+    passes.seen(False, 60)
+    assert passes.summed(None, float("inf"), 61) == "nan"
 
 
 def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> str:
@@ -83,7 +104,10 @@ def test_a_nan_in_a_pass_without_details_is_found(tmp_path: Path, engine: str) -
     if engine == "torch":
         pytest.importorskip("torch")
     said = checked(tmp_path, engine, "auto", 1520, 1500)
-    assert "NaN is seen first in w.grad, and pass 1500 was not recorded in detail" in said
+    first = (
+        "the loss" if engine == "torch" else "w.grad"
+    )  # on PyTorch numbers of the pass are kept, and no tensor
+    assert f"NaN is seen first in {first}, and pass 1500 was not recorded in detail" in said
     assert "gradviz trace --passes 1500: the line is named then" in said
     assert "lr-too-large" not in said  # the steps that wrote it into w are not at fault
 

@@ -168,6 +168,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         k.KernelRan,
         k.OpMeasured,
         k.ElementsBinned,
+        k.PassSummed,
         k.FunctionCompared,
     }
     assert set(SENTENCES) - kinds == elsewhere

@@ -65,7 +65,7 @@ Examples:
     "--passes",
     metavar="1-3,100,every:50",
     callback=_pass_numbers,
-    help="Record only these backward passes in detail; auto: ever fewer, and those behind a NaN or an error.",
+    help="Record only these backward passes in detail; auto: ever fewer, and those behind a NaN, a jump or an error.",
 )
 @click.option(
     "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."

@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, Produced
+from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced
 from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
@@ -20,7 +20,7 @@ from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
 from gradviz.query.writes import Writes
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Snapshot
 
 _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
@@ -61,14 +61,30 @@ class Origin:
 
 def first_bad(case: Case) -> Origin | None:
     """The origin of the first harmful NaN or infinity; None if there is none. Use `case.of(first_bad)`."""
-    if not (case.trace.states.stats[:, NONFINITE] > 0).any():
+    summed = _first_bad_summary(case)
+    if summed is None and not (case.trace.states.stats[:, NONFINITE] > 0).any():
         return None
     if not case.trace.passes:
         return _before_any_pass(case)
-    forward, backward = _first_bad_root(case), _first_bad_gradient(case)
-    origins = [origin for origin in (forward, backward) if origin is not None]
+    candidates = (summed, _first_bad_root(case), _first_bad_gradient(case))
+    origins = [origin for origin in candidates if origin is not None]
     first = min(origins, key=lambda origin: origin.harm) if origins else None
     return _before_the_step(case, first) if first is not None and first.source is Source.STEP else first
+
+
+def _first_bad_summary(case: Case) -> Origin | None:
+    """The first bad loss or norm of a pass of which nothing but a few numbers was recorded; None if there is none."""
+    summed = case.trace.table(Kind.SUMMED)
+    if not len(summed):
+        return None
+    bad = ~np.isfinite(summed["norm"]) | ~np.isfinite(summed["loss"])
+    watched = [backward_pass.number for backward_pass in case.trace.passes if backward_pass.recorded]
+    bad &= ~contained(summed["in_pass"], watched)
+    if not bad.any():
+        return None
+    first = summed.object(int(summed.events[bad][0]))
+    is_nan = bool(np.isnan(first.loss) or np.isnan(first.norm))
+    return Origin(Source.NOT_RECORDED, first.index, first.tensor, first.index, first.in_pass, is_nan)
 
 
 def _before_the_step(case: Case, origin: Origin) -> Origin:
@@ -221,7 +237,8 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
     elif case.trace.kinds[event] != Kind.MUTATED:
         source = Source.DATA
     else:  # a step before it, in a pass without values, may have been the first
-        is_first = not bad.is_not_recorded(state.tensor, event - 1)
+        is_watched = tensors.mutation(event).how != UNWATCHED
+        is_first = is_watched and not bad.is_not_recorded(state.tensor, event - 1)
         source = Source.STEP if is_first else Source.NOT_RECORDED
     harm = min(end, case.trace.count - 1)
     return Origin(source, event, state.tensor, harm, number, bad.counts(state.tensor, at)[0])

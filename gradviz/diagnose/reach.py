@@ -67,7 +67,8 @@ def _candidates(case: Case) -> dict[int, str]:
     wanting = tensors[flags & _WANTED == _WANTED]
     assigned = trace.table(Kind.GRAD_ASSIGNED)
     assigned_to = assigned["tensor"][assigned["grad"] > 0]
-    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *assigned_to.tolist()}
+    unknown = query.of(Writes).unwatched_leaves.tolist()
+    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *assigned_to.tolist(), *unknown}
     stepping = set(case.training.stepped["optimizer"].tolist())
     held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
     asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held

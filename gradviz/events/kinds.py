@@ -47,6 +47,9 @@ REQUIRES_GRAD = 2
 VIEW = 4  # it shares the memory of its base
 WHOLE = 8  # a view of all elements of its base, in their order
 COMPILED = "compiled"  # the name of code whose ops are not seen: as an op, and as the writer of a tensor
+UNWATCHED = (
+    "unwatched"  # the writer of a tensor that was written to in passes during which nothing was watched
+)
 
 
 class Kind(IntEnum):
@@ -84,6 +87,7 @@ class Kind(IntEnum):
     KEPT = 30
     CALLED = 31
     BINNED = 32
+    SUMMED = 33
 
 
 _Made = TypeVar("_Made")
@@ -394,6 +398,22 @@ class GraphsAlive(Event):
     in_pass: PassNumber = told("the pass that is about to end")
     graphs: LivingNodes = told(
         "for each of these passes how many of its nodes are alive, of 8 that are watched"
+    )
+
+
+@declared(Kind.SUMMED)
+class PassSummed(Event):
+    """A few numbers of a pass, which are kept of every pass where some are left out (`--passes`): once the gradients
+    are about to be used by a step of an optimizer, or without norms where none steps. A pass may have several."""
+
+    in_pass: PassNumber = told("the pass")
+    why: Text = told("why these numbers have the next passes recorded: `nan` or `jump`, mostly empty")
+    has_loss: Flag = told("whether the pass began at one number, which could be read")
+    loss: Real = told("that number")
+    norm: Real = told("the Euclidean norm of all gradients of the optimizer, −1 where it is not known")
+    largest: Real = told("the largest norm of the gradient of one parameter, −1 where it is not known")
+    tensor: Tensor = told(
+        "that parameter, or the first whose gradient is not finite; 0 where it is not known"
     )
 
 

@@ -42,10 +42,15 @@ class Listener:
     """Receives every event and does nothing with it.
 
     While it is not `detailed`, it leaves out those events of this thread that can be left out (`kinds.DETAILS`). A
-    source may save itself the work, except for scopes: they are always emitted."""
+    source may save itself the work, except for scopes: they are always emitted.
+
+    While it `rests`, a source may stop watching altogether until the pass before the next that is wanted has ended, and
+    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass."""
 
     __slots__ = ()
     detailed: bool = True
+    rests: bool = False
+    sums: bool = False
 
     @property
     def detailed_passes(self) -> bool:
@@ -330,6 +335,13 @@ class Listener:
     def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
         """Graphs of earlier passes are alive as a pass ends."""
         self.tell(Kind.ALIVE, None, (in_pass, tuple(graphs)))
+
+    def summed(
+        self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = ""
+    ) -> None:
+        """A few numbers of a pass are known; `loss` is None and the norms are −1 where they are not."""
+        values = (in_pass, why, loss is not None, loss or 0.0, norm, largest, tensor)
+        self.tell(Kind.SUMMED, None, values)
 
     # --- training
 

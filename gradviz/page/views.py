@@ -295,6 +295,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
     e.ElementsBinned: lambda event: _tensors(event.tensor),
     e.OpMeasured: lambda event: _nodes(event.node),
+    e.PassSummed: lambda event: _tensors(event.tensor),
     e.TangentPushed: lambda event: _tensors(event.tensor),
     e.CollectiveCalled: lambda event: _tensors(*event.tensors),
     e.Stepped: lambda event: _tensors(*event.parameters),

@@ -117,7 +117,11 @@ class Lacks:
         tensors, flags = self.query.tensors.leaf_flags.standing(self.trace.count - 1)
         wanted = LEAF | REQUIRES_GRAD
         assigned = self.trace.table(Kind.GRAD_ASSIGNED)
-        got = [self.trace.table(Kind.ACCUMULATED)["tensor"], assigned["tensor"][assigned["grad"] > 0]]
+        got = [
+            self.trace.table(Kind.ACCUMULATED)["tensor"],
+            assigned["tensor"][assigned["grad"] > 0],
+            self.query.of(Writes).unwatched_leaves,  # whether they got one is not known
+        ]
         never = without(tensors[flags & wanted == wanted], np.concatenate(got))
         order = np.argsort(~contained(never, list(self.trace.parameters)), kind="stable")
         return never[order].tolist()

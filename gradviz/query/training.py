@@ -17,8 +17,9 @@ from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Site
 
-ACCUMULATED, CLEARED, CHANGED, STEPPED = range(1, 5)
+ACCUMULATED, CLEARED, CHANGED, STEPPED, UNKNOWN = range(1, 6)
 BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
+_WITH_ITS_GRADIENT = 2  # events: a leaf from before the recording is made, its gradient is made, and assigned
 _LOOKED_AT = 64  # the most tensors behind a write that are searched for a gradient
 _ZEROING = ("zero_", "zero_grad")
 
@@ -26,8 +27,9 @@ _ZEROING = ("zero_", "zero_grad")
 @dataclass(frozen=True, slots=True)
 class Lives:
     """The changes to gradients, sorted by leaf and event. At `events[i]` the `.grad` of `leaves[i]` was accumulated
-    into, cleared, changed, or used by a step (`whats[i]`). `numbers[i]` is the pass, or the optimizer. `windows[i]` is
-    a number that rises with each leaf and each clearing."""
+    into, cleared, changed, or used by a step (`whats[i]`); or it is another than before, and what has happened to it is
+    UNKNOWN. `numbers[i]` is the pass, or the optimizer. `windows[i]` is a number that rises with each leaf, and each
+    time that a gradient is cleared or no longer known."""
 
     leaves: np.ndarray
     events: np.ndarray
@@ -45,11 +47,13 @@ class Lives:
 
     @property
     def ends_cleared(self) -> np.ndarray:
-        """Whether the window of each row ends with a clearing, not with the run."""
+        """Whether the window of each row ends with a clearing, and not with the run or where it is no longer known."""
         following = np.searchsorted(self.windows, self.windows, side="right")
         known = following < len(self.windows)
         ends = np.zeros(len(self.windows), bool)
-        ends[known] = self.leaves[following[known]] == self.leaves[known]
+        next_rows = following[known]
+        is_same = self.leaves[next_rows] == self.leaves[known]
+        ends[known] = is_same & (self.whats[next_rows] == CLEARED)
         return ends
 
 
@@ -166,7 +170,8 @@ class Training:
         """The events of steps that the program computes itself, and the leaf that each changes. They are writes to a
         leaf of values that come from a gradient, or writes by code whose ops are not recorded."""
         writes = self.query.of(Writes)
-        candidates = contained(writes.leaves, self._wanting) & ~contained(writes.events, writes.of_optimizers)
+        others = np.concatenate([writes.of_optimizers, writes.unwatched])
+        candidates = contained(writes.leaves, self._wanting) & ~contained(writes.events, others)
         events, leaves = writes.events[candidates], writes.leaves[candidates]
         sites = self.trace.events["site"][events]
         known: dict[int, bool] = {}
@@ -303,7 +308,7 @@ class Training:
         unseen = np.flatnonzero(first[1:] & (leaves[1:] == leaves[:-1]) & (whats[:-1] != CLEARED)) + 1
         whats, numbers = np.insert(whats, unseen, CLEARED), np.insert(numbers, unseen, 0)
         leaves, events = (np.insert(part, unseen, part[unseen]) for part in (leaves, events))
-        cleared = whats == CLEARED
+        cleared = (whats == CLEARED) | (whats == UNKNOWN)
         new_leaf = np.append(False, leaves[1:] != leaves[:-1])[: len(leaves)]
         windows = np.cumsum(cleared | new_leaf)
         return Lives(leaves, events, whats, numbers, windows)
@@ -314,7 +319,20 @@ class Training:
         before = self.query.tensors.grads.last_of(leaves, events - 1)
         clears = self._become_zero(events, grads, before)
         clears |= (grads == 0) | contained(grads, self._made_of_zeros)
-        return leaves, events, np.where(clears, CLEARED, CHANGED), np.zeros(len(assigned), np.int64)
+        whats = np.where(clears, CLEARED, CHANGED)
+        whats[contained(events, self._unwatched_gradients)] = UNKNOWN
+        return leaves, events, whats, np.zeros(len(assigned), np.int64)
+
+    @cached_property
+    def _unwatched_gradients(self) -> np.ndarray:
+        """The events which say that a leaf has another `.grad` after passes that were not watched. They have no site.
+        Nor has the `.grad` of a leaf from before the recording, which is emitted together with the leaf."""
+        assigned = self.trace.table(Kind.GRAD_ASSIGNED)
+        silent = assigned.sites == 0
+        events, leaves = assigned.events[silent], assigned["tensor"][silent]
+        makers = [self.query.tensors.maker(leaf) for leaf in leaves.tolist()]
+        made = np.array([-1 if maker is None else maker for maker in makers], np.int64)
+        return events[events > made + _WITH_ITS_GRADIENT]
 
     def _written(self) -> tuple[np.ndarray, ...]:
         """The writes in place to gradients; a write that makes a gradient 0 clears it."""
@@ -333,7 +351,9 @@ class Training:
             axis=1,
         )
         clears = contained(events, self._zeroing) | self._become_zero(events, tensors, tensors)
-        return leaves, events, np.where(clears, CLEARED, CHANGED), np.zeros(len(events), np.int64)
+        whats = np.where(clears, CLEARED, CHANGED)
+        whats[contained(events, self.query.of(Writes).unwatched)] = UNKNOWN
+        return leaves, events, whats, np.zeros(len(events), np.int64)
 
     def _become_zero(self, events: np.ndarray, tensors: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Whether each tensor is 0 just after its event, while the tensor in its place before the event was not 0."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Kind, OpRan
 from gradviz.query.copies import original
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
@@ -25,6 +25,7 @@ class Author(Enum):
     INITIALISER = "what gave the leaf its first values"
     LOAD = "values that are loaded from another tensor"
     PROGRAM = "the program itself"
+    UNKNOWN = "whatever ran in passes that were not watched"
 
 
 class Writes:
@@ -52,6 +53,8 @@ class Writes:
         """The author of a write to a leaf at an event."""
         if event in self._set_of_optimizers:
             return Author.OPTIMIZER
+        if self.query.tensors.writer(event) == UNWATCHED:
+            return Author.UNKNOWN
         if event < self.started(leaf):
             return Author.INITIALISER
         return Author.LOAD if self.query.tensors.writer(event) in _LOADING else Author.PROGRAM
@@ -96,6 +99,17 @@ class Writes:
             return mutated.events[:0]
         at = np.searchsorted(stepped.events, mutated.events) - 1
         return mutated.events[(at >= 0) & (stepped["type"][at] == mutated["how"])]
+
+    @cached_property
+    def unwatched(self) -> np.ndarray:
+        """The events which say that a tensor was written to in passes that were not watched."""
+        mutated = self.trace.table(Kind.MUTATED)
+        return mutated.events[self.trace.named(mutated["how"], (UNWATCHED,))]
+
+    @cached_property
+    def unwatched_leaves(self) -> np.ndarray:
+        """The leaves that were written to in passes that were not watched."""
+        return distinct(self.leaves[contained(self.events, self.unwatched)])
 
     @cached_property
     def _set_of_optimizers(self) -> set[int]:

@@ -14,7 +14,7 @@ NEEDED = """
     _C._autograd.SavedTensor _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr
     _C._functions.AddmmBackward0._raw_saved_mat1 _C._functions.AddmmBackward0._raw_saved_mat2
     _C._functorch.peek_interpreter_stack _C._get_function_stack_at _C._is_tracing _C._len_torch_dispatch_stack
-    _C._len_torch_function_stack _VF._unpack_dual _ops.OpOverload ops.aten.add.Tensor._op
+    _C._len_torch_function_stack _VF._unpack_dual _foreach_norm _ops.OpOverload ops.aten.add.Tensor._op
     ops.aten.add.Tensor._op_dk ops.aten.add.Tensor._overloadpacket UntypedStorage._cdata
     Tensor._backward_hooks Tensor._base Tensor._is_view Tensor._version
     autograd._enable_record_function autograd._engine_run_backward autograd._profiler_enabled

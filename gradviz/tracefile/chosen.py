@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from typing import NamedTuple
 
 AUTO = "auto"
+NAN, JUMP = "nan", "jump"  # why passes behind a pass are chosen, by its numbers
 _FIRST = 10  # the passes with which such a choice begins
 _BEHIND_TROUBLE = 3
 _MOST_TROUBLES = 8
+_JUMP = 10  # so many times the median is a jump
+_REMEMBERED = 64  # sizes of which it is the median
+_LEAST = 10
 
 
 class Passes(NamedTuple):
@@ -37,6 +43,7 @@ class AutoPasses:
         self.closely_until = 0  # the last pass that is chosen because of trouble
         self.troubles = 0
         self.was_bad = False
+        self.losses, self.norms = _Usual(), _Usual()
 
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
@@ -48,10 +55,51 @@ class AutoPasses:
 
     def seen(self, is_bad: bool, passes_begun: int) -> None:
         """Note whether what was recorded since the last call shows a NaN or an error; so many passes have begun."""
-        if is_bad and not self.was_bad and self.troubles < _MOST_TROUBLES:
-            self.troubles += 1
-            self.closely_until = passes_begun + _BEHIND_TROUBLE
+        if is_bad and not self.was_bad:
+            self._look_closely(passes_begun)
         self.was_bad = is_bad
+
+    def summed(self, loss: float | None, norm: float, passes_begun: int) -> str:
+        """Note the loss and the norm of a pass (None and −1 where they are not known). Returns why the passes behind it
+        are chosen: `nan`, `jump`, or nothing."""
+        numbers = [loss] if loss is not None else []
+        if norm >= 0 or math.isnan(norm):
+            numbers.append(norm)
+        is_bad = not all(map(math.isfinite, numbers))
+        jumps = [
+            of.takes(abs(number))
+            for of, number in ((self.losses, loss), (self.norms, norm))
+            if number is not None and math.isfinite(number) and number != -1
+        ]
+        if is_bad:
+            was_bad, self.was_bad = self.was_bad, True
+            return NAN if not was_bad and self._look_closely(passes_begun) else ""
+        return JUMP if any(jumps) and self._look_closely(passes_begun) else ""
+
+    def failed(self, passes_begun: int) -> None:
+        """Note that an exception was raised."""
+        self._look_closely(passes_begun)
+
+    def _look_closely(self, passes_begun: int) -> bool:
+        """Choose the passes behind the present one, unless this was done so often, or is so already."""
+        if self.troubles >= _MOST_TROUBLES or passes_begun <= self.closely_until:
+            return False
+        self.troubles += 1
+        self.closely_until = passes_begun + _BEHIND_TROUBLE
+        return True
+
+
+class _Usual:
+    """The running median of sizes."""
+
+    def __init__(self) -> None:
+        self.last: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def takes(self, size: float) -> bool:
+        """Note a size. Returns whether it is more than ten times the median of those before it."""
+        known = sorted(self.last)
+        self.last.append(size)
+        return len(known) >= _LEAST and size > _JUMP * known[len(known) // 2] > 0
 
 
 def passes_of(text: str) -> Passes | AutoPasses:

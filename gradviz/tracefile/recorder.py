@@ -177,6 +177,29 @@ class Recorder(Frequent):
         if kind == Kind.PASS_ENDED and self.at_end_of_pass is not None and not self.open_passes:
             self.at_end_of_pass()
 
+    @property
+    def rests(self) -> bool:  # type: ignore[override]
+        """Whether the next pass is left out of a choice that is made while the program runs."""
+        return self.auto is not None and not self.detailed
+
+    @property
+    def sums(self) -> bool:  # type: ignore[override]
+        """Whether a few numbers of each pass are kept."""
+        return self.auto is not None
+
+    def in_pass(self, number: int) -> int:
+        return self.open_passes.get(number) or self.all_passes.of(number)
+
+    def summed(
+        self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = ""
+    ) -> None:
+        if self.auto is not None:
+            why = self.auto.summed(loss, norm, self.in_pass(in_pass))
+        super().summed(in_pass, loss, norm, largest, tensor, why)
+        if why and not self.open_passes:
+            with self.lock:
+                self._choose(was_detailed=self.detailed)
+
     def look_at_passes(self, look: Callable[[bool], None]) -> None:
         """Call `look` at the end of each pass, when the file is complete up to there, with whether the pass has
         something that no earlier pass had. A pass for which that is not known is left out."""
@@ -283,6 +306,8 @@ class Recorder(Frequent):
 
     def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_error = values[:2]
+        if self.auto is not None:
+            self.auto.failed(self.passes_begun)
         return 0, states
 
     def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
@@ -304,7 +329,11 @@ class Recorder(Frequent):
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
-            was_detailed = self.passes_begun in self.passes if self.auto is None else self.detailed
-            self.detailed = self.passes_begun + 1 in self.passes
-            # With a pass the optimizer step after it is of interest, and the tensors that the next pass begins with.
-            self.keeps_values = self.values != "none" and (self.detailed or was_detailed)
+            self._choose(self.passes_begun in self.passes if self.auto is None else self.detailed)
+
+    def _choose(self, was_detailed: bool) -> None:
+        """Decide whether the next pass is recorded in detail."""
+        assert self.passes is not None
+        self.detailed = self.passes_begun + 1 in self.passes
+        # With a pass the optimizer step after it is of interest, and the tensors that the next pass begins with.
+        self.keeps_values = self.values != "none" and (self.detailed or was_detailed)

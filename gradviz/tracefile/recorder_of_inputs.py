@@ -28,6 +28,11 @@ class InputsRecorder(Recorder):
         self._preparations[Kind.MUTATED] = self._prepare_write
         self._preparations[Kind.KEPT] = self._prepare_kept
 
+    @property
+    def rests(self) -> bool:  # type: ignore[override]
+        """False: what a pass needs to run again may come to be in the passes before it."""
+        return False
+
     def take_written(self) -> list[int]:
         """The tensors that have been written to since the last call."""
         written, self.written = self.written, []

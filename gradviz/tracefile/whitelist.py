@@ -267,6 +267,7 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
     (Kind.MEASURED, "op"): name,
     (Kind.BINNED, "what"): name,
     (Kind.BINNED, "module"): name,
+    (Kind.SUMMED, "why"): name,
     (Kind.COMPARED, "function"): name,
     (Kind.COMPARED, "why_not"): nothing,
     (Kind.COMPARED, "argument"): name,

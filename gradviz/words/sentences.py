@@ -8,6 +8,7 @@ from typing import Any
 from gradviz.events.kinds import (
     LEAF,
     REQUIRES_GRAD,
+    UNWATCHED,
     VIEW,
     Accumulated,
     CallMade,
@@ -30,6 +31,7 @@ from gradviz.events.kinds import (
     OptimizerHolds,
     PassBegan,
     PassEnded,
+    PassSummed,
     Produced,
     Received,
     RequiresGradChanged,
@@ -132,6 +134,8 @@ def _mutated(stop: Stop, event: Mutated) -> str:
     through = ""
     if event.op >= 0 and event.source:
         through = stop.say(" through {name}", name=stop.called(event.source))
+    if event.how == UNWATCHED:
+        return f"{changes(stop)}: it was written to in passes that were not watched"
     return stop.say("{how} changes {what}", how=clean(event.how), what=changes(stop, through))
 
 
@@ -391,6 +395,17 @@ def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:
     return f"{plural(nodes, 'node')} of {plural(len(event.graphs), 'earlier pass', 'earlier passes')} are still alive"
 
 
+def _pass_summed(stop: Stop, event: PassSummed) -> str:
+    told = [f"loss {number(event.loss)}"] if event.has_loss else []
+    if event.norm != -1:
+        told.append(f"norm of all gradients {number(event.norm)}")
+        if event.tensor:
+            told.append(f"{stop.called(event.tensor)} has {number(event.largest)} of it")
+    behind = {"nan": "NaN or an infinity", "jump": "more than ten times the usual"}.get(event.why)
+    more = f": {behind}, so that the next passes are recorded" if behind else ""
+    return f"pass {event.in_pass}: {', '.join(told) or 'no loss that could be read'}{more}"
+
+
 def _error(stop: Stop, event: ErrorRaised) -> str:
     where = stop.say(" at {node}", node=stop.words.node_name(event.node)) if event.node else ""
     is_refused, first = is_refusal(event), first_sentence(event.message)
@@ -440,6 +455,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     PassEnded: _pass_ended,
     FunctionCompared: _compared,
     GraphsAlive: _graphs_alive,
+    PassSummed: _pass_summed,
     TangentPushed: _tangent,
     OptimizerHolds: _holds,
     GradsClipped: _clipped,

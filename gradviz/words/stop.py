@@ -20,6 +20,7 @@ from gradviz.events.kinds import (
     OpRan,
     PassBegan,
     PassEnded,
+    PassSummed,
     Produced,
     Received,
     Retained,
@@ -162,7 +163,7 @@ class Stop:
             return event.site, ""
         if isinstance(event, AtNode) or (isinstance(event, (KernelRan, OpMeasured)) and event.node):
             return self._node_place()
-        if isinstance(event, (PassEnded, GraphsAlive)) and self.moment.pass_info is not None:
+        if isinstance(event, (PassEnded, GraphsAlive, PassSummed)) and self.moment.pass_info is not None:
             return self.moment.pass_info.site, self.say("where the pass began")
         if isinstance(event, ScopeLeft) and self.scope is not None:
             return self.scope.site, self.say("where it was entered")

@@ -73,12 +73,15 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(began, _SHARE, site_of_step(ranks.ranks[apart[0]], drift.step), apart)
 
 
+_NOT_ITS_OWN = (Author.OPTIMIZER, Author.UNKNOWN)
+
+
 def _written(query: Query, leaf: int, since: int, until: int) -> int:
     """The first write to a parameter between two events that no optimizer made; 0 if there is none."""
     writes = query.of(Writes)
     between = (writes.leaves == leaf) & (writes.events > since) & (writes.events < until)
     events = writes.events[between].tolist()
-    return next((event for event in events if writes.author(event, leaf) is not Author.OPTIMIZER), 0)
+    return next((event for event in events if writes.author(event, leaf) not in _NOT_ITS_OWN), 0)
 
 
 RULE = RankRule(

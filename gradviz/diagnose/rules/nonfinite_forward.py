@@ -1,7 +1,8 @@
 """`nonfinite-forward`: the root of a pass is NaN or infinite. An op of the forward computation made the NaN or infinity
 from finite inputs, or the data had it, or the program wrote it into a parameter or a gradient. Also reported: a
 program that ends with an exception because of a NaN or an infinity, before any pass. If the values before the NaN were
-not recorded, the finding says so, and names only the line of the pass.
+not recorded, the finding says so, and names only the line of the pass: of a pass that is left out (`--passes auto`) the
+loss and the norms of the gradients are known.
 
 Why it is bad: the gradients of this pass are NaN or infinite, and so are the parameters after the next step.
 
@@ -21,12 +22,14 @@ root.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import PassSummed
 from gradviz.query.birth import taken_and_given
 from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
@@ -74,12 +77,22 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
         told = f"and where it comes from was not recorded (--values {case.trace.meta.get('values', '')})"
         cure = "record it with gradviz trace --values stats: the line is named then"
     return Found(
-        f"{bad} is seen first in {case.words.called(origin.tensor)}, {told}",
+        f"{bad} is seen first in {_seen_in(case, origin)}, {told}",
         cure,
         events,
         number=origin.number,
-        tensors=(origin.tensor,),
+        tensors=(origin.tensor,) if origin.tensor else (),
     )
+
+
+def _seen_in(case: Case, origin: Origin) -> str:
+    """What a NaN or infinity is seen in: a tensor, or the numbers that are kept of each pass."""
+    event = case.trace.event(origin.event)
+    if not isinstance(event, PassSummed):
+        return case.words.called(origin.tensor)
+    if event.has_loss and not math.isfinite(event.loss):
+        return "the loss"
+    return f"the gradient of {case.words.called(event.tensor)}"
 
 
 def _first_without_details(case: Case, number: int) -> int:

@@ -15,6 +15,7 @@ from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.refusals import Refusals
+from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs
 
 # The files of the functions through which a pass is requested: PyTorch's and ours.
@@ -27,14 +28,20 @@ def watched(
     push: Callable[[], Any],
     collectives: Collectives,
     binning: Binning | None,
+    resting: Resting,
 ) -> Callable[..., Any]:
     """PyTorch's entry of its engine, with the pass watched. `push` gives a context in which the mode is on."""
+    numbers = resting.numbers
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        current = None if source.is_off else _begun(source, t_outputs, args, kwargs)
+        is_off = source.is_off
+        if not is_off and resting.is_on and _is_pass(source, t_outputs):
+            return resting.passed(engine, t_outputs, args, kwargs)
+        current = None if is_off or resting.is_on else _begun(source, t_outputs, args, kwargs)
         if current is None:
             with Refusals(source).seen():
                 return engine(t_outputs, *args, **kwargs)
+        numbers.began(current.number, t_outputs)
         try:
             with push():
                 result = engine(t_outputs, *args, **kwargs)
@@ -49,6 +56,7 @@ def watched(
             raise
         finally:
             source.thread.passes.remove(current)
+            numbers.ended()
             current.end()
 
     return run
@@ -57,14 +65,12 @@ def watched(
 def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | None:
     """The pass that a call of the engine begins; None if it is not recorded."""
     try:
-        if in_transform() or (source.thread.unseen and _is_compilers(sys._getframe(2))):
+        if not _is_pass(source, t_outputs, sys._getframe(2)):
             return None
         source.recover()
         gradients, retain_graph, create_graph, inputs = args[:4]
         accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
-        roots = [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
-        if not all(_has_node(root) for root in roots):
-            return None  # PyTorch raises the error
+        roots = _roots_of(t_outputs)
         source.identity.tell_pending()
         current = Pass(
             source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
@@ -76,6 +82,22 @@ def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | Non
     source.thread.passes.append(current)
     current.begin()
     return current
+
+
+def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> bool:
+    """Whether a call of the engine, made in `frame` (None: of the caller of this function's caller), is a pass of the
+    program's."""
+    try:
+        if in_transform() or (source.thread.unseen and _is_compilers(frame or sys._getframe(2))):
+            return False
+        return all(map(_has_node, _roots_of(t_outputs)))  # otherwise PyTorch raises the error
+    except Exception as error:
+        source.gave_up(error)
+        return False
+
+
+def _roots_of(t_outputs: Any) -> list[Any]:
+    return [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
 
 
 def _is_compilers(frame: FrameType) -> bool:

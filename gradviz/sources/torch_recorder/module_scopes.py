@@ -21,9 +21,14 @@ class Scopes:
     """Emits the calls of modules. Not with hooks: PyTorch calls modules differently if hooks are registered."""
 
     def __init__(
-        self, source: Source, opaque: Callable[..., Any], note: Callable[[Any, FrameType], None]
+        self,
+        source: Source,
+        opaque: Callable[..., Any],
+        note: Callable[[Any, FrameType], None],
+        rests: Callable[[], bool],
     ) -> None:
         self.source, self.opaque = source, opaque  # calls a compiled module
+        self.rests = rests  # whether nothing is watched from here on
         self.note = note  # receives each called module, and the frame
         self.binning: Binning | None = None  # receives the results of modules, if it is set
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
@@ -36,7 +41,7 @@ class Scopes:
             self: Any, *args: Any, **kwargs: Any
         ) -> Any:  # PyTorch's profiler looks for the module by this name
             source = scopes.source
-            if source.is_off:
+            if source.is_off or (not source.thread.scopes and scopes.rests()):
                 return call(self, *args, **kwargs)
             if source.thread.stepping is not None:
                 source.recover()

@@ -20,6 +20,7 @@ from gradviz.events.counters import next_optimizer_number
 from gradviz.events.field_types import Group
 from gradviz.events.listener import Where
 from gradviz.events.settings_text import SettingsText
+from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.tensor_values import READER
 
@@ -35,8 +36,10 @@ class Training:
         pause: Callable[[], object],
         go_on: Callable[[], object],
         paused: Callable[[], AbstractContextManager[None]],
+        resting: Resting,
     ) -> None:
         self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
+        self.resting = resting
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.recorded: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
@@ -101,10 +104,13 @@ class Training:
         source = self.source
         if source.is_off:
             return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        self.resting.stepping(optimizer, closure is not None)
+        if self.resting.is_on:
+            return None
         source.recover()
         frame = users_frame(sys._getframe())
         running = sys._getframe(2)  # PyTorch's frame, below that of `safely`
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
         self.pause()

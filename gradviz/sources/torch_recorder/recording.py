@@ -35,10 +35,12 @@ from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
+from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.program_lines import Places
 from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.replaced import Replaced
 from gradviz.sources.torch_recorder.rerun_call import Calls
+from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.watching import Watching
 
@@ -64,14 +66,15 @@ class TorchRecorder:
         self.below_autograd = _modes_below_autograd(self.source, aten, profile)
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
-        self.scopes = Scopes(self.source, self.opaque, self.collectives.note)
+        self.watching = watching = Watching(self.source, self.forward)
+        self.replaced, self.replaced_in_detail = Replaced(self.source), Replaced(self.source)
+        self.resting = Resting(self.source, watching, self.replaced_in_detail, PassNumbers(self.source))
+        rests = self.resting.begin_if_due
+        self.scopes = Scopes(self.source, self.opaque, self.collectives.note, rests)
         self.binning = self.scopes.binning = Binning(self.source) if histograms else None
-        self.watching = Watching(self.source, self.forward)
-        watching = self.watching
-        self.training = Training(self.source, watching.pause, watching.go_on, watching.paused)
+        self.training = Training(self.source, watching.pause, watching.go_on, watching.paused, self.resting)
         self.source.pause, self.source.go_on = watching.pause, watching.go_on
         self.places = Places(self.source)
-        self.replaced = Replaced(self.source)
         self.switched_on = ExitStack()  # switches off all that is on
         self.imports = AroundImports("torch", watching.paused, watching.is_watched)
         self.dynamo = OnImport("torch._dynamo", self._prepare_dynamo, self._as_before)
@@ -97,7 +100,9 @@ class TorchRecorder:
             self.places.begin()
             stack.callback(self.places.end)
             stack.callback(self.replaced.put_back)
-            self._replace_all()
+            stack.callback(self.replaced_in_detail.put_back)
+            self._replace_always()
+            self._replace_in_detail()
             for mode in self.below_autograd:
                 stack.callback(mode.leave)
                 mode.__enter__()
@@ -115,6 +120,8 @@ class TorchRecorder:
     def _tell_last(self) -> None:
         if self.source.listener is not None:
             self.source.identity.tell_pending()
+            self.resting.numbers.end()
+            self.resting.end()
 
     @safely
     def left_out(self) -> int:
@@ -127,47 +134,55 @@ class TorchRecorder:
 
     # --- the replacements of functions without a hook
 
-    def _replace_all(self) -> None:
+    def _replace_always(self) -> None:
+        """Replace what is called seldom, also while nothing is watched."""
         engine = torch.autograd.graph._engine_run_backward
-        seen = watched(self.source, engine, self.watching.on, self.collectives, self.binning)
+        watching = self.watching.on
+        seen = watched(self.source, engine, watching, self.collectives, self.binning, self.resting)
         self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
         self.replaced.put(torch.autograd, "_engine_run_backward", seen)
         if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:
             self.replaced.put(
                 torch.autograd, "_make_grads", Refusals(self.source).making_gradients(make_gradients)
             )
-        if (register := optional(torch, "autograd.Function._register_hook")) is not None:
-            self.replaced.put(Function, "_register_hook", staticmethod(registering(register)))
-        self.replaced.put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
-        self.replaced.put(type(torch.nn.Parameter), "__call__", self._making_parameters())
-        self.replaced.put(torch, "from_numpy", self._taking(torch.from_numpy))
-        if (variable := optional(torch, "autograd.Variable")) is not None:
-            self.replaced.put(type(variable), "__call__", self._making_variables())
         self.replaced.put(torch, "compile", compiling(self.source, self.opaque, torch.compile))
-        self.replaced.put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
-        self.replaced.put(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
         for name, call in Captures(self.source).calls().items():
             self.replaced.put(torch.cuda.CUDAGraph, name, call)
+        for scheduler in vars(lr_scheduler).values():
+            if isinstance(scheduler, type) and "step" in vars(scheduler):
+                seen = self.training.scheduling(vars(scheduler)["step"])
+                self.replaced.put(scheduler, "step", seen)
+
+    def _replace_in_detail(self) -> None:
+        """Replace what only matters where passes are watched."""
+        put = self.replaced_in_detail.put
+        if (register := optional(torch, "autograd.Function._register_hook")) is not None:
+            put(Function, "_register_hook", staticmethod(registering(register)))
+        put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
+        put(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        put(torch, "from_numpy", self._taking(torch.from_numpy))
+        if (variable := optional(torch, "autograd.Variable")) is not None:
+            put(type(variable), "__call__", self._making_variables())
+        put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
+        put(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
         for name, call in [*self.collectives.calls()]:
             for module in collectives.modules():
-                self.replaced.put(module, name, call)
+                put(module, name, call)
         for owner in (Optimizer, torch.nn.Module):
-            self.replaced.put(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
+            put(owner, "zero_grad", self.training.clearing(owner.__dict__["zero_grad"]))
         for name in ("__init__", "add_param_group"):
-            self.replaced.put(Optimizer, name, self.training.holding(getattr(Optimizer, name)))
+            put(Optimizer, name, self.training.holding(getattr(Optimizer, name)))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             seen = self.training.clipping(getattr(clip_grad, name))
             for module in (clip_grad, torch.nn.utils):
-                self.replaced.put(module, name, seen)
-        for scheduler in vars(lr_scheduler).values():
-            if isinstance(scheduler, type) and "step" in vars(scheduler):
-                self.replaced.put(scheduler, "step", self.training.scheduling(vars(scheduler)["step"]))
+                put(module, name, seen)
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:
         """A context in which PyTorch's own functions are in their places, and its calls are not watched."""
-        with self.replaced.put_back_for_now(), self.watching.paused():
+        replaced, in_detail = self.replaced, self.replaced_in_detail
+        with replaced.put_back_for_now(), in_detail.put_back_for_now(), self.watching.paused():
             yield
 
     @safely

@@ -1,0 +1,74 @@
+"""The norms of the gradients that an optimizer is about to use, of hundreds of parameters in a hundredth of a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradviz.sources.torch_recorder.tensor_values import PLAIN
+
+_SMALL = 4096  # elements up to which tensors of one form are put together
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class NormsNow:
+    """How the norms of the gradients of some parameters are computed. On a CPU PyTorch takes each tensor by itself,
+    which costs more than the elements of small tensors: those of one form are put together first."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.of_parameters = list(map(id, parameters))
+        devices = {parameter.device for parameter in parameters}
+        self.device = devices.pop() if len(devices) == 1 else None
+        self.together: list[list[int]] = []
+        self.alone: defaultdict[torch.dtype, list[int]] = defaultdict(list)
+        if self.device is None or any(parameter.is_complex() for parameter in parameters):
+            self.device = None
+            return
+        forms: defaultdict[Any, list[int]] = defaultdict(list)
+        for at, parameter in enumerate(parameters):
+            is_small = self.device.type == "cpu" and parameter.numel() <= _SMALL
+            form = (parameter.shape, parameter.dtype) if is_small else at
+            forms[form].append(at)
+        for places in forms.values():
+            if len(places) > 1:
+                self.together.append(places)
+            else:
+                self.alone[parameters[places[0]].dtype].append(places[0])
+
+    def are_of(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether these are the parameters."""
+        return self.of_parameters == list(map(id, parameters))
+
+    def read(self, gradients: Sequence[torch.Tensor]) -> list[float] | torch.Tensor | None:
+        """The norm of each gradient, read, or as one tensor on their device. None if a gradient has no elements that
+        can be read: it is sparse, or of a class of its own."""
+        if self.device is None or self.device.type == "meta" or not PLAIN.issuperset(map(type, gradients)):
+            return None
+        if {gradient.layout for gradient in gradients} != {torch.strided}:
+            return None
+        if self.device.type == "cpu":
+            return self._on_cpu(gradients)
+        # a sum of squares may be too large for float32 where no element is
+        wide = torch.float32 if self.device.type == "mps" else torch.float64
+        return torch.stack([norm.to(wide) for norm in torch._foreach_norm(list(gradients), 2, dtype=wide)])
+
+    def _on_cpu(self, gradients: Sequence[torch.Tensor]) -> list[float]:
+        norms = [0.0] * len(gradients)
+        for places in self.together:
+            rows = torch.stack([gradients[at] for at in places]).reshape(len(places), -1)
+            wide = torch.float32 if rows.dtype in _HALVES else None
+            found = torch.linalg.vector_norm(rows, 2, dim=1, dtype=wide).tolist()
+            for at, norm in zip(places, found, strict=True):
+                norms[at] = norm
+        for dtype, places in self.alone.items():
+            wide = torch.float32 if dtype in _HALVES else None
+            each = torch._foreach_norm([gradients[at] for at in places], 2, dtype=wide)
+            for at, one in zip(places, each, strict=True):
+                norms[at] = one.item()
+        for at, norm in enumerate(norms):
+            if norm == torch.inf:  # of finite elements the sum of squares may be too large for float32
+                norms[at] = torch.linalg.vector_norm(gradients[at], 2, dtype=torch.float64).item()
+        return norms

@@ -1,0 +1,205 @@
+"""A few numbers of each pass, where some passes are left out: its loss, and the norms of the gradients that a step of
+an optimizer uses. On a device they are computed there, and read some passes later: the program never waits for them."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gradviz.sources.torch_recorder.fetching import streams_of
+from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
+from gradviz.sources.torch_recorder.norms_now import NormsNow
+from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
+
+_UNKNOWN = -1.0
+_READ_IN_PLACE = (torch.float32, torch.float64)
+_LATER = 4  # the passes after which numbers are read from a device without streams
+
+
+class _Late(NamedTuple):
+    """Numbers that are on their way from a device: the loss first where `has_loss`, then a norm for each parameter."""
+
+    in_pass: int
+    has_loss: bool
+    numbers: torch.Tensor
+    parameters: list[int]
+    done: (
+        Any  # the event of the device behind which the numbers are there; None where the device has no events
+    )
+
+
+class PassNumbers:
+    """Emits the numbers of passes to a source's listener, if it wants them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.in_pass = 0
+        self.loss: torch.Tensor | float | None = None
+        self.is_due = False  # whether the numbers of the last pass are yet to be emitted
+        self.steps = True  # whether an optimizer stepped with the gradients of the pass before
+        self.late: deque[_Late] = deque()
+        self.norms_of: weakref.WeakKeyDictionary[Any, NormsNow] = weakref.WeakKeyDictionary()
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether the listener wants the numbers."""
+        listener = self.source.listener
+        return listener is not None and listener.sums
+
+    @safely
+    def began(self, in_pass: int, roots: Any) -> None:
+        """Note the loss of a pass that has begun."""
+        if not self.are_wanted:
+            return
+        if self.is_due:
+            self.steps = False
+            self._flush()
+        self.in_pass, self.is_due = in_pass, True
+        with torch._C.DisableTorchFunction():
+            self.loss = _loss_of(roots)
+        self._read_late()
+
+    @safely
+    def ended(self) -> None:
+        """Emit the loss of the pass, if no optimizer stepped with the gradients of the pass before."""
+        if self.are_wanted and not self.steps:
+            self._flush()
+
+    @safely
+    def stepping(self, optimizer: Any) -> None:
+        """Emit the numbers of the last pass: an optimizer is about to step with its gradients."""
+        if not self.are_wanted or not self.in_pass or _is_capturing():
+            return
+        self.steps = True
+        if not self.is_due:
+            self.loss = None  # it was emitted
+        self.is_due = False
+        with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
+            gradients = [
+                (parameter, gradient)
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if (gradient := parameter.grad) is not None
+            ]
+            parameters = [parameter for parameter, _ in gradients]
+            norms = self._norms_now(optimizer, parameters).read([gradient for _, gradient in gradients])
+            self._emit(parameters, norms)
+
+    @safely
+    def end(self) -> None:
+        """Emit what is left: the recording ends."""
+        if not self.are_wanted:
+            return
+        self._flush()
+        while self.late:
+            self._emit_late(self.late.popleft())
+
+    def _norms_now(self, optimizer: Any, parameters: Sequence[torch.Tensor]) -> NormsNow:
+        """How the norms of the gradients are computed: as for the step before, if the parameters are the same."""
+        norms = self.norms_of.get(optimizer)
+        if norms is None or not norms.are_of(parameters):
+            norms = self.norms_of[optimizer] = NormsNow(parameters)
+        return norms
+
+    # --- emitting
+
+    def _flush(self) -> None:
+        """Emit the loss of a pass after which no optimizer stepped."""
+        if self.is_due:
+            self.is_due = False
+            with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
+                self._emit([], None)
+
+    def _emit(self, parameters: Sequence[torch.Tensor], norms: list[float] | torch.Tensor | None) -> None:
+        loss = self.loss
+        waiting = next((part for part in (loss, norms) if isinstance(part, torch.Tensor)), None)
+        if waiting is not None:
+            self._send_for(waiting.device, loss, parameters, norms)
+            return
+        number_of = self.source.identity.number_of
+        self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
+
+    def _send_for(
+        self,
+        device: torch.device,
+        loss: torch.Tensor | float | None,
+        parameters: Sequence[torch.Tensor],
+        norms: list[float] | torch.Tensor | None,
+    ) -> None:
+        """Begin to copy the numbers from a device."""
+        parts = [
+            torch.as_tensor(part, device=device).reshape(-1) for part in (loss, norms) if part is not None
+        ]
+        streams = streams_of(device)
+        numbers, done = torch.cat(parts), None
+        if streams is not None:
+            numbers = numbers.to("cpu", non_blocking=True)
+            done = streams.Event()
+            done.record(streams.current_stream(device))
+        own = [] if norms is None else list(map(self.source.identity.number_of, parameters))
+        self.late.append(_Late(self.in_pass, loss is not None, numbers, own, done))
+
+    def _read_late(self) -> None:
+        """Emit the numbers that have arrived from a device."""
+        while self.late:
+            first = self.late[0]
+            is_there = len(self.late) > _LATER if first.done is None else first.done.query()
+            if not is_there:
+                return
+            self._emit_late(self.late.popleft())
+
+    def _emit_late(self, late: _Late) -> None:
+        if late.done is not None:
+            late.done.synchronize()
+        with torch._C.DisableTorchFunction(), unheard():
+            numbers = late.numbers.tolist()
+        loss = numbers.pop(0) if late.has_loss else None
+        self._tell(late.in_pass, loss, numbers, late.parameters.__getitem__)
+
+    def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> None:
+        listener: Any = self.source.listener
+        if not norms:
+            listener.summed(in_pass, loss, _UNKNOWN, _UNKNOWN, 0)
+            return
+        total = math.hypot(*norms)  # an infinity hides a NaN from it
+        if any(map(math.isnan, norms)):
+            total = math.nan
+        at = norms.index(max(norms)) if math.isfinite(total) else _first_bad(norms)
+        listener.summed(in_pass, loss, total, norms[at], number_at(at))
+
+
+def _first_bad(norms: Sequence[float]) -> int:
+    return next((at for at, norm in enumerate(norms) if not math.isfinite(norm)), 0)
+
+
+def _is_capturing() -> bool:
+    """Whether a stream of CUDA is being captured: what is computed now would become a part of the graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _loss_of(roots: Any) -> torch.Tensor | float | None:
+    """The number that a pass begins at: read, if it lies on the CPU. None for several roots, or several elements."""
+    if not isinstance(roots, torch.Tensor):
+        if len(roots) != 1:
+            return None
+        (roots,) = roots
+    if (
+        type(roots) not in PLAIN
+        or roots.layout is not torch.strided
+        or roots.numel() != 1
+        or roots.is_complex()
+        or roots.is_meta
+    ):
+        return None
+    if roots.is_cpu and roots.dtype in _READ_IN_PLACE:
+        return float(np.frombuffer(bytes_of(roots), in_numpy(roots.dtype))[0])
+    with unheard(), torch.no_grad():
+        check_room(roots)
+        return float(roots.item()) if roots.is_cpu else roots.detach().clone()

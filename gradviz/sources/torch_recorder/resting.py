@@ -1,0 +1,184 @@
+"""Rest between passes that are recorded: nothing of the program is watched but the beginning and the end of its passes,
+and the steps of its optimizers, from which a few numbers are taken.
+
+What happens meanwhile is not known. At its end it is emitted which tensors are others than before, and which gradients:
+so what the trace says of them from there on is true."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gradviz.events.counters import next_pass_number
+from gradviz.events.kinds import UNWATCHED
+from gradviz.sources.torch_recorder.known_things import is_leaf
+from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
+from gradviz.sources.torch_recorder.replaced import Replaced
+from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.watching import Watching
+
+_Plain = torch._C.DisableTorchFunction
+
+
+class Resting:
+    """The rests of a recording. `replaced` are the functions that are replaced only where a pass is watched."""
+
+    def __init__(self, source: Source, watching: Watching, replaced: Replaced, numbers: PassNumbers) -> None:
+        self.source, self.watching, self.replaced, self.numbers = source, watching, replaced, numbers
+        self.is_on = False
+        self.is_forbidden = False  # once the program does what a rest would not bear
+        self.thread = 0  # the thread that rests
+        self.below = 0  # the modes of the program that were below ours
+        self.taken_out: list[tuple[Any, str, Any, Any]] = []  # ...with what is in their place meanwhile
+        # for each leaf, as the trace has it: its gradient, and whether it requires grad
+        self.leaves: dict[int, tuple[int, bool]] = {}
+
+    # --- begin and end
+
+    def begin_if_due(self) -> bool:
+        """Rest from now on if the listener does; returns whether that is so. PyTorch takes a mode out while its handler
+        runs, and puts it back then: so a rest cannot begin in a pass, but where a module is called or an optimizer
+        steps."""
+        if not self.is_on and self._may_begin():
+            self._begin()
+        return self.is_on
+
+    def _may_begin(self) -> bool:
+        listener, thread = self.source.listener, self.source.thread
+        return (
+            listener is not None
+            and listener.rests
+            and not (self.is_forbidden or thread.passes or thread.unseen or thread.in_collective)
+            and thread.stepping is None
+            and self.watching.is_on()
+        )
+
+    @safely
+    def _begin(self) -> None:
+        identity = self.source.identity
+        with _Plain():
+            identity.tell_pending()
+            self.leaves = {
+                number: (self._grad_of(leaf), leaf.requires_grad) for number, leaf in self._leaves()
+            }
+        self.thread = threading.get_ident()
+        self.is_on = True
+        self.taken_out = [
+            (owner, name, ours, vars(owner).get(name)) for owner, name, ours in self.replaced.put_back()
+        ]
+        self.below = self.watching.take_out()
+
+    @safely
+    def end(self) -> None:
+        """Watch again, and emit what has changed. Only the thread that rests can end its rest."""
+        if not self.is_on or threading.get_ident() != self.thread:
+            return
+        self.is_on = False
+        for owner, name, ours, meanwhile in reversed(self.taken_out):
+            if vars(owner).get(name) is meanwhile:  # the program has not replaced it itself
+                self.replaced.put(owner, name, ours)
+        self.taken_out = []
+        self.watching.push(self.below)
+        if self.source.listener is not None:
+            self._tell_changes()
+
+    def end_if_due(self) -> None:
+        """Watch again if the listener rests no more."""
+        if self.is_on:
+            listener = self.source.listener
+            if listener is not None and (self.is_forbidden or not listener.rests):
+                self.end()
+
+    def forbid(self) -> None:
+        """Rest never again."""
+        self.is_forbidden = True
+        self.end_if_due()
+
+    # --- what has changed
+
+    def _leaves(self) -> Iterator[tuple[int, Any]]:
+        """The known leaves that are alive, by number."""
+        for known in list(self.source.identity.known.values()):
+            tensor = known()
+            if tensor is not None and is_leaf(tensor):
+                yield known.number, tensor
+
+    def _grad_of(self, leaf: torch.Tensor) -> int:
+        return 0 if leaf.grad is None else self.source.identity.number_of(leaf.grad)
+
+    def _tell_changes(self) -> None:
+        """Emit the tensors that were written to, and the gradients that are others than before."""
+        source = self.source
+        listener: Any = source.listener
+        with _Plain():
+            written = source.identity.written_over()
+            if written:
+                listener.all_mutated(None, UNWATCHED, [source.identity.state_of(t) for t in written])
+            for number, leaf in self._leaves():
+                grad = self._grad_of(leaf)
+                before, required = self.leaves.get(number, (grad, leaf.requires_grad))
+                if leaf.requires_grad != required:
+                    listener.requires_grad_changed(None, source.identity.state_of(leaf))
+                if grad != before:
+                    listener.grad_assigned(None, number, grad)
+        self.leaves = {}
+
+    # --- a pass, and a step
+
+    def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a pass that is not watched: its beginning, its end and its loss are emitted."""
+        number = self._began(roots, args, kwargs)
+        try:
+            return engine(roots, *args, **kwargs)
+        except Exception as error:
+            self._failed(number, error)
+            raise
+        finally:
+            self._ended(number)
+
+    @safely
+    def _began(self, roots: Any, args: Any, kwargs: Any) -> int:
+        if threading.get_ident() != self.thread:
+            self.is_forbidden = True  # what several threads do at once is watched
+        number = next_pass_number()
+        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
+        listener: Any = self.source.listener
+        listener.pass_began(
+            self.source.place(sys._getframe()),
+            number,
+            "backward" if accumulates else "grad",
+            time.time(),
+            bool(args[1]),
+            bool(args[2]),
+            (),
+            (),
+        )
+        self.numbers.began(number, roots)
+        return number
+
+    @safely
+    def _failed(self, number: int | None, error: BaseException) -> None:
+        listener: Any = self.source.listener
+        if listener is not None and number is not None:
+            listener.error(error.__traceback__, type(error).__name__, str(error), 0, number)
+
+    @safely
+    def _ended(self, number: int | None) -> None:
+        listener: Any = self.source.listener
+        if listener is not None and number is not None:
+            self.numbers.ended()
+            listener.pass_ended(number)
+            self.end_if_due()
+
+    def stepping(self, optimizer: Any, has_closure: bool) -> None:
+        """Note the numbers of a step; its closure, which runs passes inside it, has to be watched."""
+        self.numbers.stepping(optimizer)
+        if has_closure:
+            self.is_forbidden = True
+        self.end_if_due()
+        self.begin_if_due()

@@ -1,0 +1,326 @@
+"""`--passes auto` on PyTorch: between the passes that it records nothing is watched, and a few numbers are kept."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import UNWATCHED, GradAssigned, Mutated, PassSummed, RequiresGradChanged  # noqa: E402
+from gradviz.query import Query  # noqa: E402
+from gradviz.step.state import Session  # noqa: E402
+from gradviz.tracefile import Trace, open_trace  # noqa: E402
+from gradviz.words.sentences import sentence  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CHOSEN_OF_60 = [*range(1, 11), 20, 30, 40, 50, 60]
+
+
+def recorded(folder: Path, program: Callable[[], object], **settings: Any) -> Trace:
+    """The trace of a program with `passes="auto"`."""
+    path = folder / "run.gradviz"
+    with gradviz.record(path, passes="auto", **settings):
+        program()
+    return open_trace(path)
+
+
+def in_detail(trace: Trace) -> list[int]:
+    return [one.number for one in trace.passes if one.recorded]
+
+
+def of_kind(trace: Trace, kind: type) -> list[Any]:
+    return [event for event in trace if isinstance(event, kind)]
+
+
+class Loop:
+    """A training loop that keeps its losses, the norms of its gradients and its weights as they were in each pass.
+    `disturb` is called with the number of the pass, the loss and the network, and returns the loss to begin at."""
+
+    def __init__(
+        self, steps: int = 60, disturb: Callable[..., Any] | None = None, clears: bool = True
+    ) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.1),
+            torch.nn.Linear(16, 1),
+        )  # fmt: skip
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.steps, self.disturb, self.clears = steps, disturb, clears
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self.weights: list[np.ndarray] = []
+
+    def __call__(self) -> None:
+        net, optimizer = self.net, self.optimizer
+        for step in range(1, self.steps + 1):
+            if self.clears:
+                optimizer.zero_grad()
+            self.weights.append(net[0].weight.detach().numpy().copy())
+            loss = net(torch.randn(8, 4)).square().mean()
+            if self.disturb is not None:
+                loss = self.disturb(step, loss, net)
+            loss.backward()
+            self.losses.append(loss.item())
+            self.norms.append(
+                math.hypot(*[p.grad.norm().item() for p in net.parameters() if p.grad is not None])
+            )
+            optimizer.step()
+
+
+def test_the_program_computes_what_it_computes_alone(tmp_path: Path) -> None:
+    alone, beside = Loop(), Loop()
+    torch.manual_seed(1)
+    alone()
+    torch.manual_seed(1)
+    recorded(tmp_path, beside).close()
+    assert beside.losses == alone.losses
+    for (name, one), (_, other) in zip(
+        alone.net.state_dict().items(), beside.net.state_dict().items(), strict=True
+    ):
+        assert torch.equal(one, other), name
+
+
+def test_the_loss_and_the_norm_of_every_pass_are_kept(tmp_path: Path) -> None:
+    loop = Loop()
+    with recorded(tmp_path, loop) as trace:
+        summed = of_kind(trace, PassSummed)
+        assert in_detail(trace) == CHOSEN_OF_60
+        assert [one.in_pass for one in summed] == [*range(1, 61)]
+        assert [one.loss for one in summed] == loop.losses
+        assert [one.norm for one in summed] == pytest.approx(loop.norms, rel=1e-5)
+        assert {trace.parameters[one.tensor] for one in summed} <= set(trace.parameters.values())
+        assert all(0 < one.largest <= one.norm for one in summed)
+
+
+def test_nothing_is_called_for_an_op_of_a_pass_that_is_left_out(tmp_path: Path) -> None:
+    def calls(layers: int) -> int:
+        """The calls of our functions in pass 15."""
+        net = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(layers)])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        count = 0
+
+        def note(frame: FrameType, event: str, _: Any) -> None:
+            nonlocal count
+            count += event == "call" and f"{Path(gradviz.__file__).parent}" in frame.f_code.co_filename
+
+        def train() -> None:
+            for step in range(1, 20):
+                if step == 15:
+                    sys.setprofile(note)
+                optimizer.zero_grad()
+                net(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+                sys.setprofile(None)
+
+        recorded(tmp_path, train).close()
+        return count
+
+    assert 0 < calls(2) == calls(30)
+
+
+def test_the_trace_has_the_weights_as_they_are_behind_passes_that_were_not_watched(tmp_path: Path) -> None:
+    loop = Loop()
+    with recorded(tmp_path, loop, values="full") as trace:
+        query = Query(trace)
+        weight = next(tensor for tensor, name in trace.parameters.items() if name.endswith("net.0.weight"))
+        for number in (20, 30, 60):
+            value = query.memory.value(weight, trace.passes[number - 1].first)
+            assert value is not None
+            assert np.array_equal(value.array, loop.weights[number - 1])
+
+
+def test_what_has_changed_unseen_is_emitted_without_a_place(tmp_path: Path) -> None:
+    with recorded(tmp_path, Loop()) as trace:
+        unseen = [event for event in of_kind(trace, Mutated) if event.how == UNWATCHED]
+        assert unseen
+        assert {event.site for event in unseen} == {0}
+        ends = [trace.passes[number - 2].last for number in (20, 30, 40, 50, 60)]
+        assert {int(event.index) for event in unseen} & {end + 1 for end in ends} == {end + 1 for end in ends}
+        assert [event for event in of_kind(trace, GradAssigned) if not event.site]
+
+
+def nan_in_15(step: int, loss: Any, net: Any) -> Any:
+    return loss * float("nan") if step == 15 else loss
+
+
+def jump_in_25(step: int, loss: Any, net: Any) -> Any:
+    return loss * 1000 if step == 25 else loss
+
+
+@pytest.mark.parametrize(
+    ("disturb", "at", "why"), [(nan_in_15, 15, "nan"), (jump_in_25, 25, "jump")], ids=["nan", "jump"]
+)
+def test_three_passes_behind_trouble_are_recorded(tmp_path: Path, disturb: Any, at: int, why: str) -> None:
+    with recorded(tmp_path, Loop(disturb=disturb)) as trace:
+        assert set(in_detail(trace)) == {*CHOSEN_OF_60, at + 1, at + 2, at + 3}
+        assert [(one.in_pass, one.why) for one in of_kind(trace, PassSummed) if one.why] == [(at, why)]
+
+
+def test_three_passes_behind_an_exception_are_recorded(tmp_path: Path) -> None:
+    class Refusing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            raise ValueError("no gradient today")
+
+    def program() -> None:
+        layer = torch.nn.Linear(2, 1)
+        for step in range(1, 31):
+            out = layer(torch.ones(1, 2)).sum()
+            if step != 15:
+                out.backward()
+                continue
+            with pytest.raises(ValueError, match="no gradient today"):
+                Refusing.apply(out).backward()
+
+    with recorded(tmp_path, program) as trace:
+        assert in_detail(trace) == [*range(1, 11), 16, 17, 18, 20, 30]
+        assert [error.message for error in trace.errors] == ["no gradient today"]
+
+
+def test_a_nan_that_was_not_watched_is_told_by_its_pass(tmp_path: Path) -> None:
+    recorded(tmp_path, Loop(disturb=nan_in_15)).close()
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert found.rule == "nonfinite-forward"
+    assert "NaN is seen first in the loss, and pass 15 was not recorded in detail" in found.message
+
+
+def test_the_numbers_of_a_pass_are_told_in_a_sentence(tmp_path: Path) -> None:
+    with recorded(tmp_path, Loop(disturb=jump_in_25)) as trace:
+        session = Session(trace)
+
+        def told_at(event: int) -> str:
+            session.go(event)
+            return sentence(session.stop)
+
+        told = [told_at(event.index) for event in of_kind(trace, PassSummed)]
+        unseen = next(e.index for e in of_kind(trace, Mutated) if e.how == UNWATCHED)
+        assert told_at(unseen).endswith("it was written to in passes that were not watched")
+    assert told[11].startswith("pass 12: loss ")
+    assert "norm of all gradients" in told[11]
+    assert told[24].endswith("more than ten times the usual, so that the next passes are recorded")
+
+
+def thaw(step: int, loss: Any, net: Any) -> Any:
+    for parameter in net[4].parameters():
+        parameter.requires_grad_(step == 13)
+    return loss + sum(parameter.sum() for parameter in net[4].parameters()) if step == 13 else loss
+
+
+def accumulate(step: int, loss: Any, net: Any) -> Any:
+    return loss / 4
+
+
+@pytest.mark.parametrize("disturb", [None, thaw], ids=["plain", "thawed unseen"])
+def test_what_was_not_watched_is_no_fault(tmp_path: Path, disturb: Any) -> None:
+    recorded(tmp_path, Loop(18, disturb)).close()
+    assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
+
+
+def test_gradients_that_are_summed_over_passes_are_no_fault(tmp_path: Path) -> None:
+    def program() -> None:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        for step in range(1, 131):
+            (net(torch.randn(8, 4)).square().mean() / 16).backward()
+            if step % 16 == 0:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+        scheduler.step()
+
+    recorded(tmp_path, program).close()
+    assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
+
+
+def test_a_thawed_leaf_is_emitted(tmp_path: Path) -> None:
+    def freeze_late(step: int, loss: Any, net: Any) -> Any:
+        if step == 13:
+            net[0].bias.requires_grad_(False)
+        return loss
+
+    with recorded(tmp_path, Loop(disturb=freeze_late)) as trace:
+        (changed,) = of_kind(trace, RequiresGradChanged)
+        assert trace.parameters[changed.tensor].endswith("net.0.bias")
+        assert changed.site == 0
+
+
+def test_a_step_with_a_closure_is_watched_and_computes_the_same(tmp_path: Path) -> None:
+    def train() -> list[float]:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+        x, y = torch.randn(8, 3), torch.randn(8, 1)
+        losses = []
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = (net(x) - y).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        for _ in range(8):
+            optimizer.step(closure)
+        return losses
+
+    beside: list[float] = []
+    with recorded(tmp_path, lambda: beside.extend(train())) as trace:
+        assert "stopped" not in trace.meta
+        assert len(trace.passes) == len(beside) > 10
+    assert beside == train()
+
+
+def test_what_the_program_replaces_meanwhile_stays(tmp_path: Path) -> None:
+    before = torch.nn.Module.zero_grad
+    called = []
+
+    def own(module: Any, *args: Any) -> None:
+        called.append(module)
+        before(module, *args)
+
+    def program() -> None:
+        net = torch.nn.Linear(2, 1)
+        for step in range(1, 23):
+            net.zero_grad()
+            net(torch.ones(1, 2)).sum().backward()
+            if step == 13:
+                torch.nn.Module.zero_grad = own
+
+    plain = vars(torch.nn.Module)["zero_grad"]
+    try:
+        recorded(tmp_path, program).close()
+        assert vars(torch.nn.Module)["zero_grad"] is own
+        assert len(called) == 9
+    finally:
+        torch.nn.Module.zero_grad = plain
+
+
+def test_a_pass_that_is_left_out_takes_less_than_200_bytes(tmp_path: Path) -> None:
+    def train(steps: int) -> int:
+        net = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+
+        def program() -> None:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                net(torch.randn(2, 4)).sum().backward()
+                optimizer.step()
+
+        recorded(tmp_path, program).close()
+        return (tmp_path / "run.gradviz").stat().st_size
+
+    assert train(1999) - train(1001) < 200 * 998

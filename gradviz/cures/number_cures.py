@@ -7,7 +7,7 @@ import re
 
 from gradviz.cures.source_text import Edit, SourceText, called
 from gradviz.cures.spot import Spot
-from gradviz.events.kinds import REQUIRES_GRAD, OpRan
+from gradviz.events.kinds import OpRan
 
 _EPS = "1e-12"
 
@@ -56,7 +56,7 @@ def _has_a_graph(spot: Spot) -> bool:
     """Whether the result of the finding's op requires grad. If it does not, the data themselves need a check."""
     event = next(iter(spot.finding.events), -1)
     outputs = spot.query.tensors.op(event).outputs if isinstance(spot.query.trace.event(event), OpRan) else ()
-    return any(spot.query.tensors.flags(tensor, event) & REQUIRES_GRAD for tensor in outputs)
+    return any(spot.query.tensors.requires_grad(tensor, event) for tensor in outputs)
 
 
 def _bracketed(source: SourceText, value: ast.expr) -> str:
@@ -107,7 +107,7 @@ def _pairs(spot: Spot) -> list[tuple[ast.expr, ast.expr]]:
 
 def _shapes(spot: Spot) -> list[tuple[int, ...] | None]:
     """The shapes of the two tensors that the finding is about, in the order of the operands."""
-    return [spot.shape(tensor) for tensor in spot.finding.tensors[:2]]
+    return [spot.query.tensors.shape(tensor) for tensor in spot.finding.tensors[:2]]
 
 
 def one_output(spot: Spot) -> list[Edit]:

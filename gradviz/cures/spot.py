@@ -74,12 +74,6 @@ class Spot:
         """The expression whose method is called: `x.y` in `x.y.z()`; empty for a plain function."""
         return self.source.code(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
-    def shape(self, tensor: int) -> tuple[int, ...] | None:
-        """The shape of a tensor when it was made; None if it is not known."""
-        states = self.query.trace.states
-        form = states.form(states.first(tensor))
-        return None if form is None else tuple(form.shape)
-
 
 Apply = Callable[[Spot], list[Edit]]
 """The edits of a cure; none if it cannot be applied here."""

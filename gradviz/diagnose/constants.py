@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.cuts import is_square, op_behind, op_of
 from gradviz.query.ops import (
     ADDING,
@@ -326,7 +326,7 @@ def _is_half_data(case: Case, op: OpRan) -> bool:
     """Whether an op has two tensors as operands, of which exactly one requires grad."""
     if len(op.inputs) != 2 or not all(op.inputs):
         return False
-    wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in op.inputs]
+    wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in op.inputs]
     return wanting[0] != wanting[1]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.lack import Lacks
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.uses import uses
@@ -66,7 +66,7 @@ def _cut(case: Case, first: FirstPass, missing: set[int]) -> tuple[int, set[int]
     """The cut behind a tensor that the pass used without a graph, and the missing leaves behind the cut."""
     for use in uses(case.query, case.query.of(Lacks).ways(first.root, first.at)):
         for tensor in use.data:
-            is_open = case.query.tensors.flags(tensor, first.at) & REQUIRES_GRAD
+            is_open = case.query.tensors.requires_grad(tensor, first.at)
             cut = None if is_open else cut_behind(case, tensor, first.since, missing)
             if cut is not None:
                 return cut

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes, sources_of
-from gradviz.events.kinds import REQUIRES_GRAD, TensorMade
+from gradviz.events.kinds import TensorMade
 from gradviz.query.lack import Lacks
 from gradviz.query.ops import DRAWN
 from gradviz.query.separation import Ways
@@ -45,7 +45,9 @@ def _in_pass(case: Case, first: FirstPass) -> Iterator[CutInput]:
     ways = case.query.of(Lacks).ways(first.root, first.at)
     own_uses = uses(case.query, ways)
     for use in own_uses:
-        if not use.leaves & first.own or any(_requires_grad(case, tensor, first.at) for tensor in use.data):
+        if not use.leaves & first.own or any(
+            case.query.tensors.requires_grad(tensor, first.at) for tensor in use.data
+        ):
             continue
         behind = {tensor: cut_behind(case, tensor, first.since, first.own) for tensor in use.data}
         cuts = {tensor: cut for tensor, cut in behind.items() if cut is not None}
@@ -84,7 +86,7 @@ def _way(case: Case, ways: Ways, tensor: int, first: FirstPass) -> _Way:
         for source in sources_of(case, made) if made is not None and made.index > first.since else ():
             if case.query.tensors.is_leaf_that_requires_grad(source, first.at):
                 return _Way(seen, set())
-            if source in openly and _requires_grad(case, source, first.at):
+            if source in openly and case.query.tensors.requires_grad(source, first.at):
                 joined.add(source)
             elif source not in seen:
                 seen.add(source)
@@ -109,7 +111,3 @@ def _learns_elsewhere(case: Case, ways: Ways, own_uses: list[Use], way: _Way, le
             ):
                 return True
     return False
-
-
-def _requires_grad(case: Case, tensor: int, at: int) -> bool:
-    return bool(case.query.tensors.flags(tensor, at) & REQUIRES_GRAD)

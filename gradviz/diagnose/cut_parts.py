@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.events.kinds import Kind, OpRan, TensorMade
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import COPYING, JOINING, RESHAPING, SELECTING, SHARING, SPLITTING, ZEROS
 from gradviz.query.upstream import leaves_of
@@ -44,9 +44,11 @@ def cut_parts(case: Case) -> list[CutPart]:
 def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
     """The inputs of a join that are cut-off parts of a tensor, if another input is an open part of the same tensor."""
     inputs = [tensor for tensor in join.inputs if tensor]
-    wholes = [_whole(case, tensor) for tensor in inputs if _requires_grad(case, tensor, join.index)]
+    wholes = [
+        _whole(case, tensor) for tensor in inputs if case.query.tensors.requires_grad(tensor, join.index)
+    ]
     for tensor in inputs:
-        cut = None if _requires_grad(case, tensor, join.index) else _cut(case, tensor)
+        cut = None if case.query.tensors.requires_grad(tensor, join.index) else _cut(case, tensor)
         if cut is None:
             continue
         event, source = cut
@@ -61,7 +63,9 @@ def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
 def _cut(case: Case, tensor: int) -> tuple[int, int] | None:
     """(event, source): the view op that cuts a tensor off, and the tensor that it is a view of; else None."""
     views = ((view.index, view.inputs[0]) for view in _views_behind(case, tensor))
-    return next(((event, source) for event, source in views if _requires_grad(case, source, event)), None)
+    return next(
+        ((event, source) for event, source in views if case.query.tensors.requires_grad(source, event)), None
+    )
 
 
 def _whole(case: Case, tensor: int) -> int:
@@ -105,7 +109,3 @@ def _alike(case: Case, one: int, other: int) -> bool:
 def _is_zeros(case: Case, tensor: int) -> bool:
     made = case.query.tensors.made(tensor)
     return isinstance(made, TensorMade) and made.how in ZEROS
-
-
-def _requires_grad(case: Case, tensor: int, at: int) -> bool:
-    return bool(case.query.tensors.flags(tensor, at) & REQUIRES_GRAD)

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import PRODUCTS, SHARING
@@ -85,7 +85,7 @@ def _whole(case: Case, tensor: int) -> int:
 
 def _is_a_cut(case: Case, op: OpRan, source: int) -> bool:
     """Whether an op drops the graph of its source, other ops read its result, and no other op reads the source."""
-    wanting = case.query.tensors.flags(source, op.index) & REQUIRES_GRAD
+    wanting = case.query.tensors.requires_grad(source, op.index)
     is_read = any(case.downstream.readers(out) for out in op.outputs)
     others = [reader for reader in case.downstream.readers(source) if reader != op.index]
     return bool(wanting) and is_read and not others and not case.query.nodes.of_op(op.index)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import cut_behind
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.events.kinds import Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.ops import SHARING, SUMS
@@ -37,7 +37,7 @@ def cut_terms(case: Case) -> list[CutTerm]:
     found: list[CutTerm] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))
-        if not op.outputs or _shape(case, op.outputs[0]) != ():
+        if not op.outputs or case.query.tensors.shape(op.outputs[0]) != ():
             continue
         found += _without_any_graph(case, op)
         for event, tensor, reading in _read_without_graph(case, op):
@@ -60,15 +60,15 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         is_plain = isinstance(maker, OpRan) and maker.op not in SHARING
-        if _shape(case, source) != ():
+        if case.query.tensors.shape(source) != ():
             continue
         if isinstance(maker, TensorMade) and maker.how in FROM_OUTSIDE and maker.index > since:
             copied = copied_from(case.query, maker)
-            has_graph = bool(copied) and _requires_grad(case, copied, maker.index)
+            has_graph = bool(copied) and case.query.tensors.requires_grad(copied, maker.index)
             if has_graph and (behind := _learning_behind(case, copied)):
                 yield CutTerm(maker.index, source, case.words.called(source), behind)
             continue
-        if not is_plain or _requires_grad(case, source, op.index):
+        if not is_plain or case.query.tensors.requires_grad(source, op.index):
             continue
         cut = cut_behind(case, source, since, case.training.trained)
         if cut is not None:
@@ -87,16 +87,7 @@ def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]
         yield op.index, tensor, reading
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
-        if isinstance(maker, OpRan) and maker.op in SHARING and _shape(case, source) == ():
+        if isinstance(maker, OpRan) and maker.op in SHARING and case.query.tensors.shape(source) == ():
             for tensor in filter(None, maker.inputs[:1]):
-                if _requires_grad(case, tensor, op.index):
+                if case.query.tensors.requires_grad(tensor, op.index):
                     yield maker.index, tensor, case.words.called(source)
-
-
-def _requires_grad(case: Case, tensor: int, at: int) -> bool:
-    return bool(case.query.tensors.flags(tensor, at) & REQUIRES_GRAD)
-
-
-def _shape(case: Case, tensor: int) -> tuple[int, ...] | None:
-    form = case.trace.shape(tensor)
-    return None if form is None else form[0]

@@ -53,17 +53,12 @@ def _found(case: Case) -> Iterator[FirstProduct]:
 def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
     """The trained matrix of a product, and the input that it is multiplied with; (0, 0) if they are not clear."""
     leaves = {tensor: transposed_of(case.query, tensor) for tensor in op.inputs if tensor}
-    trained = case.training.trained
+    trained, shape = case.training.trained, case.query.tensors.shape
     weight = next(
-        (leaf for leaf in leaves.values() if leaf in trained and _dimensions(case, leaf) >= _MATRIX), 0
+        (leaf for leaf in leaves.values() if leaf in trained and len(shape(leaf) or ()) >= _MATRIX), 0
     )
-    others = [t for t, leaf in leaves.items() if leaf not in trained and _dimensions(case, t) >= 1]
+    others = [t for t, leaf in leaves.items() if leaf not in trained and len(shape(t) or ()) >= 1]
     return (weight, others[0]) if weight and len(others) == 1 else (0, 0)
-
-
-def _dimensions(case: Case, tensor: int) -> int:
-    form = case.trace.shape(tensor)
-    return 0 if form is None else len(form[0])
 
 
 def _is_trained_before(case: Case, leaf: int, event: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.homeless import homeless
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.cuts import op_of
 from gradviz.query.lack import Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
@@ -170,7 +170,7 @@ def _is_joined_with_data(case: Case, use: Use) -> bool:
     for tensor in use.data:
         maker = op_of(case.query, tensor)
         if maker is not None and maker.op in JOINING:
-            flags = [case.query.tensors.flags(source, maker.index) & REQUIRES_GRAD for source in maker.inputs]
+            flags = [case.query.tensors.requires_grad(source, maker.index) for source in maker.inputs]
             if not all(flags):
                 return True
     return False

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
 from gradviz.query.cuts import transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
@@ -80,7 +80,7 @@ def _switched_off(case: Case) -> dict[int, int]:
     found: dict[int, int] = {}
     for leaf in distinct(changed["tensor"][~contained(changed["tensor"], got)]).tolist():
         events = changed.events[changed["tensor"] == leaf].tolist()
-        flags = [case.query.tensors.flags(leaf, event) & REQUIRES_GRAD for event in events]
+        flags = [case.query.tensors.requires_grad(leaf, event) for event in events]
         if events[-1] < first and not any(flags):
             found[leaf] = events[0]
     return found
@@ -110,14 +110,10 @@ def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
 def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
     """The trained leaves to which gradients pass through a layer. Empty if there are none, if the layer has no matrix,
     or if another layer that learns reads the same input."""
-    matrix = next((leaf for leaf in leaves if len((case.trace.shape(leaf) or ((),))[0]) >= _MATRIX), 0)
+    matrix = next((leaf for leaf in leaves if len(case.query.tensors.shape(leaf) or ()) >= _MATRIX), 0)
     for event in _uses(case, matrix) if matrix else ():
         op = case.query.tensors.op(event)
-        data = [
-            t
-            for t in op.inputs
-            if t and t not in leaves and case.query.tensors.flags(t, event) & REQUIRES_GRAD
-        ]
+        data = [t for t in op.inputs if t and t not in leaves and case.query.tensors.requires_grad(t, event)]
         before = tuple(leaf for leaf in leaves_of(case.query, *data) if leaf in case.training.trained)
         if before and not any(_is_read_by_what_learns(case, tensor, event) for tensor in data):
             return before

@@ -260,7 +260,7 @@ def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
 
 def _is_meant(case: Case, tensor: int, at: int) -> bool:
     """Whether the infinities of a tensor are meant: they stand in the program, or are data or the log of a mask."""
-    has_graph = case.query.tensors.flags(tensor, at) & REQUIRES_GRAD
+    has_graph = case.query.tensors.requires_grad(tensor, at)
     maker = case.query.tensors.made(tensor)
     if not isinstance(maker, OpRan):
         return not has_graph

@@ -110,7 +110,7 @@ def _before_any_cut(case: Case, up: Upstream) -> list[int]:
     while waiting:
         tensor = waiting.pop()
         taken = [source for source in up.taken_by(case.query.tensors.made(tensor)) if source]
-        if any(case.query.tensors.flags(source, up.at) & REQUIRES_GRAD for source in taken):
+        if any(case.query.tensors.requires_grad(source, up.at) for source in taken):
             continue
         waiting += [source for source in taken if source not in seen]
         seen.update(taken)
@@ -145,4 +145,4 @@ def _frozen(case: Case, leaves: list[int]) -> tuple[int, ...]:
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
     of_leaves = contained(changed["tensor"], leaves)
     events = zip(changed.events[of_leaves].tolist(), changed["tensor"][of_leaves].tolist(), strict=True)
-    return tuple(e for e, t in events if not case.query.tensors.flags(t, e) & REQUIRES_GRAD)
+    return tuple(e for e, t in events if not case.query.tensors.requires_grad(t, e))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.homeless import homeless
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def thawed(case: Case) -> list[Thawed]:
     leaves: dict[int, list[int]] = {}
     for leaf in filter(case.trace.parameters.get, case.of(homeless)):
         for event in changed.events[changed["tensor"] == leaf].tolist():
-            if event > held.events[0] and case.query.tensors.flags(leaf, event) & REQUIRES_GRAD:
+            if event > held.events[0] and case.query.tensors.requires_grad(leaf, event):
                 site = int(case.trace.events["site"][event])
                 events.setdefault(site, []).append(event)
                 leaves.setdefault(site, []).append(leaf)

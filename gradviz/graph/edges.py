@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gradviz.events.kinds import REQUIRES_GRAD, OpRan, TensorMade
+from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.graph import model as m
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Node
@@ -81,7 +81,7 @@ class Edges:
         base = self.tensors.base(State(tensor, FIRST))
         if base is not None and base.tensor in led_to:
             return ""
-        if not self.tensors.flags(tensor, op.index - 1) & REQUIRES_GRAD:
+        if not self.tensors.requires_grad(tensor, op.index - 1):
             return ""
         return CUTS[Reason.NOT_DIFFERENTIABLE if has_node else why_no_node(self.query, op)]
 
@@ -97,6 +97,6 @@ class Edges:
             return []
         made = tensors.made(state.tensor)
         cut = ""
-        if isinstance(made, TensorMade) and tensors.flags(base.tensor, made.index) & REQUIRES_GRAD:
+        if isinstance(made, TensorMade) and tensors.requires_grad(base.tensor, made.index):
             cut = made.how
         return [Edge(ids.tensor(base), ids.tensor(state), m.VIEW, cut=cut)]

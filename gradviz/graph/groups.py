@@ -114,7 +114,7 @@ class _Tree:
         top = _Item("")
         scopes, stack = [top], [top]
         names: list[str] = []
-        for node in _rows(self.graph):
+        for node in rows_of(self.graph):
             parts = node.scope.split("/")[:DEEPEST] if node.scope else []
             same = _common(names, parts)
             del stack[same + 1 :]
@@ -280,8 +280,8 @@ class _Tree:
         return one
 
 
-def _rows(graph: Graph) -> list[Node]:
-    """The ops in the order in which they ran; the grad_fns, if the graph has no ops."""
+def rows_of(graph: Graph) -> list[Node]:
+    """The ops in the order in which they ran; the grad_fns that an op made, if it has no ops."""
     rows = [node for node in graph.nodes.values() if node.kind == OP]
     if rows:
         return rows

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gradviz.graph.bare_calls import Call, Calls
 from gradviz.graph.data_boxes import DataBox, data_boxes
-from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors
+from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors, rows_of
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, learns
 from gradviz.query.nodes import ACCUMULATE
@@ -44,7 +44,7 @@ class _Places:
         self.by_key: dict[Hashable, Group] = {}
         self.home: dict[str, str] = {}  # node -> the group it is directly in
         self.visited: Counter[Hashable] = Counter()  # the number of times an op has run in a visit so far
-        rows = _rows(graph)
+        rows = rows_of(graph)
         self.calls = Calls(graph)
         boxes, self.rolled_out = data_boxes(graph)
         for box in boxes:
@@ -212,15 +212,6 @@ class _Places:
         around = {name for user in users if user for name in ancestors(self.groups, user)}
         groups = (self.groups[name] for name in sorted(around))
         return next((group.id for group in groups if group.kind == SCOPE and group.scope == path), "")
-
-
-def _rows(graph: Graph) -> list[Node]:
-    """The ops in the order in which they ran; the grad_fns that an op made, if there are no ops."""
-    rows = [node for node in graph.nodes.values() if node.kind == OP]
-    if rows:
-        return rows
-    made = [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
-    return sorted(made, key=lambda node: node.number)
 
 
 def _place(node: Node) -> tuple[Hashable, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query import FIRST, Query, State
 from gradviz.sets import contained
 
@@ -146,7 +146,7 @@ def _begins_with(query: Query, leaf: State, before: int) -> bool:
         earlier = _before_without_op(query, Part(), state) if event is None else tensors.reads(event)
         for source in earlier:
             if source and source not in seen:
-                if tensors.flags(source.tensor, tensors.last_event(source, before)) & REQUIRES_GRAD:
+                if tensors.requires_grad(source.tensor, tensors.last_event(source, before)):
                     return False
                 seen.add(source)
                 stack.append(source)

@@ -134,8 +134,7 @@ def is_of_some_ranks(args: str) -> bool:
 
 
 def _shape(query: Query, tensor: int) -> tuple[int, ...]:
-    form = query.trace.shape(tensor) if tensor else None
-    return form[0] if form is not None else ()
+    return query.tensors.shape(tensor) or () if tensor else ()
 
 
 def all_reduced(query: Query) -> np.ndarray:

@@ -140,7 +140,7 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
     for name in numbers_in(value):
         tensor = query.names.tensor_called(name, event)
         if tensor:
-            if query.tensors.flags(tensor, event) & REQUIRES_GRAD:
+            if query.tensors.requires_grad(tensor, event):
                 return tensor
             continue
         assigned = assigned_before(query, site, name)
@@ -150,7 +150,7 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
             array = appended.args[0] if appended is not None else None
         for source in numbers_in(array):
             tensor = query.names.tensor_called(source, event)
-            if tensor and query.tensors.flags(tensor, event) & REQUIRES_GRAD:
+            if tensor and query.tensors.requires_grad(tensor, event):
                 return tensor
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 
-from gradviz.events.kinds import REQUIRES_GRAD, WHOLE, OpRan
+from gradviz.events.kinds import WHOLE, OpRan
 from gradviz.query.ops import LOSSES, MEANS, MULTIPLYING, SHAPED_BY_SECOND, TRANSPOSING
 from gradviz.query.query import Query
 
@@ -27,7 +27,7 @@ class Reason(Enum):
 def why_no_node(query: Query, op: OpRan) -> Reason:
     """The reason why an op made no node."""
     before = op.index - 1
-    if not any(query.tensors.flags(tensor, before) & REQUIRES_GRAD for tensor in op.inputs if tensor):
+    if not any(query.tensors.requires_grad(tensor, before) for tensor in op.inputs if tensor):
         return Reason.NOTHING_REQUIRES_GRAD
     if not op.grad_enabled:
         return Reason.GRAD_MODE_OFF

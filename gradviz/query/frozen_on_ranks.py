@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.of_one_rank import MOST_STEPS, parameters_by_name
 from gradviz.query.query import Query
 from gradviz.query.rank_values import are_same
@@ -43,7 +43,7 @@ def frozen_on_some(ranks: Replicas) -> FrozenOnSome | None:
     for pass_number, events in points:
         requires = {
             name: tuple(
-                bool(query.tensors.flags(known[name], event) & REQUIRES_GRAD)
+                query.tensors.requires_grad(known[name], event)
                 for query, known, event in zip(ranks.queries, parameters, events, strict=True)
             )
             for name in names
@@ -79,7 +79,7 @@ def _in_order(query: Query) -> dict[str, int]:
     """All parameters by their place and shape, for parameters that neither a called module nor an optimizer names."""
     made = query.trace.table(Kind.TENSOR)
     tensors = made["tensor"][query.trace.named(made["how"], ("Parameter",))].tolist()
-    shapes = [form[0] if (form := query.trace.shape(tensor)) is not None else () for tensor in tensors]
+    shapes = [query.tensors.shape(tensor) or () for tensor in tensors]
     pairs = zip(shapes, tensors, strict=True)
     return {f"parameter {place} of shape {shape}": tensor for place, (shape, tensor) in enumerate(pairs, 1)}
 

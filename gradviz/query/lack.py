@@ -265,7 +265,7 @@ class Lacks:
         one: OpRan | TensorMade | None = maker
         while one is not None:
             taken = [tensor for tensor in taken_by(self.query, one) if tensor in results]
-            if not taken or any(self.query.tensors.flags(t, one.index) & REQUIRES_GRAD for t in taken):
+            if not taken or any(self.query.tensors.requires_grad(t, one.index) for t in taken):
                 return one.index
             one = self.query.tensors.made(taken[0])
         return maker.index

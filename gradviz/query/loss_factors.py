@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gradviz.events.kinds import REQUIRES_GRAD, OpRan
+from gradviz.events.kinds import OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.of_one_rank import MOST_ROOTS
 from gradviz.query.ops import DIVIDING, MULTIPLYING
@@ -70,4 +70,4 @@ def _value(query: Query, op: OpRan, operand: int) -> float:
 
 
 def _has_gradient(query: Query, tensor: int, event: int) -> bool:
-    return bool(tensor) and bool(query.tensors.flags(tensor, event) & REQUIRES_GRAD)
+    return bool(tensor) and query.tensors.requires_grad(tensor, event)

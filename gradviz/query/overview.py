@@ -99,7 +99,7 @@ def leaves(query: Query) -> list[LeafInfo]:
     infos: list[LeafInfo] = []
     seen: set[tuple[str, int]] = set()
     for tensor in _candidates(query):
-        requires_grad = bool(query.tensors.flags(tensor, at) & REQUIRES_GRAD)
+        requires_grad = query.tensors.requires_grad(tensor, at)
         maker = query.tensors.made(tensor)
         is_earlier = (
             isinstance(maker, TensorMade) and maker.how == "earlier"

@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained, distinct
@@ -20,7 +20,7 @@ def numbers_read(query: Query, op: int) -> Iterator[tuple[int, str]]:
     `kl.item()`."""
     for match in _READ.finditer(query.places.expression(query.tensors.op(op).site)):
         tensor = query.names.tensor_called(match[1] or match[2], op)
-        if tensor and query.tensors.flags(tensor, op) & REQUIRES_GRAD:
+        if tensor and query.tensors.requires_grad(tensor, op):
             yield tensor, match[0]
 
 

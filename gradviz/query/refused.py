@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.events.kinds import REQUIRES_GRAD, ErrorRaised, Kind, OpRan, TensorMade
+from gradviz.events.kinds import ErrorRaised, Kind, OpRan, TensorMade
 from gradviz.query.failures import Failure, failures
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
@@ -39,7 +39,7 @@ def _root(query: Query, failure: Failure) -> int:
     """The tensor without requires_grad that backward() was called on: by its name in the source, else the last tensor
     that was made."""
     for named in _named(query, failure.event, failure.site):
-        if not query.tensors.flags(named, failure.event) & REQUIRES_GRAD:
+        if not query.tensors.requires_grad(named, failure.event):
             return named
     made = query.trace.indices(Kind.OP, Kind.TENSOR)
     made = made[made <= failure.event]

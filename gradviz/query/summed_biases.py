@@ -65,7 +65,7 @@ def summed_biases(ranks: Replicas) -> tuple[Added, ...] | None:
 def _added(query: Query, made: OpRan, summed: int) -> Added | None:
     """The bias that an op adds to a product; None if it adds none, or several."""
     leaves = [tensor for tensor in made.inputs if tensor and _is_leaf(query, tensor, made.index)]
-    biases = [tensor for tensor in leaves if _dimensions(query, tensor) == 1]
+    biases = [tensor for tensor in leaves if len(query.tensors.shape(tensor) or ()) == 1]
     product = made
     if made.op in ADDING:
         others = [op_of(query, tensor) for tensor in made.inputs if tensor and tensor not in biases]
@@ -79,11 +79,6 @@ def _added(query: Query, made: OpRan, summed: int) -> Added | None:
 
 def _is_leaf(query: Query, tensor: int, event: int) -> bool:
     return query.tensors.is_leaf_that_requires_grad(tensor, event)
-
-
-def _dimensions(query: Query, tensor: int) -> int:
-    form = query.trace.shape(tensor)
-    return -1 if form is None else len(form[0])
 
 
 def _is_divided(query: Query, made: OpRan | None) -> bool:

@@ -229,6 +229,15 @@ class Tensors(Lookup):
         flags = 0 if row < 0 else int(states.flags[row])
         return flags if flags & REQUIRES_GRAD else flags | LEAF  # events of gradients have no flags
 
+    def requires_grad(self, tensor: int, at: int) -> bool:
+        """Whether a tensor requires grad just after event `at`. If it did not exist yet, whether it did at first."""
+        return bool(self.flags(tensor, at) & REQUIRES_GRAD)
+
+    def shape(self, tensor: int) -> tuple[int, ...] | None:
+        """A tensor's shape in its first state; None if it has no recorded state."""
+        form = self.trace.shape(tensor)
+        return None if form is None else form[0]
+
     def told_flags(self, tensor: int, at: int) -> int:
         """A tensor's flags as they were last recorded up to event `at`; 0 if they were not."""
         self.trace.reach_tensors([tensor], at)

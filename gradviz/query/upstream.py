@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.events.kinds import LEAF, Kind, OpRan, TensorMade
 from gradviz.query.cuts import MOST, op_of, sources
 from gradviz.query.query import Query
 
@@ -75,7 +75,7 @@ class Upstream:
         return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)
 
     def _requires_grad(self, tensor: int) -> bool:
-        return bool(tensor and self.query.tensors.flags(tensor, self.at) & REQUIRES_GRAD)
+        return bool(tensor and self.query.tensors.requires_grad(tensor, self.at))
 
 
 def leaves_behind(query: Query, nodes: Iterable[int]) -> list[int]:

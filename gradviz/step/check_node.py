@@ -147,7 +147,7 @@ def _upstream(session: Session, op: OpRan, main: int, received: Received) -> lis
                 _elements(session, gradient, received.index, "an upstream gradient").astype(np.float64)
             )
         else:
-            upstream.append(np.zeros((session.trace.shape(tensor) or ((), ""))[0] or ()))
+            upstream.append(np.zeros(session.stop.query.tensors.shape(tensor) or ()))
     return upstream
 
 

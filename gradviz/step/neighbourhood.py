@@ -19,6 +19,7 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TangentPushed,
 )
+from gradviz.query.cuts import op_of
 from gradviz.words.chain import so_far
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
@@ -84,8 +85,7 @@ def _maker(stop: Stop) -> OpRan | None:
     if isinstance(stop.event, NodeMade) and stop.event.op >= 0:
         return stop.query.tensors.op(stop.event.op)
     if isinstance(stop.event, TangentPushed):
-        made = stop.query.tensors.made(stop.event.tensor)
-        return made if isinstance(made, OpRan) else None
+        return op_of(stop.query, stop.event.tensor)
     return None
 
 

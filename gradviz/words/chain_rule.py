@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradviz.events.kinds import (
-    REQUIRES_GRAD,
     Accumulated,
     ErrorRaised,
     GradAssigned,
@@ -253,7 +252,7 @@ def _op(stop: Stop, event: OpRan) -> Iterator[str]:
     wanting = [
         stop.called(t)
         for t in dict.fromkeys(event.inputs)
-        if t and stop.query.tensors.flags(t, stop.k - 1) & REQUIRES_GRAD
+        if t and stop.query.tensors.requires_grad(t, stop.k - 1)
     ]
     why_it = ", because {names} requires grad" if len(wanting) == 1 else ", because {names} require grad"
     because = say(why_it, names=stop.listed(wanting)) if wanting else ""

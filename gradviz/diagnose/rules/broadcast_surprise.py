@@ -29,7 +29,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import REGRESSION_LOSSES, SELECTING
 from gradviz.query.source_trees import expression_at
@@ -113,7 +113,7 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
         return False
     if any(_is_index(case, tensor) for tensor in sides):
         return False
-    wanting = [bool(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD) for tensor in (flat, column)]
+    wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in (flat, column)]
     made = op_of(case.query, column)
     return wanting[0] != wanting[1] and not (made is not None and made.op in _ON_PURPOSE)
 
@@ -134,8 +134,7 @@ def _is_index(case: Case, tensor: int) -> bool:
 
 
 def _shape(case: Case, tensor: int) -> tuple[int, ...]:
-    form = case.trace.states.form(case.trace.states.first(tensor))
-    return form.shape if form is not None else ()
+    return case.query.tensors.shape(tensor) or ()
 
 
 def _shown(case: Case, tensor: int) -> str:

@@ -30,7 +30,7 @@ from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 
@@ -116,7 +116,7 @@ def _are_given_gradients(case: Case, leaves: Sequence[int]) -> bool:
 
 
 def _is_frozen(case: Case, leaves: Sequence[int], at: int) -> bool:
-    return not any(case.query.tensors.flags(leaf, at) & REQUIRES_GRAD for leaf in leaves)
+    return not any(case.query.tensors.requires_grad(leaf, at) for leaf in leaves)
 
 
 def _freezing(case: Case, leaves: Sequence[int]) -> int | None:

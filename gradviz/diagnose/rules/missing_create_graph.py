@@ -28,7 +28,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.source_trees import backward_call
 from gradviz.query.upstream import Downstream, leaves_behind
@@ -135,11 +135,7 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
     """The op that adds a scalar, computed from a gradient, to a tensor that requires grad, or the op that makes a root
     that backward() failed on; −1 if there is none."""
     for tensor, readers in below.results(gradient, _MOST).items():
-        if (
-            not gradient
-            or tensor == gradient
-            or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD
-        ):
+        if not gradient or tensor == gradient or case.query.tensors.requires_grad(tensor, case.trace.count):
             continue
         if tensor in failed:
             return case.query.tensors.maker(tensor) or -1
@@ -180,7 +176,7 @@ def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, li
     waiting = [gradient]
     while waiting and len(readers) < _MOST:
         tensor = waiting.pop(0)
-        if tensor in readers or case.query.tensors.flags(tensor, case.trace.count) & REQUIRES_GRAD:
+        if tensor in readers or case.query.tensors.requires_grad(tensor, case.trace.count):
             continue
         readers[tensor] = below.readers(tensor)
         waiting += [output for event in readers[tensor] for output in case.query.tensors.op(event).outputs]

@@ -51,8 +51,7 @@ def _search(case: Case) -> Iterator[Found]:
     for leaf in leaves.tolist():
         chain = _unfilled(case, leaf)
         reading = read.get(leaf)
-        form = case.trace.shape(leaf)
-        has_elements = form is None or 0 not in form[0]
+        has_elements = 0 not in (case.query.tensors.shape(leaf) or ())
         if not chain or not has_elements or reading is None:
             continue
         if not any(written.get(t, reading) < reading for t in chain):

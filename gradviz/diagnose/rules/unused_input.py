@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.query.cuts import shortest_way
 from gradviz.query.failures import Failure
 from gradviz.query.source_trees import backward_call
@@ -57,7 +56,7 @@ def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
     root, asked = _arguments(backward_call(case.query, failure.site))
     for name in asked:
         tensor = case.query.names.tensor_called(name, failure.event)
-        if tensor and not case.query.tensors.flags(tensor, failure.event) & REQUIRES_GRAD:
+        if tensor and not case.query.tensors.requires_grad(tensor, failure.event):
             yield Found(
                 f"torch.autograd.grad() is asked for the gradient of {clean(name)}, which does not require grad",
                 f"{clean(name)}.requires_grad_()  # before {clean(root)} is computed",

@@ -35,7 +35,7 @@ from typing import NamedTuple
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
+from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.cuts import op_of
 from gradviz.query.ops import (
     CLAMPING,
@@ -105,8 +105,7 @@ def _said(op: OpRan) -> str:
 
 
 def _shape(case: Case, tensor: int) -> tuple[int, ...]:
-    form = case.trace.shape(tensor)
-    return () if form is None else form[0]
+    return case.query.tensors.shape(tensor) or ()
 
 
 def _axis(case: Case, op: OpRan) -> Axis | None:
@@ -198,7 +197,7 @@ def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
     before, after = _shape(case, source), _shape(case, op.outputs[0])
     if op.op in _SAME_PLACES and before == after:
         others = [tensor for tensor in op.inputs[1:] if tensor]
-        is_mask = not any(case.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD for tensor in others)
+        is_mask = not any(case.query.tensors.requires_grad(tensor, op.index) for tensor in others)
         return axis if is_mask else None
     if op.op in _SHAPING and before and after and before[-1] == after[-1]:
         is_same = before == after or (op.op in SELECTING and len(before) == len(after))

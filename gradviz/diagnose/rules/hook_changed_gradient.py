@@ -1,7 +1,8 @@
 """`hook-changed-gradient`: a hook of the program wipes out the gradient of a tensor in every pass: it receives a
-gradient other than 0 and returns only zeros. Or it receives numbers and returns NaN.
+gradient other than 0 and returns only zeros. Or it receives numbers and returns a NaN, or an infinity that reaches a
+leaf.
 
-Why it is bad: all leaves behind the tensor get a gradient of 0 or NaN, and learn nothing.
+Why it is bad: all leaves behind the tensor get a gradient of 0, NaN or infinity, and learn nothing.
 
 Example:
 
@@ -18,7 +19,7 @@ Example:
 
 Cure: return the gradient that is meant (scaled, clipped, masked in part), or leave the hook out.
 
-Not reported: a hook that masks, scales or clips.
+Not reported: a hook that masks, scales or clips, an infinity whose step a gradient scaler leaves out.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _behind(case: Case, table: Table, row: int) -> list[int]:
 RULE = Rule(
     "hook-changed-gradient",
     WARNING,
-    "a hook that wipes out a gradient",
+    "a hook that wipes out a gradient, or makes NaN or an infinity of it",
     _search,
     needs=(Need.VALUES, Need.DETAILS, Need.PASS),
 )

@@ -234,7 +234,9 @@ def test_a_korean_page_shows_no_english_in_the_browser(browser: Any, tmp_path: P
     tab.close()
 
 
-def test_what_a_question_asks_of_another_value_can_be_tried_on_the_page(browser: Any, tmp_path: Path) -> None:
+def test_other_values_can_be_tried_when_a_question_is_answered_and_those_asked_for_are_set(
+    browser: Any, tmp_path: Path
+) -> None:
     file = tmp_path / "lesson.html"
     with _opened(lessons()["what_if"], "en") as session:
         file.write_text(lesson_page(session.exercise, session), encoding="utf-8")
@@ -242,20 +244,21 @@ def test_what_a_question_asks_of_another_value_can_be_tried_on_the_page(browser:
     page.goto(file.as_uri())
     page.wait_for_selector("body[data-ready]")
     typed = page.locator('#tried input[aria-label="x"]').first
-    typed.fill(
-        "3"
-    )  # the first question is about the gradient of the recorded pass: none is seen before its answer
-    assert "question is about the recorded values" in page.inner_text("#notes")
-    assert ".grad = None" in page.text_content("#nodes")
-    for _ in range(2):
-        page.click("#lesson-next")  # its answer, and the next question: what if x is 3?
+    page.keyboard.press("v")
+    assert "Answer the question first" in page.inner_text("#note")
+    assert not page.is_visible("#tried")
+    page.click("#lesson-next")
+    typed.fill("4")  # the answer was shown: everything may be tried
+    assert ".grad = 8" in page.text_content("#nodes")
+    page.click("#lesson-next")
     assert "if x is 3" in page.inner_text("#lesson")
-    typed.fill("3")
-    assert "question is about the recorded values" not in page.inner_text("#notes")
-    assert ".grad = 0" in page.text_content("#nodes")
-    page.click("#lesson-next")  # what was typed stays beside its answer
-    assert typed.input_value() == "3"
+    assert not page.is_visible("#tried")
+    assert ".grad = 10" in page.text_content("#nodes")  # as it was recorded
+    page.click("#lesson-next")
     assert "the relu gives 0" in page.inner_text("#lesson")
+    assert typed.input_value() == "3"
+    assert ".grad = 0" in page.text_content("#nodes")
+    typed.fill("2")
     page.click("#lesson-next")
     assert typed.input_value() == "5"
     page.close()

@@ -2,6 +2,8 @@
 
 const lesson = { open: 0, isAsking: true };
 
+const isAsked = () => Boolean(data.lesson && question() && lesson.isAsking);
+
 const question = () => data.lesson.questions[lesson.open];
 
 // Go to an event of a lesson, in the pass where it is.
@@ -31,16 +33,18 @@ function showLesson() {
   }
   drawBand();
   showBook();
+  tell("asked");
 }
 
 // Show the answer to the open question, or go to the next one.
 async function goOn() {
   play(false);
-  if (!(lesson.isAsking && question().set)) tell("recorded"); // most questions are about the recorded values
+  tell("recorded");
   if (lesson.isAsking) {
-    const { shown } = question();
+    const { shown, set } = question();
     lesson.isAsking = false;
     await goToPlace(shown);
+    if (set) tell("try", set);
   } else {
     lesson.open += 1;
     lesson.isAsking = true;

@@ -152,7 +152,7 @@ const ACTS = {
   t: () => paint(app.theme === "dark" ? "light" : "dark"),
   l: () => copyLink(),
   c: () => data.norms.passes.length > 1 && isRecorded() && toggleChart(),
-  v: () => (whyFixed() ? say(whyFixed()) : openTried()),
+  v: () => (whyFixed() ? say(whyFixed()) : isAsked() ? say(said("Answer the question first.")) : openTried()),
   k: () => isRecorded() && toggleBook(),
   f: () => isRecorded() && showFindings(),
   m: () => showSigns(),

@@ -122,8 +122,7 @@ function showOthers() {
   const told = setsTold();
   const few = told.length > 4 ? [...told.slice(0, 4), "…"] : told;
   Object.assign(view, { waits: {}, why: {}, book: "", summary: null, normRange: null, lastKnown: view.again.end });
-  const about = data.lesson && question() && !question().set ? [said("the question is about the recorded values")] : [];
-  view.notes = [...recorded.notes, said("computed by this page up to the end of the pass, with {sets}", { sets: few.join(", ") }), ...about];
+  view.notes = [...recorded.notes, said("computed by this page up to the end of the pass, with {sets}", { sets: few.join(", ") })];
   return showAgain(new Map([...(view.sizes || [])].map(([id, old]) => [id, id.startsWith("title ") ? old : larger(old, newSize(id))])));
 }
 
@@ -173,6 +172,11 @@ function fieldsOf({ t, shape, x, dtype }) {
     field.input = element("input", {
       type: "number", step: "any", "aria-label": field.name, title: field.name,
       onfocus: () => choose(field), oninput: () => setField(field, field.input.value),
+      onpointerdown: (event) => (field.grip = event.button ? null : { x: event.clientX, value: middle(field.now), isHeld: false }),
+      onpointermove: (event) => pull(field, event),
+      onpointerup: () => (field.grip = null),
+      onselectstart: (event) => field.grip?.isHeld && event.preventDefault(),
+      onkeydown: (event) => stepByKey(field, event),
     });
     tried.fields.set(`${t} ${i}`, field);
     return field.input;
@@ -192,14 +196,44 @@ function fillFields() {
   if (tried.chosen) choose(tried.chosen);
 }
 
-// The field that one drags.
+const middle = (value) => (Number.isFinite(value) ? value : 0);
+const stepOf = (field) => 0.02 * Math.max(1, Math.abs(middle(field.was)));
+
+function changeTo(field, value) {
+  const step = stepOf(field);
+  const near = Number((Math.round(value / step) * step).toPrecision(6));
+  field.input.value = near;
+  setField(field, near);
+}
+
+const FEW_PIXELS = 3; // of a click
+
+// Change a number by pulling it to the right or to the left.
+function pull(field, event) {
+  const { grip } = field;
+  if (!grip || !(event.buttons & 1)) return;
+  const way = event.clientX - grip.x;
+  if (!grip.isHeld && Math.abs(way) < FEW_PIXELS) return;
+  if (!grip.isHeld) field.input.setPointerCapture(event.pointerId);
+  grip.isHeld = true;
+  changeTo(field, grip.value + way * stepOf(field));
+}
+
+function stepByKey(field, event) {
+  const ways = { ArrowUp: 1, ArrowDown: -1 };
+  if (!(event.key in ways)) return;
+  event.preventDefault();
+  changeTo(field, middle(field.now) + ways[event.key] * stepOf(field) * (event.shiftKey ? 10 : 1));
+}
+
+// The field that the slider changes.
 function choose(field) {
   tried.chosen = field;
   const drag = $("tried-drag");
-  const middle = Number.isFinite(field.was) ? field.was : 0;
-  const reach = Math.max(2 * Math.max(1, Math.abs(middle)), Math.abs(field.now - middle) || 0);
-  Object.assign(drag, { min: middle - reach, max: middle + reach, step: reach / 100 });
-  drag.value = Number.isFinite(field.now) ? field.now : middle;
+  const recorded = middle(field.was);
+  const reach = Math.max(100 * stepOf(field), Math.abs(field.now - recorded) || 0);
+  Object.assign(drag, { min: recorded - reach, max: recorded + reach, step: reach / 100 });
+  drag.value = Number.isFinite(field.now) ? field.now : recorded;
   drag.setAttribute("aria-label", field.name);
   $("tried-name").textContent = field.name;
 }
@@ -223,13 +257,14 @@ function showTried() {
   tried.shown = app.view;
   tried.fields = new Map();
   tried.chosen = null;
-  section.hidden = Boolean(whyFixed());
   section.replaceChildren();
-  if (section.hidden) return;
+  showIfOpen();
+  if (whyFixed()) return;
   const leaves = app.view.again.leaves.filter((leaf) => leaf.dtype.startsWith("float"));
   const fields = leaves.map(fieldsOf);
   section.append(element("details", { id: "tried-all", open: tried.fields.size <= MOST_OPEN },
     element("summary", {}, said("What if? Other values")),
+    element("p", { class: "hint" }, said("Drag a number, type it, or press ↑ and ↓.")),
     fields,
     element("div", { class: "drag" },
       element("label", { id: "tried-name", for: "tried-drag" }),
@@ -250,5 +285,21 @@ function openTried() {
   [...tried.fields.values()][0].input.focus();
 }
 
+// A lesson's question is answered first: other values would tell.
+function showIfOpen() {
+  $("tried").hidden = Boolean(whyFixed()) || isAsked();
+}
+
+// Set what a question was about: `x = 3`.
+function trySet(text) {
+  const [name, value] = text.split("=").map((part) => part.trim());
+  const field = [...tried.fields.values()].find((one) => one.name === name);
+  if (!field) return;
+  field.input.value = value;
+  setField(field, value);
+}
+
 on("view", showTried);
+on("asked", showIfOpen);
+on("try", trySet);
 on("recorded", setBack);

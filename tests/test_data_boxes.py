@@ -128,3 +128,30 @@ def test_a_single_operation_on_named_data_stays_as_it_is(traced: Traced) -> None
     graph = picture_of(run, traced)
     assert not data_of(graph)
     assert [node.name for node in graph.nodes.values() if node.name == "x"] == ["x"]
+
+
+class Noisy(torch.nn.Module):
+    """A policy that makes noise in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        return self.layer(state) + torch.empty(2).normal_()
+
+
+def test_a_rollout_that_makes_noise_in_its_network_is_data(traced: Traced) -> None:
+    def run() -> None:
+        policy, net = Noisy(), net_of(12)
+        state = torch.zeros(2)
+        states = []
+        for _ in range(20):
+            with torch.no_grad():
+                state = state + 0.1 * policy(state)
+            states.append(state)
+        net(torch.stack(states)).sum().backward()
+
+    graph = picture_of(run, traced)
+    assert len(data_of(graph)) == 1
+    assert not any(node.name == "policy" for node in graph.nodes.values())

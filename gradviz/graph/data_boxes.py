@@ -68,9 +68,10 @@ class _Data:
             if edge.kind in (DATA, MUTATION) or (edge.kind == VIEW and edge.target not in computed):
                 before.setdefault(edge.target, []).append(edge.source)
                 self.readers.setdefault(edge.source, []).append(edge.target)
+        inside = self._made_in(rollouts)
         for node in self.nodes.values():
             read = before.get(node.id, ())
-            in_rollout = node.id in rollouts
+            in_rollout = node.id in rollouts or node.id in inside
             if in_rollout:
                 read = [name for name in read if not self.nodes[name].requires_grad]
             is_outside = bool(read) or in_rollout or not node.scope
@@ -83,6 +84,16 @@ class _Data:
                 for name in read:
                     self._join(node.id, name)
         self._join_by_reader()
+
+    def _made_in(self, rollouts: Container[str]) -> set[str]:
+        """The tensors without parameters that only rollouts read, such as noise that a module made."""
+        inside: set[str] = set()
+        for name, node in reversed(self.nodes.items()):
+            readers = self.readers.get(name, ())
+            is_plain = not (node.kind == OP or node.parameter or node.buffer)
+            if readers and is_plain and all(reader in rollouts or reader in inside for reader in readers):
+                inside.add(name)
+        return inside
 
     @staticmethod
     def _can_be_data(node: Node, in_rollout: bool) -> bool:

@@ -499,3 +499,31 @@ def test_an_element_of_a_row_is_not_taken_from_the_whole(tmp_path: Path) -> None
             event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "SelectBackward0"
         ]
         assert [words.edges_called(made) for made in taken] == [["y"], ["the output of SelectBackward0"]]
+
+
+LOADER = """\
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+model = Net()
+for inputs, wanted in DataLoader(TensorDataset(torch.randn(4, 3), torch.randn(4, 1)), batch_size=2):
+    ((model(inputs) - wanted) ** 2).mean().backward()
+"""
+
+
+@pytest.mark.torch
+def test_a_batch_has_the_name_that_the_loop_unpacks_it_to(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with open_trace(recorded(tmp_path, "torch", LOADER)) as trace:
+        words = Words(trace)
+        ops = [event for event in trace if isinstance(event, OpRan) and event.op in ("linear", "addmm")]
+        read = [tensor for op in ops for tensor in op.inputs if trace.shape(tensor) == ((2, 3), "float32")]
+        assert [words.called(tensor) for tensor in read] == ["inputs", "inputs"]

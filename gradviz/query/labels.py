@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES
+from gradviz.query.passed_arguments import PassedArguments
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
@@ -50,6 +52,7 @@ class Labels(Lookup):
         self.scopes, self.is_exact = scopes, is_exact
         super().__init__(names.trace)
         self.tensors = names.tensors
+        self._arguments = PassedArguments(places)
         self.of = lru_cache(maxsize=4096)(self._of)
         self._text = lru_cache(maxsize=None)(self._expression)
         self._calls = lru_cache(maxsize=4096)(self._call_at)
@@ -149,8 +152,15 @@ class Labels(Lookup):
         op = None if event is None else self.tensors.op(event)
         if op is None or op.in_pass:  # no operand stands for a tensor that a derivative reads
             return ""
-        text = self._operand(op, op.inputs.index(tensor))
+        *_, text = ("", *self._ways_to_read(op, tensor))
         return text if len(text) <= LONGEST else ""
+
+    def _ways_to_read(self, op: OpRan, tensor: int) -> Iterator[str]:
+        """The operand by which an op got a tensor, and what the callers around it gave for that, innermost first."""
+        text = self._operand(op, op.inputs.index(tensor)) or self._arguments.of_module(op.site)
+        if text:
+            yield text
+            yield from self._arguments.outward(op.site, text)
 
     def _as_unpacked(self, tensor: int, maker: OpRan) -> str:
         """The variable of several that a line assigns, as `x` of `for x, y in loader`, which the first call that reads
@@ -169,6 +179,7 @@ class Labels(Lookup):
             return ""
         operands = [*_in_order(call), *_object_of(call)]
         given = {one.id for one in operands if isinstance(one, ast.Name)} & {*names}
+        given = given or {*self._ways_to_read(op, tensor)} & {*names}
         is_spread = any(isinstance(one, ast.Starred) for one in operands)
         is_spread |= any(keyword.arg is None for keyword in getattr(call, "keywords", ()))
         return given.pop() if len(given) == 1 and not is_spread else ""

@@ -74,7 +74,11 @@ def test_a_nan_in_the_numbers_of_a_pass_is_one_trouble_until_it_is_over() -> Non
     assert passes.summed(nan, -1, 41) == "nan"
     assert {passes.summed(1.0, nan, number) for number in range(42, 60)} == {""}
     assert [number for number in range(41, 60) if number in passes] == [41, 42, 43, 44, 50]
-    passes.seen(False, 60)
+    passes.seen(False, 60)  # as without a value
+    assert passes.summed(nan, nan, 60) == ""
+    passes.seen(True, 60)
+    assert 61 not in passes
+    assert passes.summed(1.0, 1.0, 60) == ""
     assert passes.summed(None, float("inf"), 61) == "nan"
 
 

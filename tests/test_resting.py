@@ -11,14 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+from gradviz.cli.info import info  # noqa: E402
+from gradviz.cli.report_curves import charts_of_run  # noqa: E402
 from gradviz.events.kinds import UNWATCHED, GradAssigned, Mutated, PassSummed, RequiresGradChanged  # noqa: E402
 from gradviz.query import Query  # noqa: E402
+from gradviz.query.module_curves import losses, norms_of_steps  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402
+from gradviz.words.numbers import number  # noqa: E402
 from gradviz.words.sentences import sentence  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -211,6 +216,40 @@ def test_the_numbers_of_a_pass_are_told_in_a_sentence(tmp_path: Path) -> None:
     assert told[11].startswith("pass 12: loss ")
     assert "norm of all gradients" in told[11]
     assert told[24].endswith("more than ten times the usual, so that the next passes are recorded")
+
+
+def test_the_curve_of_the_loss_has_every_pass(tmp_path: Path) -> None:
+    loop = Loop()
+    with recorded(tmp_path, loop) as trace:
+        query = Query(trace)
+        (curve,), (norms,) = losses(query), norms_of_steps(query)
+        titles = [chart.title for chart in charts_of_run(query)]
+    assert curve.at.tolist() == norms.at.tolist() == [*range(1, 61)]
+    assert curve.values.tolist() == pytest.approx(loop.losses, rel=1e-6)
+    assert norms.values.tolist() == pytest.approx(loop.norms, rel=1e-5)
+    assert "Norm of all gradients at the step, by pass" in titles
+
+
+def test_the_table_of_passes_says_why_a_pass_was_recorded(tmp_path: Path) -> None:
+    loop = Loop(disturb=jump_in_25)
+    recorded(tmp_path, loop).close()
+    rows = gradviz.open(tmp_path / "run.gradviz").sql("SELECT pass, loss, norm, why FROM passes")
+    why = {number: reason for number, *_, reason in rows if reason is not None}
+    assert why == {
+        **dict.fromkeys(range(1, 11), "first"),
+        **dict.fromkeys((20, 30, 40, 50, 60), "sample"),
+        **dict.fromkeys((26, 27, 28), "jump"),
+    }
+    assert [norm for _, _, norm, _ in rows] == pytest.approx(loop.norms, rel=1e-5)
+
+
+def test_info_shows_why_passes_were_recorded_and_the_course_of_the_loss(tmp_path: Path) -> None:
+    loop = Loop(disturb=jump_in_25)
+    recorded(tmp_path, loop).close()
+    told = " ".join(CliRunner().invoke(info, [str(tmp_path / "run.gradviz")]).output.split())
+    assert "recorded 10 first, 5 sample, 3 jump" in told
+    assert f"loss {number(loop.losses[0])} in pass 1, {number(loop.losses[-1])} in pass 60" in told
+    assert f"largest norm of all gradients {number(max(loop.norms))} in pass 25" in told
 
 
 def thaw(step: int, loss: Any, net: Any) -> Any:

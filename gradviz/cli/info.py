@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +18,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
 from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
+from gradviz.query.pass_summaries import pass_summaries, reasons
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
@@ -29,6 +32,7 @@ _MOST_LEAVES = 50
 _MOST_WHOLES = 12  # parameters
 _MOST_RANKS = 64  # the most ranks that are listed
 _OF_LEAVES = "shape", "dtype", "requires_grad", ".grad", "made at"
+_WHERE_KNOWN = "recorded", "loss", "profile"  # facts that are shown where a run has them
 _FEWEST = 12  # the fewest characters of a name
 
 
@@ -97,6 +101,8 @@ def _print(queries: list[Query]) -> None:
     columns = [
         {
             **_facts(query.trace, known),
+            "recorded": _recorded(query),
+            "loss": _course(query),
             "profile": profile_line(query),
             "holds": _held(holdings(query), query.trace),
         }
@@ -107,7 +113,7 @@ def _print(queries: list[Query]) -> None:
             {"": label_of(trace), **facts_of_run} for trace, facts_of_run in zip(traces, columns, strict=True)
         ]
     for label in columns[0]:
-        if label == "profile" and not any(facts_of_run[label] for facts_of_run in columns):
+        if label in _WHERE_KNOWN and not any(facts_of_run[label] for facts_of_run in columns):
             continue
         facts.add_row(Text(label, "dim"), *(Text(clean(facts_of_run[label])) for facts_of_run in columns))
     console.print(facts)
@@ -202,6 +208,28 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "passes": passes,
         "values": meta.get("values", "?") + _left_out(meta),
     }
+
+
+def _recorded(query: Query) -> str:
+    """Why passes were recorded in detail, of a run that chose them itself: `10 first, 5 sample, 3 nan`."""
+    counts = Counter(reasons(query).values()) if query.trace.is_whole else Counter[str]()
+    return ", ".join(f"{count:,} {why}" for why, count in counts.items())
+
+
+def _course(query: Query) -> str:
+    """The first and the last loss of a run that kept a few numbers of every pass, and the largest norm."""
+    if not query.trace.is_whole:
+        return ""
+    found = query.of(pass_summaries)
+    passes, losses = found.passes[found.has_loss], found.losses[found.has_loss]
+    if not len(passes):
+        return ""
+    text = f"{number(losses[0])} in pass {passes[0]}, {number(losses[-1])} in pass {passes[-1]}"
+    norms = np.where(found.has_norm & np.isfinite(found.norms), found.norms, -1)
+    if norms.max() < 0:
+        return text
+    at = int(norms.argmax())
+    return f"{text}; largest norm of all gradients {number(norms[at])} in pass {found.passes[at]}"
 
 
 def _program(trace: Trace) -> str:

@@ -22,6 +22,7 @@ from gradviz.query.module_curves import (
     learning_rates,
     losses,
     modules_of,
+    norms_of_steps,
 )
 from gradviz.query.profile import is_profiled
 from gradviz.query.query import Query
@@ -54,8 +55,14 @@ def charts_of_run(query: Query) -> list[Drawn]:
     gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
     changes = changes_of_modules(query, module_of)
     are_all_known = {curve.name for curve in changes} >= {curve.name for curve in gradients}
+    of_steps = norms_of_steps(query)
     return [
         Drawn("Loss, by pass", *_series(losses(query)), marks=True),
+        *(
+            [Drawn("Norm of all gradients at the step, by pass", *_series(of_steps), marks=True)]
+            if of_steps
+            else []
+        ),
         Drawn("Learning rate, by step", *_rates(learning_rates(query))),
         Drawn("Norm of the gradient of each module, by pass", *_series(gradients), marks=True),
         Drawn("Norm of the gradient over that of the parameters, by pass", *_series(relative), marks=True),

@@ -12,8 +12,9 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.events.values import Stat
 from gradviz.query.curves import accumulated_norms, change_norms, ratios
 from gradviz.query.model_summary import called_modules
-from gradviz.query.module_curves import losses
+from gradviz.query.module_curves import losses, norms_of_steps
 from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.pass_summaries import reasons
 from gradviz.query.query import Query
 
 Columns = dict[str, Sequence[Any]]
@@ -71,12 +72,19 @@ def _passes(query: Query) -> Columns:
         for curve in losses(query)
         for number, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True)
     }
-    numbers = began["number"].tolist()
+    norms = {
+        number: norm
+        for curve in norms_of_steps(query)
+        for number, norm in zip(curve.at.tolist(), curve.values.tolist(), strict=True)
+    }
+    numbers, why = began["number"].tolist(), reasons(query)
     passes = [trace.find_pass(number) for number in numbers]
     return {
         "pass": numbers,
         "how": [trace.text(number) for number in began["how"].tolist()],
         "loss": [values.get(number) for number in numbers],
+        "norm": [norms.get(number) for number in numbers],
+        "why": [why.get(number) for number in numbers],
         "nodes": [backward_pass.nodes if backward_pass is not None else None for backward_pass in passes],
         "first_event": began.events.tolist(),
         "last_event": [backward_pass.last if backward_pass is not None else None for backward_pass in passes],

@@ -14,8 +14,9 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.curves import Norms, accumulated_norms, change_norms, ratios
 from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.pass_summaries import pass_summaries
 from gradviz.query.query import Query
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,14 @@ Grouping = Callable[[int], str]  # from a leaf to the name of the module that it
 
 
 def losses(query: Query) -> list[NamedCurve]:
-    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began. If there is a
-    `backward()`, the roots of `autograd.grad` do not count as losses."""
+    """The value of the scalar that each pass began at, by pass: a curve for each line where passes began. Of passes
+    that were left out it is known where a few numbers of each pass were kept. If there is a `backward()`, the roots of
+    `autograd.grad` do not count as losses."""
     trace = query.trace
     began = trace.table(Kind.PASS_BEGAN)
     roots = began.lists("roots")
-    if not len(began) or not len(roots.elements):
+    summed = query.of(pass_summaries)
+    if not len(began) or not (len(roots.elements) or summed.has_loss.any()):
         return []
     first = np.where(
         roots.counts > 0, np.append(roots.elements, np.zeros((1, 4), np.int64), 0)[roots.starts, 2], 0
@@ -48,6 +51,9 @@ def losses(query: Query) -> list[NamedCurve]:
     stats = trace.states.stats[rows]
     values = np.where(stats[:, Stat.NAN] + stats[:, Stat.INF] > 0, np.nan, stats[:, Stat.MEAN])
     known = is_scalar & ~np.isnan(stats[:, Stat.NAN])
+    kept = np.flatnonzero(~known & contained(began["number"], summed.passes[summed.has_loss]))
+    values[kept] = summed.losses[np.searchsorted(summed.passes, began["number"][kept])]
+    known[kept] = True
     fills = trace.named(began["how"], ("backward",))
     known &= fills if fills.any() else True
     by_place: dict[tuple[str, int], list[int]] = {}
@@ -56,13 +62,13 @@ def losses(query: Query) -> list[NamedCurve]:
         place = (site.place.file, site.place.line) if site is not None else ("", 0)
         by_place.setdefault(place, []).append(row)
     return [
-        NamedCurve(_called_at(query, int(first[rows[-1]]), place[1]), began["number"][rows], values[rows])
+        NamedCurve(_called_at(query, int(first[rows].max()), place[1]), began["number"][rows], values[rows])
         for place, rows in by_place.items()
     ]
 
 
 def _called_at(query: Query, tensor: int, line: int) -> str:
-    name = query.labels.of(tensor)
+    name = query.labels.of(tensor) if tensor else "loss"
     return f"{name} (line {line})" if line else name
 
 
@@ -130,6 +136,14 @@ def changes_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The norm of the change that a step makes to the parameters of a module, relative to their norm before. Steps with
     an unknown change of a parameter are left out."""
     return _together(query.of(change_norms), module_of, ratios)
+
+
+def norms_of_steps(query: Query) -> list[NamedCurve]:
+    """The norm of all gradients together that optimizers stepped with, by pass: where a few numbers of each pass were
+    kept."""
+    summed = query.of(pass_summaries)
+    known = summed.has_norm
+    return [NamedCurve("all gradients", summed.passes[known], summed.norms[known])] if known.any() else []
 
 
 def _together(

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 AUTO = "auto"
 NAN, JUMP = "nan", "jump"  # why passes behind a pass are chosen, by its numbers
-_FIRST = 10  # the passes with which such a choice begins
-_BEHIND_TROUBLE = 3
+FIRST = 10  # the passes with which such a choice begins
+BEHIND_TROUBLE = 3
 _MOST_TROUBLES = 8
 _JUMP = 10  # so many times the median is a jump
 _REMEMBERED = 64  # sizes of which it is the median
@@ -42,20 +42,21 @@ class AutoPasses:
     def __init__(self) -> None:
         self.closely_until = 0  # the last pass that is chosen because of trouble
         self.troubles = 0
-        self.was_bad = False
+        self.was_bad = False  # whether what was recorded last shows trouble
+        self.has_bad_numbers = False  # whether the loss or the norm of the last pass is not finite
         self.losses, self.norms = _Usual(), _Usual()
 
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
             return False
-        return number <= max(_FIRST, self.closely_until) or len(str(number).rstrip("0")) == 1
+        return number <= max(FIRST, self.closely_until) or is_regular(number)
 
     def __str__(self) -> str:
         return AUTO
 
     def seen(self, is_bad: bool, passes_begun: int) -> None:
         """Note whether what was recorded since the last call shows a NaN or an error; so many passes have begun."""
-        if is_bad and not self.was_bad:
+        if is_bad and not (self.was_bad or self.has_bad_numbers):
             self._look_closely(passes_begun)
         self.was_bad = is_bad
 
@@ -71,8 +72,8 @@ class AutoPasses:
             for of, number in ((self.losses, loss), (self.norms, norm))
             if number is not None and math.isfinite(number) and number != -1
         ]
+        was_bad, self.has_bad_numbers = self.has_bad_numbers, is_bad
         if is_bad:
-            was_bad, self.was_bad = self.was_bad, True
             return NAN if not was_bad and self._look_closely(passes_begun) else ""
         return JUMP if any(jumps) and self._look_closely(passes_begun) else ""
 
@@ -85,8 +86,13 @@ class AutoPasses:
         if self.troubles >= _MOST_TROUBLES or passes_begun <= self.closely_until:
             return False
         self.troubles += 1
-        self.closely_until = passes_begun + _BEHIND_TROUBLE
+        self.closely_until = passes_begun + BEHIND_TROUBLE
         return True
+
+
+def is_regular(number: int) -> bool:
+    """Whether a pass is chosen whatever happens, behind the first: its number has one digit that is not 0."""
+    return len(str(number).rstrip("0")) == 1
 
 
 class _Usual:

@@ -327,7 +327,7 @@ class Writer:
         settle(batch)
         if self.news is not None:
             self.news.note(batch, self.dtypes)
-        if self.source.auto is not None:  # before the chunk is written, which leaves out what repeats
+        if self.source.auto is not None and batch.states:  # before the chunk is written, without what repeats
             self.source.auto.seen(self._is_bad(batch, events.rows), self.source.passes_begun)
         self.chunks.write(cursor, events, batch, time())
 

@@ -6,15 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import cut_behind
 from gradviz.events.kinds import Kind, OpRan, TensorMade
+from gradviz.events.values import Stat
 from gradviz.query.copies import copied_from
 from gradviz.query.lack import FROM_OUTSIDE
-from gradviz.query.ops import SHARING, SUMS
+from gradviz.query.ops import DIVIDING, LOSSES, MULTIPLYING, SHARING, SUMS
+from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
+
+_LEAST = 2  # calls
+_SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +48,52 @@ def cut_terms(case: Case) -> list[CutTerm]:
             continue
         found += _without_any_graph(case, op)
         for event, tensor, reading in _read_without_graph(case, op):
-            leaves = _learning_behind(case, tensor)
+            leaves = _learning_behind(case, tensor, event)
             if leaves and used.isdisjoint(case.query.nodes.of_tensors.of(tensor)[1].tolist()):
                 found.append(CutTerm(event, tensor, reading, leaves))
     return found
+
+
+def equal_sides(case: Case) -> list[OpRan]:
+    """The first op of each line that compares a tensor with equal numbers in all its calls, and that is a term of a
+    loss without a graph. Use `case.of(equal_sides)`."""
+    ops, made = case.trace.table(Kind.OP), case.trace.table(Kind.NODE)
+    comparing = case.trace.named(ops["op"], LOSSES) & ~contained(ops.events, made["op"])
+    found = []
+    for events in case.by_site(ops.events[comparing]).values():
+        calls = [case.query.tensors.op(event) for event in events.tolist()]
+        terms = [_is_added(case, op) for op in (calls[0], calls[-1])]
+        if len(calls) >= _LEAST and all(terms) and all(_is_of_equal_sides(case, op) for op in calls):
+            found.append(calls[0])
+    return found
+
+
+def _is_of_equal_sides(case: Case, op: OpRan) -> bool:
+    """Whether the two tensors that an op compares have equal statistics, and are not constant."""
+    states = case.trace.states
+    rows = states.rows_of(np.array(op.inputs[:2]), np.full(len(op.inputs[:2]), op.index))
+    if (
+        len(set(op.inputs[:2])) != 2
+        or (rows < 0).any()
+        or states.form(int(rows[0])) != states.form(int(rows[1]))
+    ):
+        return False
+    stats = states.stats[rows]
+    return bool((stats[0] == stats[1]).all() and stats[0, Stat.MIN] < stats[0, Stat.MAX])
+
+
+def _is_added(case: Case, op: OpRan) -> bool:
+    """Whether the result of an op, perhaps times a number, is added to a tensor with a graph."""
+    for _ in range(_SCALINGS):
+        readers = case.downstream.readers(op.outputs[0]) if op.outputs else ()
+        if not readers:
+            return False
+        op = case.query.tensors.op(readers[0])
+        if op.op in SUMS:
+            return bool(case.query.nodes.of_op(op.index))
+        if op.op not in MULTIPLYING | DIVIDING:
+            return False
+    return False
 
 
 def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
@@ -65,19 +114,33 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
         if isinstance(maker, TensorMade) and maker.how in FROM_OUTSIDE and maker.index > since:
             copied = copied_from(case.query, maker)
             has_graph = bool(copied) and case.query.tensors.requires_grad(copied, maker.index)
-            if has_graph and (behind := _learning_behind(case, copied)):
+            if has_graph and (behind := _learning_behind(case, copied, op.index)):
                 yield CutTerm(maker.index, source, case.words.called(source), behind)
             continue
         if not is_plain or case.query.tensors.requires_grad(source, op.index):
             continue
-        cut = cut_behind(case, source, since, case.training.trained)
+        cut = cut_behind(case, source, since, _trained_by_the_next_pass(case, op.index))
         if cut is not None:
             yield CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
 
 
-def _learning_behind(case: Case, tensor: int) -> tuple[int, ...]:
-    """The trained leaves that a tensor was computed from."""
-    return tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)
+def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:
+    """The leaves that a tensor was computed from and that the first pass after an event trains."""
+    trained = _trained_by_the_next_pass(case, event)
+    return tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in trained)
+
+
+def _trained_by_the_next_pass(case: Case, event: int) -> set[int]:
+    """The leaves that the optimizers of the first pass after an event train. A teacher that was trained before, by an
+    optimizer of its own, is none of them. All trained leaves, if no step follows that pass."""
+    number = next((one.number for one in case.trace.passes if one.first > event), 0)
+    owners = case.query.of(PassOwners).optimizers(number)
+    holders = case.training.holders
+    return {
+        leaf
+        for leaf in case.training.trained
+        if not owners or not holders.get(leaf) or holders[leaf] & owners
+    }
 
 
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:

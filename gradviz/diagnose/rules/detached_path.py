@@ -1,7 +1,8 @@
-"""`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the
-root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between. Also
+"""`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the root
+blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between. Also
 reported: one path of several that is cut (a term of a loss, a use of a layer, a part of a result that is joined with
-the rest again, the only input of a part, as in `decoder(q.sample())`), and a root that was made from numbers.
+the rest again, the only input of a part, as in `decoder(q.sample())`), a term that compares a tensor with its own
+numbers, and a root that was made from numbers.
 
 Why it is bad: no gradient comes back through the cut. The leaf keeps its first value, while the loss may still fall
 because other leaves learn.
@@ -32,7 +33,7 @@ from gradviz.diagnose.cut_holdings import cut_holdings
 from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
 from gradviz.diagnose.cut_parts import CutPart, cut_parts
 from gradviz.diagnose.cut_rows import cut_rows
-from gradviz.diagnose.cut_terms import CutTerm, cut_terms
+from gradviz.diagnose.cut_terms import CutTerm, cut_terms, equal_sides
 from gradviz.diagnose.cut_uses import CutUse, cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, lacking
@@ -42,6 +43,7 @@ from gradviz.query.cut_places import place_of_cut
 from gradviz.query.lack import Lack, Lacks
 from gradviz.query.own_names import optimizer_name
 from gradviz.tracefile import Site
+from gradviz.words.escape import clean
 
 _Cut = TypeVar("_Cut", CutInput, CutPart, CutTerm, CutUse)
 
@@ -79,6 +81,7 @@ def _search(case: Case) -> Iterator[Found]:
         )
     yield from _as_numbers(case)
     yield from _terms(case)
+    yield from _equal_sides(case)
     yield from _uses(case)
     yield from _inputs(case)
     yield from _rows(case)
@@ -182,6 +185,19 @@ def _terms(case: Case) -> Iterator[Found]:
             (term.event,),
             site=place_of_cut(case.query, term.event),
             tensors=term.leaves,
+            severity=WARNING,
+        )
+
+
+def _equal_sides(case: Case) -> Iterator[Found]:
+    """Terms of a loss that compare a tensor with itself, outside of the graph."""
+    for op in case.of(equal_sides):
+        one, other = (case.words.called(tensor) for tensor in op.inputs[:2])
+        yield Found(
+            f"{clean(op.op)} compares equal numbers, {one} and {other}, and nothing that they are computed from gets a "
+            "gradient: this term of the loss trains nothing",
+            f"give {clean(op.op)} the output of what is to learn in place of {one} or {other}",
+            (op.index,),
             severity=WARNING,
         )
 

@@ -1,4 +1,6 @@
-"""`off-loss-path`: a leaf that should learn is used, but no result that is computed from it reaches a root.
+"""`off-loss-path`: a leaf that should learn is used, but no result that is computed from it reaches a root. Also
+reported: a penalty on the gradient of `autograd.grad(..., create_graph=True)` that reaches none, in each round of the
+training.
 
 Why it is bad: these results have no effect on training, and the leaf gets no gradient.
 
@@ -31,6 +33,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import learns_in_other_blocks
+from gradviz.diagnose.unused_penalties import unused_penalties
 from gradviz.query.lack import Lack, Lacks
 from gradviz.tracefile import Site
 
@@ -52,6 +55,15 @@ def _search(case: Case) -> Iterator[Found]:
             site=site,
             tensors=tuple(leaves),
             severity=NOTE if noted else WARNING,
+        )
+    for penalty in case.of(unused_penalties):
+        name, number = case.words.called(penalty.tensor), penalty.backward_pass.number
+        yield Found(
+            f"{name} is computed from the gradient of pass {number}, whose graph is kept (create_graph=True), and "
+            "reaches no root: no step takes it into account",
+            f"add {name} to the loss, or do not compute it",
+            (penalty.op, penalty.backward_pass.first),
+            tensors=penalty.leaves,
         )
 
 

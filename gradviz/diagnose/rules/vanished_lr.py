@@ -1,6 +1,6 @@
 """`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of its highest value
 before, while there still are gradients. If a scheduler is stepped in each batch, it is enough that the rate is below a
-thousandth for the last half of the run.
+thousandth for the last half of the run. Also reported: a rate that is 0 at every step.
 
 Why it is bad: the steps change almost nothing, though the run goes on.
 
@@ -44,6 +44,8 @@ _MILDER = "a milder schedule here (gamma, step_size, T_max), or a lower bound (e
 _LESS_OFTEN = (
     "step the scheduler once in the unit it was made for (per epoch, not per batch), or use a lower bound"
 )
+_ZERO = "the learning rate is 0 in all steps: no step changes a parameter"
+_ABOVE_ZERO = "set a rate above 0 before this step: the lr of each group of the optimizer is 0 at all steps"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -66,6 +68,9 @@ def _search(case: Case) -> Iterator[Found]:
         when = (
             f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
         )
+        if not rates.any():
+            yield Found(_ZERO, _ABOVE_ZERO, (by if by >= 0 else first, first))
+            continue
         yield Found(
             f"the learning rate is {number(float(rates[-last]), 3)} {when} (at most {number(float(rates.max()), 3)} "
             "before): the parameters hardly change any more",

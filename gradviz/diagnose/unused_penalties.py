@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo
@@ -70,7 +70,7 @@ def _penalty(case: Case, backward_pass: PassInfo) -> UnusedPenalty | None:
             form = case.trace.shape(tensor)
             if event is not None and case.query.tensors.is_op(event) and form is not None and form[0] == ():
                 is_outside = not case.query.tensors.op(event).in_pass
-                if is_outside and case.query.tensors.flags(tensor, event) & REQUIRES_GRAD:
+                if is_outside and case.query.tensors.requires_grad(tensor, event):
                     last = max(last, (event, tensor))
     event, tensor = last
     leaves = tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)

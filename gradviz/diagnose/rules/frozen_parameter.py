@@ -1,5 +1,6 @@
-"""`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a
-whole parameter group of an optimizer, for good; or at a single layer with random values, between layers that learn.
+"""`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
+parameter group of an optimizer, for good; or at a single layer with random values, between layers that learn. Also
+reported: parameters that are frozen and switched on again before any op reads them.
 
 Why it is bad: a frozen parameter never learns. If no leaf requires grad, backward() raises. If a group is frozen, its
 learning rate has no effect.
@@ -52,6 +53,7 @@ def _search(case: Case) -> Iterator[Found]:
             )
     yield from _groups(case)
     yield from _layers(case)
+    yield from _undone(case)
 
 
 def _layers(case: Case) -> Iterator[Found]:
@@ -107,6 +109,46 @@ def _groups(case: Case) -> Iterator[Found]:
                 tensors=tuple(own),
                 severity=WARNING,
             )
+
+
+def _undone(case: Case) -> Iterator[Found]:
+    """Lines that freeze parameters, all of which another line switches on again before any op reads them. Where some
+    stay frozen, as where all but the head is to be frozen, the order is meant."""
+    by_line: dict[int, list[tuple[int, int, int]]] = {}
+    for leaf, off, on in _switched_off(case):
+        by_line.setdefault(case.site(off), []).append((leaf, off, on))
+    for switched in by_line.values():
+        leaves = tuple(dict.fromkeys(leaf for leaf, _, _ in switched))
+        _, off, on = switched[0]
+        events = off, on
+        is_own = on >= 0 and not any(case.query.places.is_in_library(event) for event in events)
+        if not is_own or any(again < 0 for _, _, again in switched) or case.at(off) == case.at(on):
+            continue
+        if case.training.trained.issuperset(leaves):
+            is_one = len(leaves) == 1
+            are = "is" if is_one else "are"
+            yield Found(
+                f"{case.called(leaves)}, which {are} frozen at {case.at(off)}, {are} switched on again here before any "
+                f"op reads {'it' if is_one else 'them'}, and trained: the freezing has no effect",
+                "leave out this line for what is to stay frozen, or freeze it after this line",
+                (on, off),
+                tensors=leaves,
+                severity=WARNING,
+            )
+
+
+def _switched_off(case: Case) -> Iterator[tuple[int, int, int]]:
+    """(leaf, off, on) for each event that freezes a parameter: that event, and the next one that switches requires_grad
+    on again, or −1 if there is none or if an op reads the leaf before it."""
+    changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
+    for leaf in filter(case.trace.parameters.get, distinct(changed["tensor"]).tolist()):
+        events = changed.events[changed["tensor"] == leaf].tolist()
+        readers = case.downstream.readers(leaf)
+        for event, following in zip(events, [*events[1:], -1], strict=True):
+            if case.query.tensors.requires_grad(leaf, event):
+                continue
+            is_read = any(event < reader < following for reader in readers)
+            yield leaf, event, -1 if is_read else following
 
 
 def _are_given_gradients(case: Case, leaves: Sequence[int]) -> bool:

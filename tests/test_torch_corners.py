@@ -26,6 +26,7 @@ from gradviz.events.kinds import (  # noqa: E402
     TensorMade,
 )
 from gradviz.query import Query  # noqa: E402
+from gradviz.query.overview import leaves  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -346,3 +347,50 @@ def test_memory_that_nothing_was_written_to_has_no_value(tmp_path: Path) -> None
     made = of(trace, TensorMade)
     assert trace.snapshot(made[0].tensor, made[0].index).stats is None
     assert trace.snapshot(made[1].tensor).array.tolist() == [[1.0] * 9] * 9
+
+
+def test_a_tensor_inside_a_transform_stands_for_the_one_outside(both: Both) -> None:
+    def program() -> Any:
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        return torch.func.grad(lambda w: (w * 3).sum())(w).tolist()
+
+    gradient, trace = both(program)
+    assert gradient == [3.0, 3.0]
+    w, inside = [made for made in of(trace, TensorMade) if made.how in ("tensor", "torch.func")][:2]
+    assert (inside.how, inside.source) == ("torch.func", w.tensor)
+    last = trace.count - 1
+    assert not Query(trace).tensors.is_leaf_that_requires_grad(inside.tensor, last)
+    assert Query(trace).tensors.is_leaf_that_requires_grad(w.tensor, last)
+
+
+def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def program() -> Any:
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+
+        def gradient(x: Any) -> Any:
+            return torch.autograd.grad((w * x).sum(), w)[0]
+
+        graph = make_fx(gradient)(torch.ones(2))
+        return graph(torch.full((2,), 5.0)).tolist()
+
+    gradient, trace = both(program)
+    assert gradient == [5.0, 5.0]
+    assert trace.passes == []
+
+
+def test_a_view_of_a_leaf_without_grad_mode_is_not_listed_beside_it(both: Both) -> None:
+    def program() -> None:
+        w = torch.ones(2, 2, requires_grad=True)
+        of_data = torch.arange(4.0).view(2, 2).requires_grad_()
+        with torch.no_grad():
+            assert w.T.requires_grad
+            assert w.T.is_leaf
+        (w * of_data).sum().backward()
+
+    _, trace = both(program)
+    assert [(leaf.name, leaf.has_grad) for leaf in leaves(Query(trace))] == [
+        ("w", True),
+        ("of_data", True),
+    ]

@@ -127,6 +127,7 @@ def test_it_stops_at_an_error_in_backward_and_the_script_still_gets_it(debug: Ru
 def test_it_stops_at_an_error_in_forward(debug: Run) -> None:
     done = debug(SHAPES, "continue", "--run")
     (stop,) = stops(done.stderr)
-    assert stop.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert stop.startswith("RuntimeError: ")
+    assert "mat1 and mat2 shapes cannot be multiplied" in stop
     assert (done.stdout, done.returncode) == ("begun\n", 1)
     assert "lesson.py:4" in done.stderr

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, TensorMade
+from gradviz.events.values import TRANSFORM
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
@@ -81,7 +82,8 @@ class Lacks:
         (None: from any pass); None if it is not known."""
         key = leaf, self.trace.count if until is None else until
         if key not in self._known:
-            self._known[key] = self._why(*key)
+            is_gone = self._is_without_memory(leaf) or self._is_replaced(leaf)
+            self._known[key] = None if is_gone else self._why(*key)
         return self._known[key]
 
     def _why(self, leaf: int, until: int) -> Lacking | None:
@@ -99,6 +101,16 @@ class Lacks:
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
+
+    def _is_without_memory(self, leaf: int) -> bool:
+        """Whether a leaf lies on the meta device: it only tells a shape, as in the empty copy of a model into which
+        `functional_call` puts others' parameters."""
+        value = self.trace.snapshot(leaf, self.trace.count - 1)
+        return value is not None and value.device == "meta"
+
+    def _is_replaced(self, leaf: int) -> bool:
+        """Whether nothing holds a leaf any longer, and new parameters were made of it, as `weight_norm` does."""
+        return leaf in self._converted and self._is_forgotten(leaf)
 
     def _is_without_grad_mode(self, event: int) -> bool:
         """Whether an event is an op that ran while grad mode was off."""
@@ -280,6 +292,26 @@ class Lacks:
             if self.query.tensors.is_leaf_that_requires_grad(other, one.at)
         )
 
+    def _is_stood_in_for(self, leaf: int) -> bool:
+        """Whether a module that no optimizer trains was called with results of ops, or with what stands for tensors
+        inside a transform, in the place of a leaf: by `functional_call`."""
+        name = self.trace.parameters.get(leaf)
+        return leaf not in self.query.of(Training).holders and name in self._stand_ins
+
+    @cached_property
+    def _stand_ins(self) -> set[str]:
+        """The names of parameters in whose places modules were called with tensors that are no leaves of a pass."""
+        end, tensors = self.trace.count - 1, self.query.tensors
+        named = self.trace.parameters.items()
+        return {name for tensor, name in named if not tensors.is_leaf_that_requires_grad(tensor, end)}
+
+    @cached_property
+    def _converted(self) -> set[int]:
+        """The parameters of which others were made, and that no optimizer holds: by `module.to("cuda")`."""
+        made = self.trace.table(Kind.TENSOR)
+        new = made["tensor"][(made["source"] > 0) & self.trace.named(made["how"], (PARAMETER,))]
+        return {original(self.query, leaf) for leaf in new.tolist()} - self.query.of(Training).holders.keys()
+
     def _left_for_numpy(self, begun: Begun, results: dict[int, list[int]]) -> int:
         """The event that detached one of these results for NumPy: `torch.from_numpy(f(h.detach().numpy()))`; −1 if
         there is none. No op reads the result, and a tensor came from outside before the root was computed. Events with
@@ -304,7 +336,7 @@ class Lacks:
 
     def _not_on_a_way(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
         """The reason why a leaf lacks a gradient although no way to a root was found; None if it is not known."""
-        if self._is_forgotten(leaf):
+        if self._is_forgotten(leaf) or not self._entered_transforms.isdisjoint((leaf, *results)):
             return None
         last = begun[-1] if begun else None
         end = last.at if last is not None else self.trace.count
@@ -314,7 +346,7 @@ class Lacks:
         ops = map(self.query.tensors.op, readers)
         with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
         if not readers:
-            if self._is_template(leaf, begun):
+            if self._is_template(leaf, begun) or self._is_stood_in_for(leaf) or leaf in self._converted:
                 return None
             return self._as_number(leaf, leaf) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad:
@@ -324,6 +356,13 @@ class Lacks:
         if event < 0 or last is None:
             return None
         return Lacking(leaf, Lack.CUT, event, last.root, last.pass_number)
+
+    @cached_property
+    def _entered_transforms(self) -> set[int]:
+        """The tensors that entered a transform of torch.func, which takes derivatives without a pass."""
+        made = self.trace.table(Kind.TENSOR)
+        entered = made["source"][self.trace.named(made["how"], (TRANSFORM,))]
+        return set(entered.tolist())
 
     def _is_forgotten(self, leaf: int) -> bool:
         """Whether neither a name nor an optimizer holds a leaf, in a program that trains other leaves: `fully_shard`

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, TensorMade
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 from gradviz.sets import distinct
+from gradviz.tracefile import Snapshot
 from gradviz.tracefile.contents import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
@@ -112,7 +113,7 @@ def leaves(query: Query) -> list[LeafInfo]:
                 continue
             seen.add((name, place[1]))
         snapshot = trace.snapshot(tensor)
-        if snapshot is not None:
+        if snapshot is not None and not _shows_a_leaf(query, snapshot):
             infos.append(
                 LeafInfo(
                     tensor,
@@ -126,6 +127,12 @@ def leaves(query: Query) -> list[LeafInfo]:
                 )
             )
     return infos
+
+
+def _shows_a_leaf(query: Query, snapshot: Snapshot) -> bool:
+    """Whether a leaf that requires grad is only a view of another one: `w.T`, if grad mode is off."""
+    both = snapshot.flags & query.tensors.flags(snapshot.base, query.trace.count - 1) if snapshot.base else 0
+    return bool(snapshot.flags & VIEW and both & REQUIRES_GRAD)
 
 
 def _candidates(query: Query) -> list[int]:

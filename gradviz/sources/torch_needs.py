@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-TESTED = "2.5.1 to 2.14.1"
+TESTED = "2.5.1 to 2.15.0"
 # The attributes of nodes are listed under one class of nodes that has them.
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction
@@ -13,9 +13,10 @@ NEEDED = """
     _C._disabled_torch_function_impl _C._dispatch_has_kernel_for_dispatch_key
     _C._autograd.SavedTensor _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr
     _C._functions.AddmmBackward0._raw_saved_mat1 _C._functions.AddmmBackward0._raw_saved_mat2
-    _C._functorch.peek_interpreter_stack _C._get_function_stack_at _C._is_tracing _C._len_torch_dispatch_stack
-    _C._len_torch_function_stack _VF._unpack_dual _foreach_norm _ops.OpOverload ops.aten.add.Tensor._op
-    ops.aten.add.Tensor._op_dk ops.aten.add.Tensor._overloadpacket UntypedStorage._cdata
+    _C._TorchDispatchModeKey.PROXY _C._functorch.get_unwrapped _C._functorch.is_functorch_wrapped_tensor
+    _C._functorch.peek_interpreter_stack _C._get_dispatch_mode _C._get_function_stack_at _C._is_tracing
+    _C._len_torch_dispatch_stack _C._len_torch_function_stack _VF._unpack_dual _foreach_norm _ops.OpOverload
+    ops.aten.add.Tensor._op ops.aten.add.Tensor._op_dk ops.aten.add.Tensor._overloadpacket UntypedStorage._cdata
     Tensor._backward_hooks Tensor._base Tensor._is_view Tensor._version
     autograd._enable_record_function autograd._engine_run_backward autograd._profiler_enabled
     autograd.forward_ad._current_level autograd.graph._engine_run_backward

@@ -10,7 +10,7 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.calls import Steps, Way
 from gradviz.sources.torch_recorder.identity import name_of_hook
-from gradviz.sources.torch_recorder.shared import Source, is_pytorchs
+from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.tensor_values import READER
 
 
@@ -70,7 +70,7 @@ class Attributes:
             self.identity.tell_pending()
         before = tensor.requires_grad, tensor.is_leaf
         yield
-        if (tensor.requires_grad, tensor.is_leaf) != before:
+        if (tensor.requires_grad, tensor.is_leaf) != before and not in_transform():
             self.identity.number_of(tensor, frame)
             listener: Any = self.source.listener
             listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))

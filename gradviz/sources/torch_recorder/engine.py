@@ -16,7 +16,14 @@ from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.resting import Resting
-from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs
+from gradviz.sources.torch_recorder.shared import (
+    OURS,
+    PYTORCH,
+    Source,
+    in_transform,
+    is_pytorchs,
+    is_written_down,
+)
 
 # The files of the functions through which a pass is requested: PyTorch's and ours.
 _ASKED = (f"{PYTORCH}autograd{os.sep}", f"{PYTORCH}_tensor.py", f"{PYTORCH}overrides.py", OURS)
@@ -88,7 +95,9 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
     """Whether a call of the engine, made in `frame` (None: of the caller of this function's caller), is a pass of the
     program's."""
     try:
-        if in_transform() or (source.thread.unseen and _is_compilers(frame or sys._getframe(2))):
+        if in_transform() or is_written_down():
+            return False
+        if source.thread.unseen and _is_compilers(frame or sys._getframe(2)):
             return False
         return all(map(_has_node, _roots_of(t_outputs)))  # otherwise PyTorch raises the error
     except Exception as error:

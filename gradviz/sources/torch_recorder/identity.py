@@ -19,7 +19,7 @@ from gradviz.events.counters import next_node_number, next_tensor_number
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import LEAF_NODE, NO_RULE, Listener, State, Where, edges_of
-from gradviz.events.values import UNFILLED
+from gradviz.events.values import TRANSFORM, UNFILLED
 from gradviz.sources.torch_recorder.known_things import (
     Known,
     NodeRecord,
@@ -33,6 +33,7 @@ from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import SavedTensors
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, local_part
 
+_functorch = torch._C._functorch
 _keys = itertools.count(1)
 _PREFIX = "torch::autograd::"
 FILLED = "filled"  # the origin of a tensor that was empty until PyTorch filled it, as `torch.load` does
@@ -69,12 +70,14 @@ class Identity:
 
     def number_of(self, tensor: torch.Tensor, where: Where = None, how: str = "") -> int:
         """The tensor's number. A new tensor is emitted, with the origin `how`; without `how` it is from before the
-        recording, and may have a gradient."""
+        recording, and may have a gradient, or stands for another tensor inside a transform of torch.func."""
         known = self.known.get(id(tensor))
         if known is not None:
             return known.number
         if how:
             return self.announce(tensor, how, where)
+        if _functorch.peek_interpreter_stack() is not None and _functorch.is_functorch_wrapped_tensor(tensor):
+            return self.announce(tensor, TRANSFORM, where, self._stood_for(tensor))
         number = self.announce(
             tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where
         )
@@ -82,6 +85,15 @@ class Identity:
         if grad is not None:
             self.listener.grad_assigned(None, number, self.number_of(grad))
         return number
+
+    def _stood_for(self, tensor: torch.Tensor) -> int:
+        """The number of the tensor that a wrapper of torch.func stands for; 0 if the transform made that too."""
+        while _functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = _functorch.get_unwrapped(tensor)
+        known = self.known.get(id(tensor))
+        if known is None and not (is_leaf(tensor) and tensor.requires_grad):
+            return 0
+        return self.number_of(tensor) if known is None else known.number
 
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
@@ -128,9 +140,12 @@ class Identity:
         known = self.fresh(tensor)
         self._note_unfilled(known, how, source)
         self._note_base(tensor, known)
-        if torch._C._functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
+        if _functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
-        self.listener.tensor(where, how, self._state_made(tensor, known), source)
+        state = self._state_made(tensor, known)
+        if how == TRANSFORM:  # no pass gives it a gradient: the transform takes its derivatives
+            state = state._replace(flags=state.flags & ~REQUIRES_GRAD)
+        self.listener.tensor(where, how, state, source)
         return known.number
 
     def _note_unfilled(self, known: Known, how: str, source: int) -> None:

@@ -22,6 +22,8 @@ from gradviz.sources.tracebacks import fault
 
 _transforms = torch._C._functorch.peek_interpreter_stack
 _is_traced = torch._C._is_tracing
+_dispatch_mode = torch._C._get_dispatch_mode
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 PYTORCH = os.path.dirname(torch.__file__) + os.sep
@@ -104,13 +106,12 @@ class Source:
     def is_off(self) -> bool:
         """Whether this thread records nothing. `torch.compile` looks into our replacements of PyTorch's functions;
         this first check makes it see only the original functions there."""
-        return is_compiling() or self.listener is None or self.thread.muted or _is_traced()
+        return is_compiling() or self.listener is None or self.thread.muted or is_written_down()
 
     @property
     def is_silent(self) -> bool:
-        """Whether this thread records nothing, without the check for compilation. During `torch.jit.trace` nothing is
-        recorded, since it writes down all that is read of a tensor."""
-        return self.listener is None or self.thread.muted or _is_traced()
+        """Whether this thread records nothing, without the check for compilation."""
+        return self.listener is None or self.thread.muted or is_written_down()
 
     @property
     def is_detailed(self) -> bool:
@@ -157,6 +158,12 @@ def _is_below(frame: FrameType, above: FrameType | None) -> bool:
     while above is not None and above is not frame:
         above = above.f_back
     return above is not None
+
+
+def is_written_down() -> bool:
+    """Whether calls are made only to write them down: by `torch.jit.trace`, which would write down what the recorder
+    reads, or by `make_fx`, with which `torch.export` and the backward of `torch.cond` begin. Their tensors are fake."""
+    return _is_traced() or _dispatch_mode(_PROXY) is not None
 
 
 def in_transform() -> bool:

@@ -179,12 +179,22 @@ def test_no_mark_of_an_error_is_seen_before_the_question_of_it_is_answered(
     seen = []
     while tab.locator("#lesson-next").count():
         if tab.inner_text("#lesson-next") == "Show the answer":
-            seen.append((tab.locator("#band .odd").count(), tab.is_visible("#first-error")))
+            marks = tab.locator("#band .odd, #nodes .error, #notes .odd").count()
+            told = "error" in tab.inner_text("#facts") or "Error" in tab.text_content("#nodes")
+            seen.append((marks, told, tab.is_visible("#first-error")))
         asked = tab.inner_text("#lesson")
         tab.click("#lesson-next")
         tab.wait_for_function("asked => document.getElementById('lesson').innerText !== asked", arg=asked)
-    assert seen[:2] == [(0, False), (0, False)]  # the second asks whether backward fails
+    assert seen[:2] == [(0, False, False), (0, False, False)]  # the second asks whether backward fails
     assert tab.is_visible("#first-error")
+    tab.keyboard.press("[")
+    tab.wait_for_selector("body:not([data-busy])")
+    if tab.is_visible("#book"):
+        tab.keyboard.press("k")
+    node = tab.locator("#nodes .error")
+    assert "RuntimeError" in node.text_content()
+    text, box = (node.locator(part).last.bounding_box() for part in ("text", "rect"))
+    assert box["x"] - 8 < text["x"]  # the box has room for it
     tab.close()
 
 

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = 15; // the height of a line of text
-const FONTS = { name: "600 12.5px", label: "12px", fact: "11px", finding: "600 11.5px" };
+const FONTS = { name: "600 12.5px", label: "12px", fact: "11px", odd: "600 11px", finding: "600 11.5px" };
 const FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
 const svg = (tag, attributes = {}, ...children) => {
@@ -63,7 +63,7 @@ function ownLines(id, k) {
   if (node.kind === "grad_fn") {
     const lines = [{ role: "label", text: cut(nameOf(id), 30) }];
     if (node.base && !app.view.ownerOf.has(id)) lines.push({ role: "fact", text: cut(said("of {expression}", { expression: node.base }), 30) });
-    if (node.error) lines.push({ role: "odd", text: cut(node.error, 44) });
+    if (errorOf(node)) lines.push({ role: "odd", text: cut(node.error, 44) });
     return lines;
   }
   const value = valueOf(node, k);
@@ -160,7 +160,7 @@ function sizeOf(id, title = false) {
   return sizes.get(key);
 }
 
-const FONT_OF = { name: "name", unnamed: "label", label: "label" };
+const FONT_OF = { name: "name", odd: "odd", unnamed: "label", label: "label" };
 
 function newSize(id) {
   const lines = linesOf(id, moment());
@@ -270,7 +270,7 @@ function isPassive(group) {
 
 function nodeClasses(node) {
   const flags = {
-    wants: node.wants, root: node.root, retained: node.retained, error: node.error, finding: node.finding,
+    wants: node.wants, root: node.root, retained: node.retained, error: errorOf(node), finding: node.finding,
     passive: node.kind === "op" && !node.gradFn,
     accumulate: node.kind === "grad_fn" && node.gradFn === "AccumulateGrad",
   };

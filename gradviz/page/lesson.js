@@ -31,6 +31,10 @@ function showLesson() {
   for (const [id, places] of [["first-nan", ["nan", "inf"]], ["first-error", ["error"]]]) {
     $(id).hidden = Boolean(asked) || !places.some((place) => data.firsts[place]);
   }
+  if (app.view.nodes.some((node) => node.error)) {
+    app.view.sizes = null; // its box may have a line more now
+    draw();
+  }
   drawBand();
   showBook();
   tell("asked");
@@ -62,4 +66,5 @@ async function startLesson() {
   held.until = () => (question() ? (lesson.isAsking ? question().at : question().until) : Infinity);
   await goToPlace(question().stop);
   showLesson();
+  showNotes();
 }

@@ -265,8 +265,10 @@ def _check(query: Query, graph: Graph, began: PassBegan) -> None:
         raise _Refused("the pass does more than to fill the .grad of leaves")
     if not began.roots or not all(root.tensor and root.gradient for root in began.roots):
         raise _Refused("the pass begins at a node, not at a tensor")
-    if graph.error or any(node.tangent is not None or node.error for node in graph.nodes.values()):
-        raise _Refused("the run has an error, or tangents")
+    if graph.error or any(node.error for node in graph.nodes.values()):
+        raise _Refused("an error ended it")
+    if any(node.tangent is not None for node in graph.nodes.values()):
+        raise _Refused("its tensors have tangents")
     if has_hooks(query, began.number):
         raise _Refused("hooks change its gradients")
     if len(query.trace.indices(Kind.COLLECTIVE)):

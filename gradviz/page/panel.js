@@ -39,7 +39,7 @@ function stepFacts() {
   // Few leaves come first; of many the layers tell more.
   const few = app.view.nodes.filter((node) => node.leaf && node.wants && node.until === undefined).length <= FEW_LEAVES;
   found.push(...(few ? [leafTable(), passPanel()] : [passPanel(), leafTable()]).filter(Boolean));
-  const reason = whyFixed();
+  const reason = isAsked() ? "" : whyFixed();
   if (reason) found.push(element("p", { class: "hint" }, reason));
   found.push(element("p", { class: "hint" }, said("Click a node to see its details. Press ? for the keys.")));
   return found;
@@ -131,7 +131,7 @@ function computed(node) {
     if (node.formula) facts.push(...fact("derivative", node.formula));
     if (node.base) facts.push(...fact("of", node.base));
     if (node.finding) facts.push(...fact("gradviz check", element("span", { class: "finding" }, node.finding)));
-    if (node.error) facts.push(...fact("error", element("span", { class: "odd" }, node.error)));
+    if (errorOf(node)) facts.push(...fact("error", element("span", { class: "odd" }, node.error)));
     facts.push(...fact("ran", hasRun(node, moment()) ? said("yes") : app.view.ran.has(node.id) ? said("not yet") : said("not in this pass")));
   }
   if (node.pair && app.view.nodeOf.has(node.pair)) facts.push(...fact(node.kind === "op" ? "its grad_fn" : "accumulates in", nodeLink(node.pair)));

@@ -128,6 +128,13 @@ function versionAt(view, id, k) {
 // The last event that may be shown: a lesson holds back what its open question asks for.
 const held = { until: () => Infinity };
 
+// The error of a node; a lesson holds it back, too.
+function errorOf(node) {
+  if (!node.error || held.until() === Infinity) return node.error;
+  const raised = app.view.steps.find((step) => step.kind === "error" && step.k <= held.until());
+  return raised ? node.error : "";
+}
+
 // The step up to which one may go that wants to go to a step.
 function allowed(step) {
   let at = step;

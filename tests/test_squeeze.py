@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gradviz
+import gradviz.engine as torch
+from gradviz.events.kinds import Kind, TensorMade
 from gradviz.tracefile.expected import (
     AS_IS,
     LONGEST,
@@ -294,3 +297,30 @@ def test_chunks_of_any_repetitions_are_read_as_they_were(told: list[tuple[list[A
             before = np.concatenate([before, np.frombuffer(arrays[at], NUMBER)])
     for one, arrays in zip(kept, expected, strict=True):
         assert expanded(one.payloads) == arrays[3]
+
+
+def test_large_values_are_squeezed_without_a_copy_of_them() -> None:
+    values = [bytes([at]) * (1 << 20 if at % 3 else 5) for at in range(7)]
+    rows = np.zeros((1, 7), NUMBER)
+    tracemalloc.start()
+    try:
+        kept = Squeezer().chunk(1, 1, rows.tobytes(), b"", b"", values)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert expanded(b"".join(kept.payloads)) == b"".join(values)
+
+
+def test_large_values_are_read_as_they_were(tmp_path: Path) -> None:
+    arrays = [np.random.default_rng(at).standard_normal((300, 200 + at)) for at in range(3)]
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        for array in arrays:
+            torch.tensor(array, requires_grad=True)
+    assert AS_IS in blobs(tmp_path / "run.gradviz", "payloads")
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        made = [trace.event(event) for event in trace.indices(Kind.TENSOR).tolist()]
+        kept = [trace.snapshot(event.tensor, event.index) for event in made if isinstance(event, TensorMade)]
+    assert [value.array.tolist() for value in kept if value is not None and value.array is not None] == [
+        array.tolist() for array in arrays
+    ]

@@ -41,7 +41,10 @@ class ChunkTables:
             batch.payload.clear()  # not both in memory while they are written
         cursor.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", (number, batch.first, count, time, since))
         for table, packed in kept._asdict().items():
-            cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, packed))
+            if isinstance(packed, list):
+                _write_pieces(cursor, table, number, packed)
+            else:
+                cursor.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, packed))
 
     def _write_contents(self, cursor: sqlite3.Cursor, events: ByKind, batch: Batch) -> None:
         """Write the summary of a chunk. A ring has none, because its events are removed later."""
@@ -52,6 +55,15 @@ class ChunkTables:
         new, changed = self._contents.new_ops, self._contents.changed_ops
         execute_each(cursor, "INSERT INTO site_ops VALUES (?, ?, 0)", new)
         execute_each(cursor, "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", changed)
+
+
+def _write_pieces(cursor: sqlite3.Cursor, table: str, number: int, pieces: list[bytes]) -> None:
+    """Write an array that lies in pieces, each straight into the file."""
+    size = sum(map(len, pieces))
+    cursor.execute(f"INSERT INTO {table} VALUES (?, zeroblob(?))", (number, size))
+    with cursor.connection.blobopen(table, "data", number) as blob:
+        for piece in pieces:
+            blob.write(piece)
 
 
 def execute_each(cursor: sqlite3.Cursor, statement: str, rows: Iterable[Sequence[Any]]) -> None:

@@ -17,6 +17,7 @@ from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
 
 # Bytes of a page of the database: small pages waste less at the end of an array, large pages are written faster.
 PAGE, LARGE_PAGE = 2048, 8192
+_CACHE = 8 << 10  # KiB of pages, for large pages: the values of a chunk, so that each page is written once
 
 
 class TraceFile:
@@ -121,6 +122,8 @@ def _connected(path: Path, page: int) -> sqlite3.Connection:
         f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
         f"BEGIN; {TABLES} COMMIT;"
     )
+    if page == LARGE_PAGE:
+        connection.execute(f"PRAGMA cache_size = -{_CACHE}")
     return connection
 
 

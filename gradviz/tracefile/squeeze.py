@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from gradviz.events.event_layout import ROW
-from gradviz.tracefile.expected import NUMBER, rearranged, unexpected
+from gradviz.tracefile.expected import NUMBER, as_is, rearranged, unexpected
 from gradviz.tracefile.schema import STATE
 
 GROUP = 64  # chunks
@@ -20,6 +21,10 @@ _HISTORY = 1 << 15  # the events that are searched for a period, which has at mo
 _ALIKE = 0.9  # the least share of the events that come again after a period
 _SAME = 0.99  # ...so many that no better period is searched: every 50th step may be different
 _VALUES = 64  # bytes of values for an event: more are large arrays, which zlib packs slowly and badly
+_LARGE = 1 << 16  # bytes of a value, from which on it is written by itself
+_MOST_IN_PIECES = (
+    6 << 20
+)  # bytes: more do not fit into SQLite's cache (file.py), and are written twice, as zeros first
 _PATIENCE = 16  # the most chunks until a period is searched again
 _FEW = 512  # the most events whose period is found without a Fourier transform
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]
@@ -28,12 +33,13 @@ _WIDTH = 7  # numbers of an event's row, and of a state
 
 
 class Kept(NamedTuple):
-    """The arrays of a chunk as the file keeps them."""
+    """The arrays of a chunk as the file keeps them. Large values are a list of pieces, to be written one after another:
+    joined, they would be in memory twice, and no other thread could run while they are copied."""
 
     events: bytes
     links: bytes
     states: bytes
-    payloads: bytes
+    payloads: bytes | list[bytes]
 
 
 class Squeezer:
@@ -64,14 +70,15 @@ class Squeezer:
         self._look_for_period()
         of_links, last_states = self._of_last(self.period, end)
         of_values = int(last_states[:, _LENGTH].sum(dtype=np.int64))
-        if sum(map(len, values)) > _VALUES * (len(self.events) - len(before[0])):
+        size = sum(map(len, values))
+        if size > _VALUES * (len(self.events) - len(before[0])):
             of_values = 0
         columns, links_columns = (_WIDTH, 1) if self.period else (0, 0)
         kept = Kept(
             unexpected(before[0].reshape(-1), rows, _WIDTH * self.period, columns),
             unexpected(before[1], links, of_links, links_columns),
             unexpected(before[2].reshape(-1), states, _WIDTH * len(last_states), columns),
-            rearranged(values, of_values),
+            rearranged(values, of_values) if of_values or size > _MOST_IN_PIECES else _pieces(values),
         )
         self._forget(end)
         return kept
@@ -102,6 +109,18 @@ class Squeezer:
             links, states = self._of_last(recent, end)
             self.events, self.states = self.events[-recent:], states
             self.links = self.links[len(self.links) - links :]
+
+
+def _pieces(values: Sequence[bytes]) -> bytes | list[bytes]:
+    """Values as the file keeps them, unchanged: in pieces if one of them is large. Small values between are one
+    piece."""
+    if max(map(len, values), default=0) < _LARGE:
+        return as_is(*values)
+    pieces = [as_is()]
+    for is_large, run in groupby(values, lambda value: len(value) >= _LARGE):
+        parts = list(run)
+        pieces += parts if is_large else [b"".join(parts)]
+    return pieces
 
 
 def alike(events: np.ndarray, period: int) -> float:

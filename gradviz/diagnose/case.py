@@ -81,6 +81,10 @@ class Case:
         """The site of an event; for the event of a node, the site where the node was made."""
         return int(self.query.places.of_events[event])
 
+    def place(self, event: int | None) -> Site | None:
+        """The place in the source of an event, as `site` has it; None if it is unknown, or for no event."""
+        return None if event is None else self.query.places.site(self.site(event))
+
     def called(self, tensors: Iterable[int]) -> str:
         """The names of tensors: `w and b`, `net.head (6 parameters)`, or `w, b, c, d and 3 more`."""
         given = list(tensors)
@@ -98,7 +102,7 @@ class Case:
 
     def at(self, event: int) -> str:
         """The line of an event: `line 12`; empty if it is unknown."""
-        site = self.query.places.site(self.site(event))
+        site = self.place(event)
         return "" if site is None else f"line {site.place.line}"
 
     def line_of(self, site: Site | None) -> str:

@@ -153,7 +153,7 @@ def _lines_of(case: Case, number: int) -> set[tuple[str, int]]:
     received = case.trace.table(Kind.RECEIVED)
     nodes = received["node"][received["in_pass"] == number].tolist()
     ops = [op for node in nodes if (op := case.query.nodes.op(node)) is not None]
-    sites = [case.query.places.site(case.site(op)) for op in ops]
+    sites = [case.place(op) for op in ops]
     return {(site.place.file, site.place.line) for site in sites if site is not None}
 
 

@@ -86,7 +86,7 @@ class _OfTensors(ast.NodeTransformer):
 
 def _of_tensors(case: Case, event: int) -> str:
     """The statement of an event with tensors in place of their numbers; empty if this changes nothing."""
-    statement = statement_at(case.query, case.query.places.site(case.site(event)))
+    statement = statement_at(case.query, case.place(event))
     return "" if statement is None else of_tensors(statement)
 
 

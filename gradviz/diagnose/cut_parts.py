@@ -31,9 +31,8 @@ class CutPart:
 
 def cut_parts(case: Case) -> list[CutPart]:
     """The parts that are cut off and joined again, one for each line. Use `case.of(cut_parts)`."""
-    ops, made, received = (case.trace.table(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED))
-    ran = contained(made["node"], received["node"])
-    joins = ops.events[case.trace.named(ops["op"], JOINING) & contained(ops.events, made["op"][ran])]
+    ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
+    joins = ops.events[case.trace.named(ops["op"], JOINING) & contained(ops.events, ran)]
     found: dict[int, CutPart] = {}
     for events in case.by_site(joins).values():
         for part in _of_join(case, case.query.tensors.op(int(events[0]))):

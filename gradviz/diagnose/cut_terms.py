@@ -37,10 +37,9 @@ class CutTerm:
 
 def cut_terms(case: Case) -> list[CutTerm]:
     """The terms of losses that are cut off, one for each line. Use `case.of(cut_terms)`."""
-    ops, made, received = (case.trace.table(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED))
-    ran = contained(made["node"], received["node"])
-    adding = ops.events[case.trace.named(ops["op"], SUMS) & contained(ops.events, made["op"][ran])]
-    used = set(received["node"].tolist())
+    ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
+    adding = ops.events[case.trace.named(ops["op"], SUMS) & contained(ops.events, ran)]
+    used = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
     found: list[CutTerm] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))

@@ -65,7 +65,7 @@ def frozen_layers(case: Case) -> list[FrozenLayer]:
 
 def _is_said_to_stay(case: Case, path: str, event: int) -> bool:
     """Whether the name of a layer, or a comment on the line that freezes it, says that it keeps its first values."""
-    site = case.query.places.site(case.site(event))
+    site = case.place(event)
     line = case.trace.source(site.place.file)[site.place.line - 1 :][:1] if site is not None else []
     comment = "".join(line).partition("#")[2]
     return _STAYING.search(path.rpartition(".")[2]) is not None or _STAYING_WORD.search(comment) is not None

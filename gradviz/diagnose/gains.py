@@ -36,7 +36,7 @@ def gains(case: Case, number: int) -> list[Gain]:
     lines: dict[tuple[str, int], list[int]] = {}
     ops: set[int] = set()
     for i, event in enumerate(events.tolist()):
-        site = case.query.places.site(case.site(event))
+        site = case.place(event)
         node = int(received["node"][of_pass[i]])
         op = case.query.nodes.op(node)
         if site is None or came[i] <= 0 or case.query.nodes.made(node) is None or op in ops:

@@ -79,7 +79,7 @@ def _is_used(case: Case, events: list[int]) -> bool:
 def _is_handed_on(case: Case, event: int) -> bool:
     """Whether the statement at an event passes its result to a call. The call may do something that is not recorded:
     `x.set_(...)` gives a leaf other memory, and PyTorch emits no event for it."""
-    site = case.query.places.site(case.site(event))
+    site = case.place(event)
     statement = statement_at(case.query, site)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
     arguments = [argument for call in calls if not _is_print(call) for argument in call.args]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.rule import Found
 from gradviz.query.own_names import optimizer_name, root_name, scaler_name, scheduler_name
+from gradviz.query.source_trees import in_place, statement_at
 from gradviz.words.escape import clean
 
 _UNNAMED = re.compile(r"\bt(\d+)\b")
@@ -62,10 +63,18 @@ _NAMES: dict[str, Callable[[Case, Found], str]] = {
 }
 
 
+def update_in_place(case: Case, made: int | None, name: str) -> str:
+    """The cure for an update that makes a new tensor of a leaf of this name, at the event `made`."""
+    update = in_place(statement_at(case.query, case.place(made)), name)
+    if update:
+        return f"with torch.no_grad(): {clean(update)}  # update the leaf in place: it stays the leaf"
+    return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
+
+
 def _expression(case: Case, tensor: int) -> str:
     """The expression that made a tensor, or its line; empty if both are unknown."""
     maker = case.query.tensors.maker(tensor)
-    site = case.query.places.site(case.site(maker)) if maker is not None else None
+    site = case.place(maker)
     if site is None:
         return ""
     return clean(case.query.places.expression(site.number)) or f"the result of line {site.place.line}"

@@ -128,4 +128,4 @@ def site_of_tensor(query: Query, tensor: int) -> Site | None:
 
 def site_of_event(query: Query, event: int) -> Site | None:
     """The site of an event; None if it is unknown."""
-    return query.places.site(int(query.trace.events["site"][event]))
+    return query.places.at(event)

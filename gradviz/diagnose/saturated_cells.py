@@ -31,9 +31,8 @@ class SaturatedCell:
 
 def saturated_cells(case: Case) -> Iterator[SaturatedCell]:
     """The cells with half of their gates or more at their ends in most calls of a line, one for each line."""
-    ops, received = case.trace.table(Kind.OP), case.trace.table(Kind.RECEIVED)
-    ran = case.trace.table(Kind.NODE)["op"][contained(case.trace.table(Kind.NODE)["node"], received["node"])]
-    chosen = case.trace.named(ops["op"], tuple(CELLS)) & contained(ops.events, ran)
+    ops = case.trace.table(Kind.OP)
+    chosen = case.trace.named(ops["op"], tuple(CELLS)) & contained(ops.events, case.query.nodes.ops_that_ran)
     for events in case.by_site(ops.events[chosen]).values():
         calls = [_flat_gates(case, event) for event in events[:_MOST].tolist()]
         gates = len(calls[0])

@@ -79,7 +79,7 @@ def _changes(one: Averaged) -> list[int]:
 def _at_own_lines(averages: Sequence[Averaged], changes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The first change of each rank at a line that not all ranks have a change at; 0 if a rank has none."""
     sites = [
-        {event: one.query.places.site(int(one.query.trace.events["site"][event])) for event in of_rank}
+        {event: one.query.places.at(event) for event in of_rank}
         for one, of_rank in zip(averages, changes, strict=True)
     ]
     on_all = set(sites[0].values()).intersection(*(of_rank.values() for of_rank in sites))

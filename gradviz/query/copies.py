@@ -126,7 +126,7 @@ def read_in_its_line(query: Query, made: TensorMade) -> int:
 def written_in_its_line(query: Query, event: int) -> int:
     """The tensor that requires grad and whose numbers an event writes into elements of another tensor, by the source:
     `y[i] = float(x[i]) ** 2`. 0 if the line names none."""
-    site = query.places.site(int(query.trace.events["site"][event]))
+    site = query.places.at(event)
     statement = statement_at(query, site)
     is_of_elements = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript)
     if not is_of_elements or not isinstance(statement, ast.Assign):
@@ -158,7 +158,7 @@ def _read_by(query: Query, value: ast.AST | None, site: Site | None, event: int)
 def has_numbers_of_gradient(query: Query, event: int) -> bool:
     """Whether the statement at an event computes with the numbers of a `.grad`, by its source, directly or through
     variables assigned above it: `x.data = torch.tensor(x.item() - lr * x.grad.item())`."""
-    site = query.places.site(int(query.trace.events["site"][event]))
+    site = query.places.at(event)
     statement = statement_at(query, site)
     value = statement.value if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr) else None
     waiting, seen = [value], set[str]()

@@ -80,6 +80,11 @@ class Nodes(Lookup):
                 by_op.setdefault(op, []).append(node)
         return by_op
 
+    @cached_property
+    def ops_that_ran(self) -> np.ndarray:
+        """The OP events of the nodes that received a gradient."""
+        return self.table["op"][contained(self.table["node"], self.trace.table(Kind.RECEIVED)["node"])]
+
     def edges(self, node: int) -> tuple[Edge, ...]:
         """The edges of a node."""
         made = self.event(node)

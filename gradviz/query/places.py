@@ -32,6 +32,10 @@ class Places(Lookup):
             site = parent
         return site
 
+    def at(self, event: int) -> Site | None:
+        """The site of an event, as `site` gives it."""
+        return self.site(int(self.trace.events["site"][event]))
+
     def line(self, number: int) -> tuple[str, int]:
         """The file and the line of a site; ("", 0) if there is no site."""
         site = self.site(number)
@@ -39,7 +43,7 @@ class Places(Lookup):
 
     def is_in_library(self, event: int) -> bool:
         """Whether an event happened in a library's own code."""
-        site = self.site(int(self.trace.events["site"][event]))
+        site = self.at(event)
         return site is not None and site.library is not None
 
     def callers(self, number: int) -> list[Site]:

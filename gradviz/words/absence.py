@@ -105,7 +105,7 @@ def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 
 
 def _replaced(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    site = stop.query.places.site(int(stop.trace.events["site"][absence.event]))
+    site = stop.query.places.at(absence.event)
     update = in_place(statement_at(stop.query, site), name) or f"{name} -= ..."
     return stop.say(
         "{name} is a non-leaf since {when}. That made a new tensor of the leaf {name}; update the leaf in place "
@@ -209,7 +209,7 @@ def _when(stop: Stop, event: int) -> str:
 
 
 def _line(stop: Stop, event: int) -> str:
-    return _at(stop, stop.query.places.site(int(stop.trace.events["site"][event])))
+    return _at(stop, stop.query.places.at(event))
 
 
 def _at(stop: Stop, site: Site | None) -> str:

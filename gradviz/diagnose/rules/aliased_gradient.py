@@ -54,7 +54,7 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
         later = (came.events > event) & (came["grad"] == grad) & (came["in_pass"] > 0)
         passes = distinct(came["in_pass"][later & (came["tensor"] == leaf)])
         others = distinct(came["tensor"][later & np.isin(came["in_pass"], passes) & (came["tensor"] != leaf)])
-        site = case.query.places.site(case.site(event))
+        site = case.place(event)
         if not len(others) or case.site(event) in reported:
             continue
         reported.add(case.site(event))

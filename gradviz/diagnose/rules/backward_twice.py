@@ -75,7 +75,7 @@ def _was_made_before(case: Case, error: Failure, earlier: int) -> bool:
 def _keeping(case: Case, earlier: int) -> str:
     """The call that began the earlier pass, with `retain_graph=True`."""
     began = case.query.passes.began(earlier)
-    call = backward_call(case.query, case.query.places.site(case.site(began.index)))
+    call = backward_call(case.query, case.place(began.index))
     if call is None or any(keyword.arg == "retain_graph" for keyword in call.keywords):
         return (
             f"{_KEEP}  # in the call at {case.at(began.index) or 'the first pass'}, if both passes are meant"

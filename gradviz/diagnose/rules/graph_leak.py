@@ -46,7 +46,7 @@ def _search(case: Case) -> Iterator[Found]:
     chain = _longest_chain(case)
     if chain is not None:
         yield chain
-    yield from _alive(case, case.query.places.site(case.site(chain.events[0])) if chain is not None else None)
+    yield from _alive(case, case.place(chain.events[0]) if chain is not None else None)
 
 
 def _longest_chain(case: Case) -> Found | None:
@@ -156,7 +156,7 @@ def _keeping(case: Case, backward_pass: PassInfo) -> tuple[Site | None, str]:
     tensors = [t for node in nodes for t in case.query.nodes.outputs(node) if t]
     made = {name: case.query.tensors.maker(t) for t in tensors[::-1] if (name := case.query.names.of(t))}
     by = case.query.tensors.maker(tensors[0]) if tensors else None
-    function = case.query.places.site(case.site(by)) if by is not None else None
+    function = case.place(by)
     if site is None:
         return None, ""
     function_name = function.place.function.rpartition(".")[2] if function is not None else ""

@@ -115,7 +115,7 @@ def _of_saved(case: Case, error: Failure) -> Found:
         f"backward{why}",
         cure or f"make a new tensor in place of changing {name}; or call backward() before it is changed",
         (*((maker,) if maker is not None else ()), event, error.event, made.index),
-        site=_round_of(case, carried, error.number) or case.query.places.site(case.site(event)),
+        site=_round_of(case, carried, error.number) or case.place(event),
         node=error.node,
         number=error.number,
         tensors=tuple(dict.fromkeys((tensor, base))),

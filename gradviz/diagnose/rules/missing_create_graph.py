@@ -53,7 +53,7 @@ def _of_leaves(case: Case) -> Iterator[Found]:
             continue
         event = came.object(int(earlier[-1]))
         began = case.query.passes.began(event.in_pass)
-        site = case.query.places.site(case.site(began.index))
+        site = case.place(began.index)
         if began.create_graph or began.how != "backward":
             continue
         name = case.words.called(event.tensor)

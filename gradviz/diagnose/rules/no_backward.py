@@ -47,7 +47,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield from _without_steps(case)
         return
     event = int(stepped.events[0])
-    site = case.query.places.site(case.site(event))
+    site = case.place(event)
     named = _named_only(case, site)
     cure = "call backward() on the loss before optimizer.step()"
     if named is not None:
@@ -64,7 +64,7 @@ def _without_steps(case: Case) -> Iterator[Found]:
     """The finding for a program with too few steps, if the file of its last node names `backward` and does not call
     it."""
     event = int(case.trace.table(Kind.NODE).events[-1])
-    site = case.query.places.site(case.site(event))
+    site = case.place(event)
     named = _named_only(case, site)
     if named is not None:
         text = clean(ast.unparse(named))

@@ -23,10 +23,11 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.own_words import update_in_place
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import TensorMade
 from gradviz.query.last_line import WrongValue, wrong_values
-from gradviz.query.source_trees import in_place, method_calls, statement_at, trees
+from gradviz.query.source_trees import method_calls, statement_at, trees
 from gradviz.query.why_none import Why, why_no_grad
 from gradviz.words.absence import no_grad_reason
 from gradviz.words.escape import clean
@@ -115,12 +116,7 @@ def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> st
     if why is Why.NON_LEAF:
         return f"{name}.retain_grad()  # before backward(), and backward() before line {value.origin_line}"
     if why is Why.REPLACED:
-        made = case.query.tensors.maker(tensor)
-        site = case.query.places.site(case.site(made)) if made is not None else None
-        update = in_place(statement_at(case.query, site), name)
-        if update:
-            return f"with torch.no_grad(): {clean(update)}  # update the leaf in place: it stays the leaf"
-        return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
+        return update_in_place(case, case.query.tensors.maker(tensor), name)
     if why is Why.NO_PASS_YET:
         return _backward_first(case, value)
     if why is Why.NOT_REQUIRED and isinstance(case.query.tensors.made(tensor), TensorMade):

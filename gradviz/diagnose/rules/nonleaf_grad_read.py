@@ -26,11 +26,10 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.own_words import update_in_place
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.last_line import wrong_values
-from gradviz.query.source_trees import in_place, statement_at
-from gradviz.words.escape import clean
 
 _SHORT = 2_000  # events
 
@@ -72,17 +71,13 @@ def _is_lesson(case: Case) -> bool:
 def _is_update(case: Case, name: str, made: int | None) -> bool:
     """Whether the line that made a tensor reads the `.grad` of the same name: `w = w - lr * w.grad` is meant as an
     update."""
-    site = None if made is None else case.query.places.site(int(case.trace.events["site"][made]))
+    site = None if made is None else case.query.places.at(made)
     return f"{name}.grad" in case.line_of(site)
 
 
 def _cure(case: Case, name: str, made: int | None) -> str:
     if _is_update(case, name, made):
-        site = case.query.places.site(case.site(made)) if made is not None else None
-        update = in_place(statement_at(case.query, site), name)
-        if update:
-            return f"with torch.no_grad(): {clean(update)}  # update the leaf in place: it stays the leaf"
-        return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
+        return update_in_place(case, made, name)
     return (
         f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from"
     )

@@ -116,7 +116,7 @@ def _forgotten(case: Case) -> Iterator[Found]:
 
 def _in_place(case: Case, event: int) -> str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
-    statement = statement_at(case.query, case.query.places.site(case.site(event)))
+    statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
     return f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"

@@ -13,7 +13,7 @@ import gradviz.engine as torch
 from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import FEW, closed_places, fold, folded
-from gradviz.graph.groups import DATA_BOX, PLACE, SCOPE
+from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE
 from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Node
 from gradviz.graph.rolling import places
 from gradviz.pictures.node_text import lines_of
@@ -519,3 +519,63 @@ def test_what_only_a_module_reads_that_made_it_is_in_its_box(traced: Traced) -> 
     names = [node.name for node in graph.nodes.values()]
     assert {"one", "two", "scale"} <= set(names)
     assert "total" not in names
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+def test_no_frame_is_around_one_closed_box(traced: Traced) -> None:
+    blocks = torch.nn.Sequential()
+    for name in "abcdefghijklmnopqrstuvwx":  # with numbers for names they would be one box of equal blocks
+        blocks.add_module(name, Wrapped())
+    graph = rolled_of(blocks, torch.randn(1, 2), traced)
+    closed = [node for node in graph.nodes.values() if node.op == SCOPE]
+    assert {node.box.type for node in closed if node.box} == {"Wrapped"}
+
+
+def learned_in_inner_steps(traced: Traced) -> Graph:
+    """Two tasks, each with two inner steps, as in MAML."""
+
+    def run() -> None:
+        w = torch.randn(3, 3, requires_grad=True)
+        total = torch.zeros(())
+        for _ in range(2):
+            x, own = torch.randn(4, 3), w
+            for _ in range(2):
+                inner = (torch.tanh(x @ own) ** 2).mean()
+                (step,) = torch.autograd.grad(inner, own, create_graph=True)
+                own = own - 0.1 * step
+            total = total + (torch.tanh(x @ own) ** 2).mean()
+        total.backward()
+
+    with traced(run) as trace:
+        return folded(build(trace, 5), rolled=True)
+
+
+def test_passes_that_ran_the_same_operations_are_one_box(traced: Traced) -> None:
+    inner = [node for node in learned_in_inner_steps(traced).nodes.values() if node.op == RUN]
+    assert [(node.name, node.count) for node in inner] == [("passes 1 to 4", 4)]
+
+
+def test_the_same_layer_with_other_weights_is_the_same_layer(traced: Traced) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2), torch.nn.ReLU())
+
+    def run() -> None:
+        weights = dict(net.named_parameters())
+        for _ in range(4):
+            weights = {name: weight * 2 for name, weight in weights.items()}
+            loss = (
+                torch.func.functional_call(net, weights, (torch.randn(1, 2),)).sum()
+                + net(torch.randn(1, 2)).sum()
+            )
+        loss.backward()
+
+    with traced(run) as trace:
+        shown = [node.name for node in folded(build(trace), rolled=True).nodes.values() if node.op == SCOPE]
+    assert sorted(name or "" for name in shown) == ["0", "1", "2", "3"]

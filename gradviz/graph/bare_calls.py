@@ -34,6 +34,7 @@ class Calls:
         }
         self._graph = graph
         self._read_at = Counter(_place(graph.nodes[name]) for name in self._reading)
+        self._reading_ops = {_op_in_scope(graph.nodes[name]) for name in self._reading}
         self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
         # for each scope (each equal block by itself): the last place or scope in it that has parameters
         self._behind: dict[tuple[str, str], Hashable] = {}
@@ -75,13 +76,18 @@ class Calls:
         return behind is None or self._read_at[behind] == 1
 
     def _note(self, node: Node) -> None:
-        """Note an operation that reads a parameter, in each scope around it."""
-        if node.id not in self._reading:
+        """Note an operation that reads a parameter, in each scope around it. A layer that is called with other weights,
+        as by `functional_call`, is the same layer."""
+        if node.id not in self._reading and not (node.scope and _op_in_scope(node) in self._reading_ops):
             return
         inner: Hashable = _place(node)
         for scope in [*reversed([*scopes_around(node.scope)]), ""]:
             self._behind[scope, node.block], self._since[scope, node.block] = inner, Counter()
             inner = scope
+
+
+def _op_in_scope(node: Node) -> Hashable:
+    return node.scope, node.op, None if node.visit else _place(node)
 
 
 def _place(node: Node) -> Hashable:

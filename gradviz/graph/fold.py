@@ -158,7 +158,7 @@ def _add_to_group(group: Node, node: Node) -> None:
     if group.line is None and node.line is not None:
         group.file, group.line, group.text = node.file, node.line, node.text
     is_leaf = node.kind == LEAF or (node.kind == TENSOR and node.is_leaf and group.op == SCOPE)
-    if group.box is not None and learns(node) and not node.buffer and is_leaf:
+    if group.box is not None and group.op != DATA_BOX and learns(node) and not node.buffer and is_leaf:
         group.box.parameters[node.number] = node  # the last version, which has the gradient
     if group.op == PLACE and node.kind == OP:
         group.args = node.args if held[OP] == 1 or group.args == node.args else ""
@@ -186,6 +186,10 @@ def closed_places(
         if group.id in opened or (shown + growth <= FEW and _is_written_out(graph, tree, group)):
             opened.add(group.id)
             shown += growth
+    asked = {name for group in unfolded for name in ancestors(tree, group)}
+    for group in reversed(scopes):  # inner ones first
+        if group.id in opened - asked and _is_one_box(group) and _is_closed_scope(tree, group, opened):
+            opened.remove(group.id)
     return set(tree) - opened
 
 
@@ -193,6 +197,12 @@ def _outermost(graph: Graph, tree: dict[str, Group]) -> int:
     """The number of boxes that are shown if all groups are closed."""
     grouped = sum(len(group.members) for group in tree.values())
     return len(graph.nodes) - grouped + sum(not group.parent for group in tree.values())
+
+
+def _is_closed_scope(tree: dict[str, Group], group: Group, opened: set[str]) -> bool:
+    """Whether the only thing inside a module is a module that stays closed: a frame around it would tell nothing."""
+    inner = tree[group.children[0]]
+    return inner.kind == SCOPE and inner.id not in opened
 
 
 def _is_written_out(graph: Graph, tree: dict[str, Group], group: Group) -> bool:

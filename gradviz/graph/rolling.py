@@ -18,6 +18,8 @@ from gradviz.graph.many import no_collection
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, learns
 from gradviz.query.nodes import ACCUMULATE
 
+_MOST_NUMBERS = 4  # passes that a box names one by one
+
 
 @no_collection()
 def places(graph: Graph) -> dict[str, Group]:
@@ -147,11 +149,18 @@ class _Places:
         self.home.update((node.id, group.id) for node in box.nodes)
 
     def _add_passes(self, rows: list[Node]) -> None:
-        """Make one group of the operations of a pass that recorded a graph of its own, as for a second derivative."""
+        """Make one group of the operations of a pass that recorded a graph of its own, as for a second derivative, or
+        of several passes that ran the same operations."""
+        by_pass: dict[int, list[Node]] = {}
         for node in rows:
-            group = self._group((RUN, node.in_pass), RUN, f"pass {node.in_pass}", "", "")
-            group.count = 1
-            self.home[node.id] = group.id
+            by_pass.setdefault(node.in_pass, []).append(node)
+        alike: dict[Hashable, list[int]] = {}
+        for number, nodes in by_pass.items():
+            alike.setdefault(tuple((node.op, *_place(node)) for node in nodes), []).append(number)
+        for numbers in alike.values():
+            group = self._group((RUN, numbers[0]), RUN, _passes(numbers), "", "")
+            group.count = len(numbers)
+            self.home.update((node.id, group.id) for number in numbers for node in by_pass[number])
 
     def _place_results(self) -> None:
         """Put results and grad_fns into the groups of their ops. A tensor that is a root of the pass stays visible; a
@@ -183,7 +192,9 @@ class _Places:
                 continue
             used = users.get(node.id, set())
             module = modules.get((node.name or "").rpartition(".")[0], "") if node.parameter else ""
-            if module:
+            if used and all(name and self.groups[name].kind == DATA_BOX for name in used):
+                self.home[node.id] = min(used)  # only rollouts read it
+            elif module:
                 self.home[node.id] = self._scope(module)
             elif node.scope and (learns(node) or (not node.requires_grad and self._is_inside(node, used))):
                 self.home[node.id] = self._scope_of_users(node.scope, used) or self._scope(node.scope)
@@ -212,6 +223,18 @@ class _Places:
         around = {name for user in users if user for name in ancestors(self.groups, user)}
         groups = (self.groups[name] for name in sorted(around))
         return next((group.id for group in groups if group.kind == SCOPE and group.scope == path), "")
+
+
+def _passes(numbers: list[int]) -> str:
+    """`pass 3`, `passes 1 to 6`, `passes 1, 3, 5`, `8 passes from 1 to 22`."""
+    if len(numbers) == 1:
+        return f"pass {numbers[0]}"
+    first, last = numbers[0], numbers[-1]
+    if last - first + 1 == len(numbers):
+        return f"passes {first} to {last}"
+    if len(numbers) > _MOST_NUMBERS:
+        return f"{len(numbers)} passes from {first} to {last}"
+    return f"passes {', '.join(map(str, numbers))}"
 
 
 def _place(node: Node) -> tuple[Hashable, ...]:

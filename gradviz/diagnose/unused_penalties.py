@@ -67,8 +67,8 @@ def _penalty(case: Case, backward_pass: PassInfo) -> UnusedPenalty | None:
     for gradient in filter(None, gradients.tolist()):
         for tensor in case.downstream.results(gradient, _MOST):
             event = case.query.tensors.maker(tensor)
-            form = case.trace.shape(tensor)
-            if event is not None and case.query.tensors.is_op(event) and form is not None and form[0] == ():
+            is_scalar = case.query.tensors.shape(tensor) == ()
+            if event is not None and case.query.tensors.is_op(event) and is_scalar:
                 is_outside = not case.query.tensors.op(event).in_pass
                 if is_outside and case.query.tensors.requires_grad(tensor, event):
                     last = max(last, (event, tensor))

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from gradviz.events.kinds import REQUIRES_GRAD, OpRan, TensorMade
+from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.cuts import MOST
 from gradviz.query.ops import COPYING, DRAWN, LOOKUPS, SHARING
 from gradviz.query.query import Query
@@ -181,7 +181,7 @@ class Ways:
     def _is_without_gradient(self, op: OpRan, tensor: int) -> bool:
         """Whether a tensor is one of several results of an op and requires no grad, as the indices of `topk`."""
         is_part = len(op.outputs) > 1 and tensor in op.outputs
-        return is_part and not self.query.tensors.flags(tensor, op.index) & REQUIRES_GRAD
+        return is_part and not self.query.tensors.requires_grad(tensor, op.index)
 
     def _reads_parameters(self, event: int) -> bool:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""

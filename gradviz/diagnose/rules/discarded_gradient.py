@@ -31,7 +31,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE
 from gradviz.diagnose.reach import lacking
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import REQUIRES_GRAD, Kind
+from gradviz.events.kinds import Kind
 from gradviz.query.lack import Lack
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.source_trees import follow_each_other
@@ -107,8 +107,8 @@ def _is_of_frozen_leaves(case: Case, backward_pass: PassInfo) -> bool:
     """Whether nothing that the optimizers of a pass hold requires grad."""
     owners = case.query.of(PassOwners).optimizers(backward_pass.number)
     held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
-    flags = case.query.tensors.flags
-    return bool(held) and not any(flags(leaf, backward_pass.first) & REQUIRES_GRAD for leaf in held)
+    requires_grad = case.query.tensors.requires_grad
+    return bool(held) and not any(requires_grad(leaf, backward_pass.first) for leaf in held)
 
 
 def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -> int | None:

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
-from gradviz.step import check_node, elements, group, in_lesson, listing, moves, paused, tells, tried_values
+from gradviz.step import (
+    check_node,
+    elements,
+    group,
+    in_lesson,
+    listing,
+    moves,
+    paused,
+    seeking,
+    tells,
+    tried_values,
+)
 from gradviz.step.command_error import CommandError
 from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
@@ -135,30 +146,36 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
             "break",
             ("K",),
             "stop at: log, w, line 12, nan, mutation, PREDICATE",
-            moves.break_,
+            seeking.break_,
             "[WHAT]",
             ("br",),
             True,
         ),
-        Verb("watch", ("W",), "stop where a tensor or its .grad changes", moves.watch, "TENSOR"),
-        Verb("delete", (), "delete breakpoint N, or all", moves.delete, "N|all"),
-        Verb("continue", ("c",), "forward to the next breakpoint", moves.continue_, "", ("c",)),
+        Verb("watch", ("W",), "stop where a tensor or its .grad changes", seeking.watch, "TENSOR"),
+        Verb("delete", (), "delete breakpoint N, or all", seeking.delete, "N|all"),
+        Verb("continue", ("c",), "forward to the next breakpoint", seeking.continue_, "", ("c",)),
         Verb(
             "reverse-continue",
             ("r", "C"),
             "back to the previous breakpoint",
-            moves.reverse_continue,
+            seeking.reverse_continue,
             "",
             ("rc", "r"),
         ),
-        Verb("until", ("t",), "forward to where it is true: grad.rms < 1e-7", moves.until, "PREDICATE"),
-        Verb("back-until", ("T",), "back to where it is true", moves.back_until, "PREDICATE"),
+        Verb("until", ("t",), "forward to where it is true: grad.rms < 1e-7", seeking.until, "PREDICATE"),
+        Verb("back-until", ("T",), "back to where it is true", seeking.back_until, "PREDICATE"),
         Verb("nan", ("!",), "the first event with a NaN or an infinity", tells.first_bad),
-        Verb("who", ("w",), "the last change of a tensor; again: the one before", moves.who, "TENSOR"),
+        Verb("who", ("w",), "the last change of a tensor; again: the one before", seeking.who, "TENSOR"),
         Verb(
-            "search", ("/",), "an op, a name, 8x3, a line; empty: again", moves.search, "[TEXT]", ("/",), True
+            "search",
+            ("/",),
+            "an op, a name, 8x3, a line; empty: again",
+            seeking.search,
+            "[TEXT]",
+            ("/",),
+            True,
         ),
-        Verb("search-back", ("\\",), "the same, backwards", moves.search_back, "[TEXT]", ("\\",), True),
+        Verb("search-back", ("\\",), "the same, backwards", seeking.search_back, "[TEXT]", ("\\",), True),
         Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]", near=True),
         Verb("marks", ("'",), "the bookmarks", moves.marks, near=True),
     ),

@@ -10,8 +10,10 @@ from gradviz.cures.spot import Spot
 
 
 def trainable(spot: Spot) -> list[Edit]:
-    """`requires_grad = True` in place of False at the line that freezes."""
+    """`requires_grad = True` in place of False at the line that freezes; no line that undoes a freezing."""
     source, statement = spot.source, spot.statement
+    if statement is not None and spot.finding.fix.startswith("leave out this line"):
+        return [source.removed(statement)]
     if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
         return [source.replaced(statement.value, "True")]
     for call in spot.calls_here("requires_grad_"):
@@ -20,11 +22,18 @@ def trainable(spot: Spot) -> list[Edit]:
     return []
 
 
+_TENSORS = ("Parameter", "Tensor", "FloatTensor", "Variable")  # classes that are no layers
+
+
 def registered(spot: Spot) -> list[Edit]:
     """A ModuleList or ModuleDict in place of a list or dict of layers; a Parameter in place of a tensor."""
     source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Expr):
+        return _registering(spot, statement, _appended_to(statement.value))
     if not isinstance(statement, ast.Assign):
         return []
+    if isinstance(statement.targets[0], ast.Subscript):
+        return _registering(spot, statement, statement.targets[0].value)
     value = statement.value
     code = source.code(value)
     if isinstance(value, ast.List | ast.ListComp):
@@ -37,9 +46,35 @@ def registered(spot: Spot) -> list[Edit]:
                 value.func, "torch.nn.ModuleList" if value.func.id == "list" else "torch.nn.ModuleDict"
             )
         ]
-    if isinstance(value, ast.Call) and called(value) in ("append", "ModuleList", "ModuleDict"):
+    if isinstance(value, ast.Call) and called(value) in ("ModuleList", "ModuleDict"):
         return []
     return [source.replaced(value, f"torch.nn.Parameter(({code}).detach())")]
+
+
+def _appended_to(value: ast.expr) -> ast.expr | None:
+    """The list that an expression appends to; None for any other expression."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return None
+    return value.func.value if value.func.attr == "append" else None
+
+
+def _registering(spot: Spot, statement: ast.stmt, container: ast.expr | None) -> list[Edit]:
+    """A ModuleList or ModuleDict in place of the empty list or dict that a statement fills with layers, whose classes
+    have capital letters. None if the line that makes it is not known."""
+    source = spot.source
+    values = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    is_of_layers = any(called(call)[:1].isupper() and called(call) not in _TENSORS for call in values)
+    if container is None or not is_of_layers:
+        return []
+    for node in ast.walk(source.function(statement)):
+        value = node.value if isinstance(node, ast.Assign) else None
+        if not isinstance(node, ast.Assign) or source.code(node.targets[0]) != source.code(container):
+            continue
+        if isinstance(value, ast.List) and not value.elts:
+            return [source.replaced(value, "torch.nn.ModuleList()")]
+        if isinstance(value, ast.Dict) and not value.keys:
+            return [source.replaced(value, "torch.nn.ModuleDict()")]
+    return []
 
 
 def initialised(spot: Spot) -> list[Edit]:

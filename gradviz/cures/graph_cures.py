@@ -22,8 +22,8 @@ def without_cut(spot: Spot) -> list[Edit]:
     """`x` in place of `x.detach()`, `torch.sin(x)` of `math.sin(x)`, `q.rsample()` of `q.sample()`; or a statement
     moved out of `torch.no_grad()`."""
     source, statement = spot.source, spot.statement
-    if statement is None:
-        return []
+    if statement is None or ("is not differentiable" in spot.finding.message and spot.calls_here(*_MAKERS)):
+        return []  # without the copy the cut would still be there
     if spot.finding.fix.startswith("pass use_reentrant=False"):
         return [
             with_keyword(source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]
@@ -176,7 +176,7 @@ def detached(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     cure = re.match(r"([\w.]+)(?: = [\w.]+)?\.detach\(\)", spot.finding.fix)
     if statement is None or cure is None:
-        return []
+        return _detached_expression(spot)
     name = cure[1]
     if "between two rounds" in spot.finding.fix or "again in each iteration" in spot.finding.fix:
         return _detached_in_each_round(spot, statement, name)
@@ -194,6 +194,19 @@ def detached(spot: Spot) -> list[Edit]:
     if is_assigned and isinstance(statement, ast.Assign):
         return [source.replaced(statement.value, f"({source.code(statement.value)}).detach()")]
     return _detached_where_used(spot, statement, name)
+
+
+def _detached_expression(spot: Spot) -> list[Edit]:
+    """`(reward - value).detach()` for the expression of a cure, if the statement has it."""
+    cure = re.match(r"\((.+)\)\.detach\(\)", spot.finding.fix)
+    if spot.statement is None or cure is None:
+        return []
+    found = [
+        node
+        for node in ast.walk(spot.statement)
+        if isinstance(node, ast.expr) and spot.source.code(node) == cure[1]
+    ]
+    return [spot.source.replaced(node, f"({cure[1]}).detach()") for node in found[:1]]
 
 
 def _detached_where_used(spot: Spot, statement: ast.stmt, name: str) -> list[Edit]:

@@ -6,7 +6,7 @@ import ast
 import re
 
 from gradviz.cures.graph_cures import updated_in_place, with_keyword
-from gradviz.cures.source_text import Edit
+from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
 
 _INPUT_AND_RATE = 2  # the arguments of dropout before `training`
@@ -267,13 +267,26 @@ def evaluated(spot: Spot) -> list[Edit]:
 
 
 def _dropped_in_training(spot: Spot) -> list[Edit]:
-    """`F.dropout(x, p, training=self.training)` in a method of a module."""
+    """`F.dropout(x, p, training=self.training)` in a method of a module, in place of `nn.Dropout(p)(x)`, too."""
     calls, statement = spot.calls_here("dropout"), spot.statement
     method = spot.source.function(statement) if statement is not None else None
     is_method = isinstance(method, ast.FunctionDef) and [a.arg for a in method.args.args[:1]] == ["self"]
+    layers = spot.calls_here("Dropout")
+    if is_method and len(layers) == 1:
+        return _by_a_function(spot.source, layers[0])
     if len(calls) != 1 or not is_method or len(calls[0].args) > _INPUT_AND_RATE:
         return []
     return [with_keyword(spot.source, calls[0], "training=self.training")]
+
+
+def _by_a_function(source: SourceText, layer: ast.Call) -> list[Edit]:
+    """`F.dropout(x, p, training=self.training)` for the call of a layer that is made in the same expression."""
+    call = source.parent(layer)
+    if not isinstance(call, ast.Call) or call.func is not layer or len(call.args) != 1:
+        return []
+    rates = [source.code(argument) for argument in (*layer.args, *layer.keywords)]
+    arguments = ", ".join([source.code(call.args[0]), *rates, "training=self.training"])
+    return [source.replaced(call, f"torch.nn.functional.dropout({arguments})")]
 
 
 def downhill(spot: Spot) -> list[Edit]:

@@ -78,9 +78,10 @@ def _at_the_site(case: Case, site: int, name: str) -> str:
 def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str) -> Found:
     name = case.words.called(tensor)
     made = case.query.tensors.maker(tensor)
+    constant = f"({name})" if " " in name else name
     return Found(
         f"{name} {role} and carries a graph: gradients flow through it into {case.called(leaves)}",
-        f"{name}.detach()  # or compute it under torch.no_grad()",
+        f"{constant}.detach()  # or compute it under torch.no_grad()",
         (made if made is not None else op, op),
         tensors=leaves,
     )

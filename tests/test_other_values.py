@@ -49,6 +49,8 @@ PROGRAMS = {
     "torch square": "x.square()",
     "reciprocal": "x.reciprocal()",
     "abs": "x.abs()",
+    "sign": "x.sign() * y",
+    "torch long": "x.long() * y",
     "sin": "x.sin()",
     "cos": "x.cos()",
     "tan": "x.tan()",
@@ -164,6 +166,8 @@ PROGRAMS = {
     "torch baddbmm": "torch.baddbmm(x[None, :, :2], x[None], y.t()[None])",
     "torch ravel": "x.ravel() * y.ravel()",
     "torch view_as": "x.view_as(y) * y",
+    "torch copy": "(x * 1).copy_(y) * y",
+    "torch zero": "(x * 2).zero_() + (y * 1).fill_(2) + (x * 3).add_(y, alpha=2).sub_(1).clamp_(-1, 3)",
     "torch float": "(x.double() * 2).float() * y",
     "torch double": "x.double() * y",
     "torch swapaxes": "x.swapaxes(0, 1) @ y",
@@ -448,6 +452,24 @@ def test_values_set_back_give_the_page_as_it_was(opened: Any) -> None:
     assert page.shown() == as_recorded
 
 
+def test_what_a_tensor_was_before_and_after_an_op_in_place_follows(opened: Any) -> None:
+    page = opened(
+        "import gradviz.engine as torch\nx = torch.tensor(2.0, requires_grad=True)\n"
+        "y = x * x\nz = y + 1\ny.mul_(3)\ny += 1\n(y * z.detach()).backward()\n"
+    )
+    page.set("x", "3")
+    assert {"scalar = 9", "scalar = 28", "scalar = 10"} <= set(page.shown().splitlines())
+    assert ".grad = 180" in page.box("x")  # 3 · 2 x · z
+    seen = set()
+    page.tab.locator("#stage").focus()
+    page.tab.keyboard.press("Home")
+    for _ in range(int(page.tab.get_attribute("#slider", "max"))):
+        seen |= set(page.shown().splitlines())
+        page.tab.keyboard.press("ArrowRight")
+    assert {"scalar = 9", "scalar = 27", "scalar = 28"} <= seen
+    assert not {"scalar = 4", "scalar = 12", "scalar = 13", "scalar = 5"} & seen
+
+
 def test_a_gradient_is_added_to_that_of_an_earlier_pass(opened: Any) -> None:
     page = opened(
         "import gradviz.engine as torch\n"
@@ -467,7 +489,8 @@ def test_a_gradient_is_added_to_that_of_an_earlier_pass(opened: Any) -> None:
     [
         ("y = x.sort().values", "sort is no operation that the page can compute"),
         ("y = torch.div(x, 0.3, rounding_mode='floor') + x", "is no call that the page can compute"),
-        ("y = x * 2; y.mul_(3)", "in place"),
+        ("y = x * 2; v = y[:1]; y.mul_(3); y = v + 1", "in place"),
+        ("y = x * 2\nwith torch.no_grad(): y.mul_(3)", "y was changed in place"),
         ("y = x * torch.ones(2, 100).sum(1); y.register_hook(lambda g: 2 * g)", "hooks change its gradients"),
         ("y = x * torch.ones(2, dtype=torch.int32)", "dtype int32"),
         ("y = x * torch.ones(65, 2)", "the elements of torch.ones(65, 2) are not in the trace"),

@@ -66,7 +66,7 @@ def row_of(call: OpRan) -> str:
         return "clone"  # x[None] has the elements of x
     if call.op == "batch_norm" and _TRUE_TRAINING not in call.args:
         return "batch_norm_fixed"
-    return call.op[2:-2] if re.fullmatch("__[a-z]+__", call.op) else call.op
+    return call.op.strip("_")  # `__eq__`, `mul_`
 
 
 def read_inputs(call: OpRan) -> tuple[int, ...]:

@@ -53,9 +53,13 @@ function keepRecorded(view) {
 
 const unknown = () => [said("not known with other values"), "?", null, 0];
 
-// Entries of which those that are known get what was computed, and the others say that nothing is known.
-const entriesWith = (entries, isKnown, isOther, found) =>
-  entries.map((entry, i) => (entry.length < 2 || !isOther(entry[0], i) ? entry : [entry[0], ...(found && isKnown(entry[0]) ? described(found) : unknown())]));
+// Entries of which those that are known get what was computed (`foundAt` an event), and the others say that nothing is
+// known.
+const entriesWith = (entries, isKnown, isOther, foundAt) =>
+  entries.map((entry, i) => {
+    const found = isKnown(entry[0]) && foundAt(entry[0]);
+    return entry.length < 2 || !isOther(entry[0], i) ? entry : [entry[0], ...(found ? described(found) : unknown())];
+  });
 
 const described = (found) => (found.told ||= describedValue(found));
 
@@ -63,14 +67,17 @@ function otherTensors({ again }, recorded, { values, sums }) {
   const first = new Map(again.leaves.map((leaf) => [leaf.t, leaf.first]));
   const before = new Map(again.grads.map((grad) => [grad.t, grad.before]));
   const isKnown = (k) => k <= again.end;
+  // The number of what a tensor was at an event.
+  const versionAt = (t, k) => (again.versions[t] || []).findLast(([event]) => event <= k)?.[1] ?? t;
   return Object.fromEntries(Object.entries(recorded).map(([name, { v, g }]) => {
     const t = Number(name);
     // A leaf had other values before, which stay: what is set is the value that the pass has used.
     const from = first.has(t) ? Math.max(0, v.findLastIndex((entry) => entry[0] <= first.get(t))) : 0;
-    const sum = before.has(t) && sums.has(t) ? gradOfLeaf(values.get(t), sums.get(t), before.get(t)) : null;
+    const last = versionAt(t, again.end);
+    const sum = before.has(last) && sums.has(last) ? gradOfLeaf(values.get(last), sums.get(last), before.get(last)) : null;
     return [name, {
-      v: entriesWith(v, isKnown, (k, i) => i >= from, values.get(t)),
-      g: entriesWith(g, isKnown, (k) => k >= again.began, sum),
+      v: entriesWith(v, isKnown, (k, i) => i >= from, (k) => values.get(versionAt(t, k))),
+      g: entriesWith(g, isKnown, (k) => k >= again.began, () => sum),
     }];
   }));
 }
@@ -83,7 +90,7 @@ function gradOfLeaf({ shape, dtype }, sum, before) {
 function setFlows(view, recorded, { values, flows }) {
   const found = new Map([...flows].map(([[place], { t, x }]) => [place, { ...values.get(t), x, told: null }]));
   view.edges.forEach((edge, place) => {
-    edge.flows = entriesWith(recorded[place], () => true, () => true, found.get(place));
+    edge.flows = entriesWith(recorded[place], () => true, () => true, () => found.get(place));
   });
 }
 

@@ -3,7 +3,7 @@ recorded values. If a call fits no row of `op_rows.js` (call_signatures.py), val
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -60,54 +60,86 @@ class _Pass:
     def data(self) -> dict[str, Any]:
         """The pass as plain data."""
         calls, first = self._walk()
-        entered = [tensor for tensor in first if not any(tensor in call.outputs for call in calls)]
+        made = {call.index for call in calls}
         for call in calls:
             for tensor in self._used(call, first):
-                self._check_unchanged(tensor, call.index)
+                self._check_unchanged(tensor, call.index, made)
         return {
             "began": self.began.index,
             "end": self.end,
-            "leaves": [self._leaf(tensor, first[tensor]) for tensor in entered],
+            "leaves": [
+                self._leaf(one, event)
+                for one, event in first.items()
+                if one > 0 and not any(one in call.outputs for call in calls)
+            ],
             "calls": [self._call(call, self._used(call, first)) for call in calls],
+            "versions": self._versions(calls),
             "roots": [
-                [root.tensor, _numbers(self._elements(root.gradient, self.began.index))]
+                [
+                    self._version(root.tensor, self.began.index),
+                    _numbers(self._elements(root.gradient, self.began.index)),
+                ]
                 for root in self.began.roots
             ],
             "grads": list(self._grads()),
         }
 
     def _walk(self) -> tuple[list[OpRan], dict[int, int]]:
-        """The calls behind the roots in the order of the run, and the event at which each tensor was first used."""
+        """The calls behind the roots in the order of the run, and the event at which each version of a tensor was
+        first used."""
         calls: dict[int, OpRan] = {}
-        first = {root.tensor: self.began.index for root in self.began.roots}
-        waiting = list(first)
+        first: dict[int, int] = {}
+        waiting = [(root.tensor, self.began.index) for root in self.began.roots]
         while waiting:
-            tensor = waiting.pop()
-            made = self.query.tensors.made(tensor)
-            if not isinstance(made, OpRan) or not any(made.inputs):
-                continue
-            if made.index in calls:
+            tensor, event = waiting.pop()
+            version = self._version(tensor, event)
+            first[version] = min(event, first.get(version, event))
+            made = self._made(tensor, event)
+            if made is None or made.index in calls:
                 continue
             if len(calls) == MOST_CALLS:
                 raise _Refused("the pass has more than {count} operations", count=str(MOST_CALLS))
-            if made.in_pass or set(made.inputs) & set(made.outputs):
-                raise _Refused(
-                    "{name} was made by an operation in place, or in a backward pass",
-                    name=self._called(made.outputs[0]),
-                )
+            if made.in_pass:
+                raise _Refused("{name} was made in a backward pass", name=self._called(tensor))
             calls[made.index] = made
-            for tensor in filter(None, read_inputs(made)):
-                waiting.append(tensor)
-                first[tensor] = min(made.index, first.get(tensor, made.index))
+            waiting += [(one, made.index) for one in read_inputs(made) if one]
         return [calls[event] for event in sorted(calls)], first
+
+    def _made(self, tensor: int, event: int) -> OpRan | None:
+        """The op that gave a tensor the value that it had before an event; None for one that entered."""
+        made = self.query.tensors.made(tensor)
+        if not isinstance(made, OpRan) or not any(made.inputs):
+            return None
+        written = writes_by_any_name(self.query, tensor, made.index + 1, event)
+        if written:
+            made = self.query.tensors.op(written[-1]) if self.query.tensors.is_op(written[-1]) else None
+            if made is None or not made.grad_enabled or not _is_in_place(made, tensor):
+                raise _Refused("{name} was changed in place", name=self._called(tensor))
+        return made
+
+    def _version(self, tensor: int, event: int) -> int:
+        """The number of what a tensor was before an event: its own, or, after an op in place, one below 0."""
+        made = self._made(tensor, event)
+        return -made.index - 1 if made is not None and _is_in_place(made, tensor) else tensor
+
+    def _versions(self, calls: Sequence[OpRan]) -> dict[int, list[list[int]]]:
+        """Of each tensor that ops in place change, their events and the numbers of what it was from there on."""
+        changed: dict[int, list[list[int]]] = {}
+        for call in calls:
+            if _is_in_place(call, call.outputs[0]):
+                changed.setdefault(call.outputs[0], []).append([call.index, -call.index - 1])
+        return changed
 
     @staticmethod
     def _used(call: OpRan, first: dict[int, int]) -> list[int]:
         """The results of a call that the pass uses."""
+        if _is_in_place(call, call.outputs[0]):
+            return list(call.outputs[:1])
         return [tensor for tensor in call.outputs if tensor in first]
 
-    def _check_unchanged(self, tensor: int, since: int) -> None:
-        if writes_by_any_name(self.query, tensor, since + 1, self.end + 1):
+    def _check_unchanged(self, tensor: int, since: int, made: Set[int] = frozenset()) -> None:
+        """Raise _Refused if a tensor was changed since an event, but by ops in place that the page computes."""
+        if set(writes_by_any_name(self.query, tensor, since + 1, self.end + 1)) - made:
             raise _Refused("{name} was changed in place", name=self._called(tensor))
 
     def _called(self, tensor: int) -> str:
@@ -161,9 +193,12 @@ class _Pass:
             others["factors"] = self._factors(call, others["p"])
         return {
             "op": name,
-            "in": [_numbers(np.asarray(one)) if isinstance(one, list) else one for one in inputs],
+            "in": [
+                _numbers(np.asarray(one)) if isinstance(one, list) else self._version(one, call.index)
+                for one in inputs
+            ],
             "o": others,
-            "outs": [self._result(tensor, call.outputs.index(tensor)) for tensor in used],
+            "outs": [self._result(tensor, call) for tensor in used],
             "flows": self._flows(call, inputs),
         }
 
@@ -191,7 +226,8 @@ class _Pass:
 
     def _factors(self, call: OpRan, p: float) -> list[float]:
         """The factor of each element in a dropout. What an element of 0 was multiplied by is seen in its gradient."""
-        given, result = (self._elements(one, self.began.index) for one in (call.inputs[0], call.outputs[0]))
+        given = self._elements(call.inputs[0], call.index - 1)
+        result = self._elements(call.outputs[0], call.index)
         is_kept, is_known = result != 0, given != 0
         for node in self.query.nodes.of_op(call.index):
             received = self.query.at(self.end).received(node)
@@ -205,14 +241,16 @@ class _Pass:
             raise _Refused("the trace does not tell which elements of {name} were dropped", name=name)
         return list((is_kept / (1 - p)).ravel().tolist())
 
-    def _result(self, tensor: int, nth: int) -> dict[str, Any]:
-        value, name = self.query.memory.value(tensor, self.began.index), self._called(tensor)
+    def _result(self, tensor: int, call: OpRan) -> dict[str, Any]:
+        value, name = self.query.memory.value(tensor, call.index), self._called(tensor)
         self._check_dtype(value, name)
         assert value is not None
         if int(np.prod(value.shape)) > _MOST_ELEMENTS:
             raise _Refused("{name} has more than {count} elements", name=name, count=str(_MOST_ELEMENTS))
         shape, expected = list(value.shape), _expected(value)
-        return {"t": tensor, "nth": nth, "shape": shape, "dtype": value.dtype, "is": expected}
+        version = self._version(tensor, call.index + 1)
+        nth = call.outputs.index(tensor)
+        return {"t": version, "nth": nth, "shape": shape, "dtype": value.dtype, "is": expected}
 
     def _flows(self, call: OpRan, inputs: Sequence[Any]) -> list[Any]:
         """For each input of a call, the page's edges along which its gradient flows, with the recorded gradients;
@@ -253,10 +291,14 @@ class _Pass:
                     raise _Refused("{name} kept a gradient before", name=self._called(kept.tensor))
                 gradient = kept.gradient if isinstance(kept, Accumulated) else kept.grad
                 yield {
-                    "t": kept.tensor,
+                    "t": self._version(kept.tensor, self.began.index),
                     "before": _numbers(self._elements(earlier, self.began.index)) if earlier else None,
                     "is": _expected(trace.snapshot(gradient, event)),
                 }
+
+
+def _is_in_place(call: OpRan, tensor: int) -> bool:
+    return tensor in call.inputs and tensor in call.outputs
 
 
 def _check(query: Query, graph: Graph, began: PassBegan) -> None:

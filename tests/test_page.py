@@ -931,6 +931,29 @@ def test_a_page_that_cannot_be_written_gets_one_clear_line(tmp_path: Path, trace
         write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
 
 
+@needs_chromium
+@pytest.mark.parametrize("width", [600, 800, 1000, 1280])
+def test_a_page_is_as_wide_as_its_window_or_frame(traced: Callable, opened: Callable, width: int) -> None:
+    """A cell of a notebook is some 800 points wide."""
+
+    def steps() -> None:
+        w = torch.tensor([1.0, -1.0], requires_grad=True)
+        for _ in range(2):
+            w.log().sum().backward()
+
+    with traced(steps) as trace:
+        page = opened(trace)
+    page.tab.set_viewport_size({"width": width, "height": 640})
+    assert page.tab.is_visible("#first-nan")
+    rights = page.tab.evaluate(
+        "[document.body, ...document.querySelectorAll('header, main, #facts, #chart, .bar, .tools button')]"
+        ".filter((part) => part.checkVisibility()).map((part) => part.getBoundingClientRect().right)"
+    )
+    assert len(rights) > 10
+    assert max(rights) <= width
+    assert page.tab.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_a_page_too_large_for_a_browser_gets_one_line_that_says_what_to_do(
     tmp_path: Path, traced: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

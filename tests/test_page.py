@@ -967,6 +967,20 @@ def test_a_page_too_large_for_a_browser_gets_one_line_that_says_what_to_do(
 
 
 @needs_chromium
+def test_a_search_finds_a_box_of_data(traced: Callable, opened: Callable) -> None:
+    def steps() -> None:
+        points = torch.zeros(50, 2)
+        for number in range(50):
+            points[number] = torch.rand(2) * 2 - 1
+        nn.Sequential(*(nn.Linear(2, 2) for _ in range(6)))(points).sum().backward()
+
+    with traced(steps) as trace:
+        page = opened(trace)
+    page.tab.fill("#search", "data")
+    assert "preparation of data" in page.text("#found")
+
+
+@needs_chromium
 def test_of_very_many_gradients_on_their_way_only_the_number_is_told(
     traced: Callable, opened: Callable
 ) -> None:

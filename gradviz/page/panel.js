@@ -183,7 +183,7 @@ function listed(edge, other, k) {
 
 // --- a group
 
-const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "chain of operations", place: "place of the program" };
+const GROUP_KINDS = { scope: "scope", repeat: "repetition", run: "chain of operations", place: "place of the program", data: "preparation of data" };
 
 function groupFacts(group) {
   const held = heldBy(group);

@@ -954,16 +954,29 @@ def test_a_page_is_as_wide_as_its_window_or_frame(traced: Callable, opened: Call
     assert page.tab.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_page_too_large_for_a_browser_gets_one_line_that_says_what_to_do(
-    tmp_path: Path, traced: Callable, monkeypatch: pytest.MonkeyPatch
+@needs_chromium
+def test_a_pass_too_large_for_a_page_has_its_blocks_closed(
+    traced: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_of, "MOST_NODES", 5)
-    with traced(lesson) as trace, pytest.raises(DrawError) as raised:
-        write_page(trace, lambda n: build(trace, n), None, tmp_path / "x.html")
-    assert str(raised.value).startswith(
-        "a page of 8 nodes is too large (at most 5): select a part of it (--around"
-    )
-    assert not (tmp_path / "x.html").exists()
+    def steps() -> None:
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(60)))
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+
+    monkeypatch.setattr(page_of, "MOST_NODES", 100)
+    with traced(steps) as trace:
+        count = len(build(trace, 1).nodes)
+        page = opened(trace, 1)
+    assert f"too large for a page ({count:,} nodes): its blocks are closed" in page.text("#notes")
+    assert "1 of 2 passes are in this page" in page.text("#notes")
+    boxes = page.boxes()
+    assert 1 < len(boxes) < 60
+    name = next(name for name, lines in boxes.items() if "Linear" in lines[0])
+    page.click_box(name)
+    assert "group" in page.text("#facts")
+    page.press("Home", "ArrowRight", "End")
+    page.tab.fill("#search", "model")
+    assert "group" in page.text("#found")
 
 
 @needs_chromium

@@ -20,6 +20,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from gradviz.graph.build import GraphError
+from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
 from gradviz.graph.slices import SliceError
 from gradviz.page.books import MOST_BOOKS, book, is_small
@@ -83,7 +84,7 @@ _NAME = re.compile(r"\w+")
 _LEVEL = (
     5  # compression level: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
 )
-MOST_NODES = 300_000  # of the pass that is shown first
+MOST_NODES = 300_000  # of the pass that is shown first; a larger one has its blocks closed
 MOST_IN_ALL = 40_000  # nodes and events in all passes; passes beyond that are left out
 MOST_PASSES = 600
 
@@ -118,20 +119,18 @@ def html(
 ) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
     asks its questions on the page; `findings` are listed, with links to their places; `query` is the query that
-    `build` uses, if any, whose tables are reused. Raises DrawError if the first graph is too large for a browser, or
-    if the trace has no events."""
+    `build` uses, if any, whose tables are reused. If the first graph is too large for a browser, the page has its
+    blocks closed, and no other pass. Raises DrawError if the trace has no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     trace.read_in_blocks()
     first, words = build(number), Words(trace, query)
-    if len(first.nodes) > MOST_NODES:
-        raise DrawError(
-            f"a page of {len(first.nodes):,} nodes is too large (at most {MOST_NODES:,}): select a part of it "
-            "(--around, --from and --to, --only-grad), or save it as .svg, which is folded"
-        )
     language = "en" if lesson is None else lesson.language
     words.speak(language)
     first = _titled(first, words)
+    in_blocks = len(first.nodes) > MOST_NODES
+    if in_blocks:
+        first = _in_blocks(first)
     first_events = firsts(words)
     shared = Shared(words, set(first_events.values()))
     summaries = PassSummaries(words)
@@ -140,8 +139,8 @@ def html(
         backward_pass = _pass_called(trace, graph.pass_number)
         return {**view(graph, backward_pass, shared), "book": drawn, "summary": summaries.of(backward_pass)}
 
-    views = [shown(first, book(trace, first, language))]
-    room = MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
+    views = [shown(first, "" if in_blocks else book(trace, first, language))]
+    room = 0 if in_blocks else MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
     sizes = {_structure(trace, first.pass_number): len(first.nodes)}
     for other in _order(trace, first.pass_number):
         structure = _structure(trace, other)
@@ -176,6 +175,16 @@ def html(
         "files": shared.sources.data(),
     }
     return _written(data, views, language)
+
+
+def _in_blocks(graph: Graph) -> Graph:
+    """A graph whose blocks are closed, as a picture has it, with a note that says so."""
+    blocks = folded(graph)
+    note = (
+        f"too large for a page ({len(graph.nodes):,} nodes): its blocks are closed; "
+        "gradviz graph --unfold NAME opens one"
+    )
+    return replace(blocks, notes=[*graph.notes, note])
 
 
 def _trying(here: Traversable, views: Sequence[dict[str, Any]]) -> list[str]:

@@ -59,6 +59,7 @@ function ownLines(id, k) {
   const group = app.view.groupOf.get(id);
   if (group) return groupLines(group, k);
   const node = app.view.nodeOf.get(id);
+  if (node.block) return node.block.map((text, at) => ({ role: at ? "fact" : "name", text: cut(text, 44) }));
   if (node.kind === "op") return [{ role: "label", text: cut(nameOf(id), 26) }];
   if (node.kind === "grad_fn") {
     const lines = [{ role: "label", text: cut(nameOf(id), 30) }];

@@ -210,6 +210,7 @@ function showNotes() {
   $("notes").hidden = !parts.length;
   $("graph").setAttribute("aria-label", said(view.pass === null ? "The graph: {nodes} nodes, {edges} edges" : "The graph of pass {pass}: {nodes} nodes, {edges} edges", { pass: view.pass, nodes: view.nodes.length, edges: view.edges.length }));
   $("roll").setAttribute("aria-pressed", view.rolled);
+  $("roll").hidden = Object.values(view.trees).every((tree) => !tree.groups.length);
   const foldable = view.groups.some(isFramed);
   $("fold-all").hidden = $("unfold-all").hidden = !foldable;
 }

@@ -3,6 +3,7 @@ recorded values. If a call fits no row of `op_rows.js` (call_signatures.py), val
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
-from gradviz.graph.model import GRAD, OP, Graph
+from gradviz.graph.model import GRAD, GROUP, OP, Graph
 from gradviz.page.call_signatures import bound, read_inputs, row_of, rows, takes_first
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.gradients_of_pass import has_hooks
@@ -49,7 +50,8 @@ class _Pass:
         self.words, self.query, self.graph = words, words.query, graph
         if backward_pass is None or backward_pass.last is None or not backward_pass.is_in_detail:
             raise _Refused("no backward pass was recorded here to its end")
-        if sum(node.kind == OP for node in graph.nodes.values()) > MOST_CALLS:
+        kinds = Counter(node.kind for node in graph.nodes.values())
+        if kinds[GROUP] or kinds[OP] > MOST_CALLS:
             raise _Refused("the graph has more than {count} operations", count=str(MOST_CALLS))
         self.end = backward_pass.last
         self.began = self.query.passes.began(backward_pass.number)

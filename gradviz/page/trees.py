@@ -11,7 +11,7 @@ from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.fold import boxes, closed_by_default, closed_places
 from gradviz.graph.function_scopes import with_function_scopes
 from gradviz.graph.groups import Group, ancestors, groups
-from gradviz.graph.model import GRAD_FN, OP, Graph, Node
+from gradviz.graph.model import GRAD_FN, GROUP, OP, Graph, Node
 from gradviz.graph.rolling import places
 from gradviz.pictures.boxes import of_inside
 from gradviz.words.escape import plain
@@ -34,7 +34,9 @@ class Trees:
         self._known: dict[Hashable, tuple[list[str], dict[str, Any]]] = {}
 
     def of(self, graph: Graph) -> dict[str, Any]:
-        """The groups of steps (`each`), and the groups of places (`rolled`)."""
+        """The groups of steps (`each`), and the groups of places (`rolled`). A graph of closed blocks has none."""
+        if any(node.kind == GROUP for node in graph.nodes.values()):
+            return {name: {"groups": [], "closed": []} for name in ("each", "rolled")}
         structure = _structure(graph)
         if structure not in self._known:
             self._known[structure] = [*graph.nodes], {"each": _of_steps(graph), "rolled": _of_places(graph)}

@@ -22,6 +22,7 @@ from gradviz.page.other_values import other_values
 from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
 from gradviz.page.waits import waits
+from gradviz.pictures.boxes import of_inside
 from gradviz.pictures.node_text import facts
 from gradviz.query import Query
 from gradviz.sets import distinct
@@ -110,7 +111,8 @@ def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[s
     last = int(events[-1]) if len(events) else max(trace.count - 1, 0)
     there = spans(graph, words.query)
     tensors = {node.number for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR)}
-    small = sum(node.kind == m.OP for node in graph.nodes.values()) <= _SMALL
+    has_blocks = any(node.kind == m.GROUP for node in graph.nodes.values())
+    small = not has_blocks and sum(node.kind == m.OP for node in graph.nodes.values()) <= _SMALL
     notes = list(graph.notes)
     if len(steps) < len(events):
         notes.append(f"replay shows {len(steps):,} of {len(events):,} events")
@@ -221,6 +223,7 @@ def _node(
         "error": plain(node.error, 400),
         "finding": plain(node.finding, 80),
         "gate": plain(node.collectives, 60),
+        "block": _block(node) if node.kind == m.GROUP else "",
         "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
         "tangent": value_label(node.tangent) if node.tangent is not None else "",
         "until": there[1],
@@ -237,6 +240,13 @@ def _node(
         shown["tensor"] = node.number
     described = {"id": node.id, "kind": node.kind, "since": there[0], **shown}
     return {**described, "says": _facts_over_time(node, query)} if is_tensor and small else described
+
+
+def _block(node: Node) -> list[str]:
+    """The lines in the box of a closed block: its name and shapes, or the number of nodes of each kind."""
+    lines = [] if node.box is None else of_inside(node, node.box)
+    held = [f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in node.held.items() if count]
+    return lines if len(lines) > 1 else [*(lines or [plain(node.label, 60)]), " · ".join(held)]
 
 
 def _facts_over_time(node: Node, query: Query) -> list[list[Any]]:

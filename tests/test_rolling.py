@@ -579,3 +579,26 @@ def test_the_same_layer_with_other_weights_is_the_same_layer(traced: Traced) -> 
     with traced(run) as trace:
         shown = [node.name for node in folded(build(trace), rolled=True).nodes.values() if node.op == SCOPE]
     assert sorted(name or "" for name in shown) == ["0", "1", "2", "3"]
+
+
+class Tied(torch.nn.Module):
+    """A language model whose last layer has the weight of its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(5, 2)
+        self.body = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(12)))
+        self.head = torch.nn.Linear(2, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.embedding(x)))
+
+
+def test_a_module_says_which_parameter_of_another_it_reads(traced: Traced) -> None:
+    shown = boxes(rolled_of(Tied(), torch.tensor([1, 2, 3]), traced))
+    assert lines_of(shown["head"], "both")[1:] == [
+        ("value", "[3, 2] → [3, 5]"),
+        ("fact", "reads model.embedding.weight"),
+    ]
+    assert lines_of(shown["embedding"], "both")[1] == ("value", "→ [3, 2]")

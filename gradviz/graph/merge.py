@@ -68,15 +68,19 @@ class Merging:
         """Note the shape of a tensor that comes into a group or goes out of it."""
         is_result = self.graph.nodes[edge.source].kind == OP
         tensor = self.graph.nodes[edge.target if is_result else edge.source]
+        is_parameter = not is_result and tensor.parameter
         shape = "" if tensor.shape is None else "scalar" if tensor.shape == () else str(list(tensor.shape))
         if source is not None and source.kind == PLACE:
             if is_result and edge.target not in self.nodes:  # otherwise the result has a box of its own
                 _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if tensor.name else shape)
-        elif source is not None and source is not target:
+        elif source is not None and source is not target and not (source.kind == SCOPE and is_parameter):
             name = _known_name(tensor) if source.kind == DATA_BOX else ""
             _add(self.nodes[source.id], "gives", f"{name} {shape}" if name else shape)
         if target is not None and (source is not target or self._leads_to_another_turn(edge, target)):
-            _add(self.nodes[target.id], "takes", shape)
+            if target.kind == SCOPE and is_parameter and tensor.name:
+                _add(self.nodes[target.id], "reads", tensor.name)
+            else:
+                _add(self.nodes[target.id], "takes", shape)
 
     def _note_cut(self, edge: Edge, group: Group | None) -> None:
         box = self.nodes[group.id].box if group is not None else None

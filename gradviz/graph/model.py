@@ -29,6 +29,7 @@ class Box:
     takes: dict[str, None] = field(default_factory=dict)
     gives: dict[str, None] = field(default_factory=dict)
     cuts: set[str] = field(default_factory=set)
+    reads: dict[str, None] = field(default_factory=dict)  # the parameters of other modules, by name
 
 
 class Apart(NamedTuple):

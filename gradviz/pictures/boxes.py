@@ -61,6 +61,8 @@ def _module(node: Node, box: Box) -> list[Line]:
     lines = [("name", f"{plain(node.name or '', 40)}{kind}{_times(node)}")]
     if box.takes or box.gives:
         lines.append(("value", f"{_shapes(box.takes)} → {_shapes(box.gives)}".strip()))
+    if box.reads:
+        lines.append(("fact", f"reads {_shapes(box.reads)}"))
     return lines
 
 

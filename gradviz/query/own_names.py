@@ -69,6 +69,54 @@ def first_argument(query: Query, site: int) -> str:
     return text[1:-1] if isinstance(value.args[0], ast.List) else f"*{text}"
 
 
+def seen_at(query: Query, site: int, name: str) -> str:
+    """The name by which a line sees a variable of the program: the name itself, or `self.name` in a method of a class
+    that has this attribute; empty if the line sees neither."""
+    place = query.places.site(site)
+    tree = query.of(trees).get(place.place.file) if place is not None else None
+    if place is None or tree is None:
+        return name
+    around = [tree, *(node for node in ast.walk(tree) if _is_around(node, place.place.line))]
+    if any(name in _bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
+        return name
+    of_self = (
+        node
+        for scope in around
+        if isinstance(scope, ast.ClassDef)
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Attribute) and node.attr == name
+    )
+    is_attribute = any(ast.unparse(node.value) == "self" for node in of_self)
+    return f"self.{name}" if is_attribute else ""
+
+
+def _is_around(node: ast.AST, line: int) -> bool:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _bound_in(scope: ast.AST) -> set[str]:
+    """The names that a function or a module binds, without those of the scopes inside of it."""
+    names = (
+        {one.arg for one in ast.walk(scope.args) if isinstance(one, ast.arg)}
+        if hasattr(scope, "args")
+        else set()
+    )
+    waiting = [*ast.iter_child_nodes(scope)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        waiting += ast.iter_child_nodes(node)
+    return names
+
+
 def assigned_at(query: Query, site: int) -> str:
     """The variable or attribute that the value of a call is assigned to; empty if there is none, or several."""
     place = query.places.site(query.places.named_at(site)) if site else None

@@ -38,7 +38,7 @@ from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.thawed import thawed
 from gradviz.events.kinds import Kind
-from gradviz.query.own_names import call_with_first, first_argument
+from gradviz.query.own_names import call_with_first, first_argument, seen_at
 from gradviz.query.source_trees import in_place, statement_at
 from gradviz.words.escape import clean
 
@@ -127,10 +127,15 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> str:
     parameters of the model if the leaves are in several modules."""
     path = case.trace.parameters[leaves[0]]
     (module, _), *more = case.query.modules.whole(leaves)
-    own = first_argument(case.query, case.site(made))
+    own, root = first_argument(case.query, case.site(made)), path.partition(".")[0]
+    seen = clean(seen_at(case.query, case.site(made), root))
     new = clean(module) if module == path else f"*{clean(module)}.parameters()"
-    given = f"{clean(path.partition('.')[0])}.parameters()" if more else f"[{own}, {new}]"
-    call = call_with_first(case.query, case.site(made), given) if own or more else ""
+    if len(case.trace.table(Kind.HOLDS).object(made).groups) > 1 and own:
+        listed = _listed(case, leaves).replace(f"{clean(root)}.", f"{seen}.")
+        given = f'[{own}, {{"params": [{listed}]}}]'
+    else:
+        given = f"{seen}.parameters()" if more else f"[{own}, {new.replace(clean(root), seen, 1)}]"
+    call = call_with_first(case.query, case.site(made), given) if seen and (own or more) else ""
     return clean(call) or f"give {name} {new.removeprefix('*')}, too"
 
 

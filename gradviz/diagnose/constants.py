@@ -229,7 +229,7 @@ class Behind:
 def in_targets(case: Case) -> Iterator[Link]:
     """Links from losses to targets that carry a graph. The target is the output of a network that no optimizer trains,
     or a sum of data and the output of the same network for another input, as in temporal-difference learning."""
-    ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+    ran = case.query.nodes.ran
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
     behind = Behind(case)
     for op in _candidates(case):

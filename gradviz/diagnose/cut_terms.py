@@ -39,7 +39,7 @@ def cut_terms(case: Case) -> list[CutTerm]:
     """The terms of losses that are cut off, one for each line. Use `case.of(cut_terms)`."""
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
     adding = ops.events[case.trace.named(ops["op"], SUMS) & contained(ops.events, ran)]
-    used = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+    used = case.query.nodes.ran
     found: list[CutTerm] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))

@@ -144,7 +144,7 @@ class _Used:
         self.below = case.downstream
         began = case.trace.table(Kind.PASS_BEGAN)
         self.roots = set(began.lists("roots").elements[:, 2].tolist())
-        self.ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+        self.ran = case.query.nodes.ran
 
     def in_pass(self, tensor: int) -> bool:
         """Whether a pass went through the node of a tensor."""

@@ -15,7 +15,7 @@ from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES
-from gradviz.query.passed_arguments import PassedArguments
+from gradviz.query.passed_arguments import PassedArguments, readable
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
@@ -31,7 +31,6 @@ _DEEPEST = 3  # the most calls in calls in a name
 _CUT = "…"  # in a name of which parts are left out
 _EARLIER = "earlier"  # the maker of a tensor that no event made before it was read
 _NAMED_BY_READING = ("Parameter", "Buffer", _EARLIER)
-_READABLE = (ast.Name, ast.Attribute, ast.Subscript)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
@@ -202,7 +201,7 @@ class Labels(Lookup):
             tensors = [one for one in operands if not _is_constant(one)] or _object_of(expression)
             if len(operands) != len(op.inputs):
                 operands, position = tensors, position if all(op.inputs) else -1
-            return _readable(operands[position]) if len(operands) == len(op.inputs) and position >= 0 else ""
+            return readable(operands[position]) if len(operands) == len(op.inputs) and position >= 0 else ""
         if not isinstance(expression, ast.Call):
             return ""
         name = (
@@ -216,7 +215,7 @@ class Labels(Lookup):
         argument = reads[op.op][position]
         by_name = {keyword.arg: keyword.value for keyword in expression.keywords}
         arguments = dict(zip(ARGUMENTS[name], expression.args, strict=False)) | by_name
-        return _readable(arguments.get(argument))
+        return readable(arguments.get(argument))
 
     def _may_be_a_method(self, expression: ast.expr, op: OpRan) -> bool:
         """Whether a call may be the method of its first input, which no argument stands for: `w.to(dtype)`. A function
@@ -408,8 +407,3 @@ def _is_constant(operand: ast.expr) -> bool:
     """Whether an operand is surely no tensor: a number, None, or a tuple of numbers."""
     parts = operand.elts if isinstance(operand, ast.Tuple | ast.List) else [operand]
     return all(isinstance(part, ast.Constant) for part in parts)
-
-
-def _readable(operand: ast.expr | None) -> str:
-    """An operand that is a name, an attribute or an element; else empty."""
-    return ast.unparse(operand) if isinstance(operand, _READABLE) else ""

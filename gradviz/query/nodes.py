@@ -81,9 +81,19 @@ class Nodes(Lookup):
         return by_op
 
     @cached_property
+    def ran(self) -> set[int]:
+        """The nodes that received a gradient in some pass, with the AccumulateGrads among them."""
+        return set(self.trace.table(Kind.RECEIVED)["node"].tolist())
+
+    @cached_property
+    def have_run(self) -> np.ndarray:
+        """For each NODE event, whether its node received a gradient in some pass."""
+        return contained(self.table["node"], self.trace.table(Kind.RECEIVED)["node"])
+
+    @cached_property
     def ops_that_ran(self) -> np.ndarray:
-        """The OP events of the nodes that received a gradient."""
-        return self.table["op"][contained(self.table["node"], self.trace.table(Kind.RECEIVED)["node"])]
+        """The OP events of the nodes that received a gradient in some pass."""
+        return self.table["op"][self.have_run]
 
     def edges(self, node: int) -> tuple[Edge, ...]:
         """The edges of a node."""

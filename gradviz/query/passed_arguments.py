@@ -42,7 +42,7 @@ class PassedArguments(Lookup):
         if known is None or call is None or site not in self._entered or not self._is_object(known, call):
             return ""
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        return _readable(arguments[0]) if len(arguments) == 1 else ""
+        return readable(arguments[0]) if len(arguments) == 1 else ""
 
     @cached_property
     def _entered(self) -> set[int]:
@@ -62,10 +62,10 @@ class PassedArguments(Lookup):
         if names[:1] == ["self"]:
             del names[0]
         if any(keyword.arg == operand for keyword in call.keywords):
-            return _readable(next(keyword.value for keyword in call.keywords if keyword.arg == operand))
+            return readable(next(keyword.value for keyword in call.keywords if keyword.arg == operand))
         at = names.index(operand) if operand in names else len(call.args)
         is_spread = any(isinstance(one, ast.Starred) for one in call.args[: at + 1])
-        return _readable(call.args[at]) if at < len(call.args) and not is_spread else ""
+        return readable(call.args[at]) if at < len(call.args) and not is_spread else ""
 
     def _is_called(self, caller: Site, call: ast.Call, name: str) -> bool:
         """Whether a call is that of a function of this name, or of the module whose `forward` it is."""
@@ -143,5 +143,6 @@ def _last_name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
-def _readable(expression: ast.expr) -> str:
+def readable(expression: ast.expr | None) -> str:
+    """An expression that is a name, an attribute or an element; else empty."""
     return ast.unparse(expression) if isinstance(expression, _READABLE) else ""

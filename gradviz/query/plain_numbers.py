@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
-from gradviz.sets import contained, distinct
+from gradviz.sets import distinct
 
 _READ = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\.item\(\)|(?<![\w.])float\(([A-Za-z_][\w.]*)\)")
 
@@ -29,8 +29,7 @@ def read_as_number(query: Query, result: int) -> tuple[int, str] | None:
     none."""
     name = query.labels.of(result)
     made = query.trace.table(Kind.NODE)
-    ran = contained(made["node"], query.trace.table(Kind.RECEIVED)["node"])
-    ran &= made.events > (query.tensors.maker(result) or 0)
+    ran = query.nodes.have_run & (made.events > (query.tensors.maker(result) or 0))
     for site in distinct(made.sites[ran]).tolist():
         names = "|".join(map(re.escape, (name, *_elements(query, site, name))))
         reading = (

@@ -49,9 +49,7 @@ class _Search:
 
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace
-        states = self.trace.states
-        rows = states.firsts[states.bases[states.firsts] > 0]
-        self.bases = dict(zip(states.tensors[rows].tolist(), states.bases[rows].tolist(), strict=True))
+        self.bases = self.trace.states.bases_at(self.trace.states.firsts)
 
     def found(self) -> Iterator[SilentWrite]:
         """All silent writes."""

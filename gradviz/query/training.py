@@ -268,15 +268,12 @@ class Training:
     def _bases(self) -> dict[int, int]:
         """The base of each tensor that shares all its memory."""
         states = self.trace.states
-        whole = (states.flags & WHOLE > 0) & (states.bases > 0)
-        return dict(zip(states.tensors[whole].tolist(), states.bases[whole].tolist(), strict=True))
+        return states.bases_at(np.flatnonzero(states.flags & WHOLE))
 
     @cached_property
     def _leaves_with_a_part(self) -> dict[int, set[int]]:
         """The leaves whose `.grad` is a part of the memory of a tensor, such as a flat buffer, by that tensor."""
-        states = self.trace.states
-        is_view = states.bases > 0
-        bases = dict(zip(states.tensors[is_view].tolist(), states.bases[is_view].tolist(), strict=True))
+        bases = self.trace.states.bases_at(np.flatnonzero(self.trace.states.bases))
         by_base: dict[int, set[int]] = {}
         for grad, leaf in self._of_gradients.items():
             base, seen = bases.get(grad, 0), {grad}

@@ -140,10 +140,7 @@ class Writes:
     @cached_property
     def _bases(self) -> dict[int, int]:
         """The base of each tensor that shares memory from the first."""
-        states = self.trace.states
-        rows = states.firsts
-        rows = rows[states.bases[rows] > 0]
-        return dict(zip(states.tensors[rows].tolist(), states.bases[rows].tolist(), strict=True))
+        return self.trace.states.bases_at(self.trace.states.firsts)
 
     def follows_another(self, leaf: int) -> bool:
         """Whether a leaf gets its values from another leaf, at once or as an average over time: a target network."""

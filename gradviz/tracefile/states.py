@@ -290,6 +290,11 @@ class States:
             if array is not None:
                 yield places, array
 
+    def bases_at(self, rows: np.ndarray) -> dict[int, int]:
+        """The base of each tensor that shares memory in these states; of several states, the last one counts."""
+        rows = rows[self.bases[rows] > 0]
+        return dict(zip(self.tensors[rows].tolist(), self.bases[rows].tolist(), strict=True))
+
     def are_zero(self, rows: np.ndarray) -> np.ndarray:
         """Whether all elements of each state are known to be 0. Here and below a row of −1 is no state: nothing is
         known of it."""

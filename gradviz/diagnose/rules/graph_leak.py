@@ -77,7 +77,7 @@ def _held(case: Case) -> np.ndarray:
     """For each node that no pass went through, the number of paths from it to nodes of passes; 0 for other nodes."""
     table = case.trace.table(Kind.NODE)
     edges = table.lists("edges")
-    ran = contained(table["node"], case.trace.table(Kind.RECEIVED)["node"])
+    ran = case.query.nodes.have_run
     row_of = {node: row for row, node in enumerate(table["node"].tolist())}
     held = np.zeros(len(table), np.float64)
     for row in np.flatnonzero(~ran).tolist():

@@ -36,7 +36,7 @@ _SHORT = 2_000  # events
 
 def _search(case: Case) -> Iterator[Found]:
     table = case.trace.table(Kind.GRAD_READ)
-    ran = set(case.trace.table(Kind.RECEIVED)["node"].tolist())
+    ran = case.query.nodes.ran
     for events in case.by_site(table.events).values():
         event = int(events[0])
         tensor = table.object(event).tensor

@@ -66,9 +66,8 @@ def _activations(case: Case) -> Iterator[Found]:
     ops, states = case.trace.table(Kind.OP), case.trace.states
     names = {number: text for number, text in case.trace.strings.items() if text in SATURATING}
     outputs = ops.lists("outputs")
-    ran = case.trace.table(Kind.NODE)
-    in_passes = ran["op"][contained(ran["node"], case.trace.table(Kind.RECEIVED)["node"])]
-    chosen = np.flatnonzero(contained(ops["op"], list(names)) & contained(ops.events, in_passes))
+    in_passes = contained(ops.events, case.query.nodes.ops_that_ran)
+    chosen = np.flatnonzero(contained(ops["op"], list(names)) & in_passes)
     if not len(chosen):
         return
     events, results = ops.events[chosen], outputs.firsts[chosen]

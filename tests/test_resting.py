@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.cli.info import info  # noqa: E402
 from gradviz.cli.report_curves import charts_of_run  # noqa: E402
-from gradviz.events.kinds import UNWATCHED, GradAssigned, Mutated, PassSummed, RequiresGradChanged  # noqa: E402
+from gradviz.events.kinds import UNWATCHED, GradAssigned, Mutated, PassSummed, RequiresGradChanged, Stepped  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.module_curves import losses, norms_of_steps  # noqa: E402
+from gradviz.query.module_curves import learning_rates, losses, norms_of_steps  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402
 from gradviz.words.numbers import number  # noqa: E402
@@ -250,6 +250,30 @@ def test_info_shows_why_passes_were_recorded_and_the_course_of_the_loss(tmp_path
     assert "recorded 10 first, 5 sample, 3 jump" in told
     assert f"loss {number(loop.losses[0])} in pass 1, {number(loop.losses[-1])} in pass 60" in told
     assert f"largest norm of all gradients {number(max(loop.norms))} in pass 25" in told
+
+
+def test_every_step_and_its_rate_are_kept(tmp_path: Path) -> None:
+    def program() -> None:
+        net = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, 10)
+        for step in range(1, 61):
+            optimizer.zero_grad()
+            (1e-3 * net(torch.randn(2, 4)).square().mean()).backward()
+            optimizer.step()
+            if step % 5 == 0:
+                scheduler.step()
+
+    with recorded(tmp_path, program) as trace:
+        (curve,) = learning_rates(Query(trace))
+        assert curve.at.tolist() == [*range(1, 61)]
+        assert curve.values[:50].tolist() == pytest.approx([1 - (step // 5) / 20 for step in range(50)])
+        session = Session(trace)
+        unwatched = [event for event in of_kind(trace, Stepped) if not event.parameters]
+        assert len(unwatched) == 60 - len(CHOSEN_OF_60) - 5  # a step before a pass that is wanted is recorded
+        session.go(unwatched[0].index)
+        assert sentence(session.stop) == "SGD steps, in a pass that was not watched"
+    assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
 
 
 def thaw(step: int, loss: Any, net: Any) -> Any:

@@ -456,7 +456,9 @@ class Stepped(Event):
     type: Text = told("its class: `SGD`")
     time: Time = told("seconds since 1970")
     groups: Groups = told("its parameter groups")
-    parameters: Tensors = told("its parameters that have a gradient, group by group")
+    parameters: Tensors = told(
+        "its parameters that have a gradient, group by group; none in passes that are not watched"
+    )
 
 
 # --- to be run again (`--values inputs`)

@@ -40,6 +40,7 @@ from gradviz.tracefile.skipped import runs_of
 from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.08  # seconds between commits: with the time for a commit, at most a tenth of a second is lost
+_SELDOM = 0.5  # ...while the source rests, and there are only a few numbers of each pass to write
 _SHORTLY = 0.01  # seconds
 _PATIENCE = 60  # the most seconds that another program may hold the file
 # Bytes of values in memory, from which on they are written at once. As many more may be on their way.
@@ -59,6 +60,10 @@ class Source(Protocol):
     lock: threading.Lock
     auto: AutoPasses | None  # chooses passes by what is written
     passes_begun: int
+
+    @property
+    def rests(self) -> bool:
+        """Whether only a few numbers of each pass are recorded at present."""
 
     @property
     def has_news(self) -> bool:
@@ -180,7 +185,7 @@ class Writer:
     def _run(self) -> None:
         while not (self.closing or self.thread.pausing):
             with suppress(Empty):
-                self.due.get(timeout=INTERVAL)
+                self.due.get(timeout=_SELDOM if self.source.rests else INTERVAL)
                 while True:  # woken once more is woken
                     self.due.get_nowait()
             if self.failure is None:

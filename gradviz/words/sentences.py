@@ -239,6 +239,9 @@ def _stepped(stop: Stop, event: Stepped) -> str:
     settings = [settings_told(group.settings) for group in event.groups if group.size]
     how = f" ({'; '.join(dict.fromkeys(settings))})" if settings else ""
     count = len(event.parameters)
+    before = stop.trace.event(event.index - 1) if event.index and not count else None
+    if isinstance(before, PassSummed) and before.norm != -1:
+        return f"{clean(event.type)} steps, in a pass that was not watched"
     one, several = "{type} steps: 1 parameter will change", "{type} steps: {count} parameters will change"
     return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
 

@@ -106,10 +106,11 @@ class Training:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self.resting.stepping(optimizer, closure is not None)
+        frame = users_frame(sys._getframe())
         if self.resting.is_on:
+            self._tell_unwatched(optimizer, frame)
             return None
         source.recover()
-        frame = users_frame(sys._getframe())
         running = sys._getframe(2)  # PyTorch's frame, below that of `safely`
         step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
@@ -121,6 +122,13 @@ class Training:
         if "closure" in kwargs:
             return args, {**kwargs, "closure": seen}
         return (args[0], seen, *args[2:]), kwargs
+
+    def _tell_unwatched(self, optimizer: Any, frame: FrameType | None) -> None:
+        """Emit a step of which nothing else is known but the settings, such as the rate."""
+        groups = [Group(_as_json(_settings(group)), 0) for group in optimizer.param_groups]
+        number, name = self.number_of(optimizer), type(optimizer).__name__
+        listener: Any = self.source.listener
+        listener.stepped(frame, number, name, time.time(), groups, ())
 
     @safely
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from gradviz.sources.torch_recorder.norms_now import NormsNow
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
+_cuda: Any = torch.cuda
 _UNKNOWN = -1.0
 _READ_IN_PLACE = (torch.float32, torch.float64)
 _LATER = 4  # the passes after which numbers are read from a device without streams
@@ -181,7 +182,7 @@ def _first_bad(norms: Sequence[float]) -> int:
 
 def _is_capturing() -> bool:
     """Whether a stream of CUDA is being captured: what is computed now would become a part of the graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return _cuda.is_initialized() and _cuda.is_current_stream_capturing()
 
 
 def _loss_of(roots: Any) -> torch.Tensor | float | None:

@@ -31,6 +31,7 @@ class Resting:
     def __init__(self, source: Source, watching: Watching, replaced: Replaced, numbers: PassNumbers) -> None:
         self.source, self.watching, self.replaced, self.numbers = source, watching, replaced, numbers
         self.is_on = False
+        self.is_step_wanted = False  # whether the step behind the last pass is recorded, as the pass was
         self.is_forbidden = False  # once the program does what a rest would not bear
         self.thread = 0  # the thread that rests
         self.below = 0  # the modes of the program that were below ours
@@ -158,6 +159,7 @@ class Resting:
             (),
             (),
         )
+        self.is_step_wanted = False
         self.numbers.began(number, roots)
         return number
 
@@ -181,4 +183,5 @@ class Resting:
         if has_closure:
             self.is_forbidden = True
         self.end_if_due()
-        self.begin_if_due()
+        if not self.is_step_wanted:
+            self.begin_if_due()

@@ -137,6 +137,18 @@ def test_pandas_gets_the_same_rows(run: RecordedRun) -> None:
     assert rows.to_pandas().equals(frame)
 
 
+def test_duckdb_answers_the_documented_question(run: RecordedRun) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[pandas]'")
+    pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
+    (block,) = (one for one in re.findall(r"```py\n(.*?)```", DOCS, re.DOTALL) if "duckdb.sql" in one)
+    asked = block.replace("duckdb.sql(", "answer = duckdb.sql(").replace("train.gradviz", str(run.path))
+    names = {"gradviz": package}
+    exec(asked, names)
+    ((path, name, number, times),) = names["answer"].fetchall()
+    assert (path, name, number) == (str(run.path), "net.2.bias", SPIKE)
+    assert times == pytest.approx(902 / 3)
+
+
 def test_without_pandas_one_line_says_what_to_do(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("gradviz.recorded_run.find_spec", lambda name: None)

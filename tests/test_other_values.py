@@ -299,6 +299,33 @@ def test_a_gradient_that_cancels_out_is_compared_with_what_flowed_in(tmp_path: P
     assert not empty_tab.evaluate(reproduced, again)
 
 
+def test_what_would_take_long_is_computed_soon_or_not_at_all(tmp_path: Path, empty_tab: Any) -> None:
+    script = computing({"log_softmax", "cumprod", "layer_norm", "einsum"})
+    seconds = empty_tab.evaluate(
+        f"""() => {{
+          {script.replace("return { computedPass", "return { ROWS, computedPass")}
+          const x = {{ shape: [3000], x: Array.from({{ length: 3000 }}, (none, i) => 1 + Math.sin(i) / 9) }};
+          const one = {{ shape: [], x: [1] }};
+          const o = {{ dim: 0, eps: 1e-5, normalized_shape: [3000] }};
+          const since = performance.now();
+          for (const op of ["log_softmax", "cumprod", "layer_norm"]) {{
+            const row = passAgain.ROWS[op][1];
+            const z = row.forward([x, one, one], o, x.shape);
+            row.backward(x.x, z, [x, one, one], o, x.shape);
+          }}
+          return (performance.now() - since) / 1000;
+        }}"""
+    )
+    assert seconds < 5
+    many = f"""() => {{
+      {script.replace("return { computedPass", "return { ROWS, computedPass")}
+      const x = {{ shape: [64], x: Array(64).fill(1) }};
+      passAgain.ROWS.einsum[1].forward([x, x, x, x], {{ equation: "a,b,c,d->" }}, []);
+    }}"""
+    with pytest.raises(Exception, match="too many products"):
+        empty_tab.evaluate(many)
+
+
 # --- the page in a browser
 
 

@@ -188,9 +188,12 @@ function joined(dim) {
 
 // Sums of products of an element of each input. `plan` gives the number of turns of nested loops, and for each input and
 // for the result the step that each loop makes in it.
+const MOST_PRODUCTS = 1e6; // as each change of a value computes them
+
 function summed(plan) {
   const walked = (xs, o, shape) => {
     const [loops, ...steps] = plan(xs, o);
+    if (size(loops) > MOST_PRODUCTS) throw new RangeError("too many products");
     if (size(loops.filter((count, i) => steps.at(-1)[i])) !== size(shape)) throw new RangeError("another shape than was recorded");
     return steps.map((step) => places([0, step, loops]));
   };
@@ -323,7 +326,8 @@ function normed(dimsOf) {
     const found = groups(x, dims).map((group) => {
       const list = group.map((place) => x.x[place]);
       const scale = 1 / Math.sqrt(spread(list, { correction: 0 }) + o.eps);
-      return { group, scale, standard: list.map((one) => (one - mean(list)) * scale) };
+      const middle = mean(list);
+      return { group, scale, standard: list.map((one) => (one - middle) * scale) };
     });
     return { found, weight, bias, ofWeight: from(weight), ofBias: from(bias) };
   };
@@ -342,8 +346,9 @@ function normed(dimsOf) {
       for (const { group, scale, standard } of found) {
         const list = group.map((place) => g[place] * weight.x[ofWeight[place]]);
         const along = mean(list.map((one, i) => one * standard[i]));
+        const middle = mean(list);
         group.forEach((place, i) => {
-          backs[0][place] = scale * (list[i] - mean(list) - standard[i] * along);
+          backs[0][place] = scale * (list[i] - middle - standard[i] * along);
           backs[1][ofWeight[place]] += g[place] * standard[i];
           backs[2][ofBias[place]] += g[place];
         });

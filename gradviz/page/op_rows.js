@@ -8,12 +8,14 @@
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const mean = (list) => sum(list) / list.length;
-const spread = (list, o) => sum(list.map((one) => (one - mean(list)) ** 2)) / (list.length - o.correction);
+const spread = (list, o, middle = mean(list)) => sum(list.map((one) => (one - middle) ** 2)) / (list.length - o.correction);
 const most = (list) => list.reduce((a, b) => (a !== a || a > b ? a : b));
 const least = (list) => list.reduce((a, b) => (a !== a || a < b ? a : b));
 const softmax = (list) => {
-  const grown = list.map((x) => Math.exp(x - most(list)));
-  return grown.map((x) => x / sum(grown));
+  const top = most(list);
+  const grown = list.map((x) => Math.exp(x - top));
+  const all = sum(grown);
+  return grown.map((x) => x / all);
 };
 const softplus = (x) => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)));
 const between = (x, low, high) => Math.min(Math.max(x, low), high);
@@ -33,13 +35,19 @@ function cdf(x, how) {
   return [(1 + t) / 2, ((1 - t * t) * c * (1 + 3 * 0.044715 * x * x)) / 2];
 }
 
-const softmaxBack = (g, z) => z.map((one, i) => one * (g[i] - sum(g.map((each, j) => each * z[j]))));
+function softmaxBack(g, z) {
+  const all = sum(g.map((one, i) => one * z[i]));
+  return z.map((one, i) => one * (g[i] - all));
+}
 function normalizeBack(g, z, list, o) {
   if (power(o) !== 2) throw new RangeError("another norm");
   const along = norm(list, o) > o.eps ? sum(g.map((one, i) => one * z[i])) : 0;
   return g.map((one, i) => (one - along * z[i]) / Math.max(norm(list, o), o.eps));
 }
-const logSum = (list) => most(list) + Math.log(sum(list.map((x) => Math.exp(x - most(list)))));
+function logSum(list) {
+  const top = most(list);
+  return top + Math.log(sum(list.map((x) => Math.exp(x - top))));
+}
 const half = (g, x, y, wins) => (x === y ? g / 2 : wins ? g : 0);
 const share = (g, z, x, list) => (x === z ? g / list.filter((one) => one === z).length : 0);
 const chosen = (g, z, x, list, at, o) => (o.dim === null ? share(g, z, x, list) : list.indexOf(z) === at ? g : 0);
@@ -51,7 +59,8 @@ const logOr = (x) => Math.max(Math.log(x), -100); // PyTorch's bound
 const huber = (d, beta) => (Math.abs(d) < beta ? [(d * d) / beta / 2, d / beta] : [Math.abs(d) - beta / 2, Math.sign(d)]);
 const lastDims = ({ shape }, { length }) => shape.map((one, i) => i).slice(shape.length - length);
 const otherDims = ({ shape }) => shape.map((one, i) => i).filter((i) => i !== 1);
-const logSoftmax = along((list) => list.map((x) => x - logSum(list)), (g, z) => z.map((one, i) => g[i] - Math.exp(one) * sum(g)));
+const lessLogSum = (list, all = logSum(list)) => list.map((x) => x - all);
+const logSoftmax = along((list) => lessLogSum(list), (g, z, x, o, all = sum(g)) => z.map((one, i) => g[i] - Math.exp(one) * all));
 const power = ({ p, ord }) => ({ fro: 2, inf: Infinity })[ord ?? p] ?? Number(ord ?? p);
 
 // The norm of a list, and its derivative by x, which is one of it.
@@ -65,8 +74,13 @@ function normSlope(g, z, x, list, at, o) {
   return z === 0 ? 0 : g * Math.sign(x) * (Math.abs(x) / z) ** (power(o) - 1);
 }
 
-// The product of the list up to j, without its element i.
-const productWithout = (list, i, j) => list.slice(0, j + 1).reduce((all, x, l) => (l === i ? all : all * x), 1);
+const products = (list) => list.map(((all) => (x) => (all *= x))(1));
+
+// The gradient of element i of a list from those of its products: of each product the others of its factors.
+function productsBack(g, list, i) {
+  let all = list.slice(0, i).reduce((a, b) => a * b, 1);
+  return list.slice(i).reduce((back, x, j) => back + g[i + j] * (all *= j ? x : 1), 0);
+}
 
 // The part of a dimension that is the nth of some, of sizes that are given, or all of one size but the last.
 function piece({ shape }, o, sizes) {
@@ -183,7 +197,7 @@ const ROWS = {
   safe_softmax: ["x; dim", along(softmax, softmaxBack)],
   log_softmax: ["x; dim", logSoftmax],
   normalize: ["x; p=2.0 dim=1 eps=1e-12", along((list, o) => list.map((x) => x / Math.max(norm(list, o), o.eps)), normalizeBack)],
-  cumprod: ["x; dim", along((list) => list.map((x, j) => productWithout(list, -1, j)), (g, z, list) => list.map((x, i) => sum(g.map((one, j) => (j < i ? 0 : one * productWithout(list, i, j))))))],
+  cumprod: ["x; dim", along(products, (g, z, list) => list.map((x, i) => productsBack(g, list, i)))],
   cumsum: ["x; dim", along((list) => list.map((x, i) => sum(list.slice(0, i + 1))), (g) => g.map((x, i) => sum(g.slice(i))))],
   reshape: ["x; shape", same()],
   view: ["x; size", same()],

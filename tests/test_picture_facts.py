@@ -71,3 +71,16 @@ def test_of_a_long_path_a_box_shows_the_end_and_of_an_expression_the_beginning()
     )
     assert plain_name("w", 24) == "w"
     assert plain_name("a_word_of_one_part", 8) == "a_word_…"
+
+
+def test_the_infinity_that_fills_a_mask_is_no_fault(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "m.gradviz"):
+        w = torch.ones(2, 2, requires_grad=True)
+        mask = torch.full((2, 2), float("-inf"))
+        ones = torch.log(torch.zeros(2, 2))
+        (w + mask.triu(1) + ones).sum().backward()
+    roles = {
+        node.name: [role for role, text in lines_of(node, "both") if "inf" in text]
+        for node in build(open_trace(tmp_path / "m.gradviz")).nodes.values()
+    }
+    assert (roles["mask"], roles["ones"]) == (["value"], ["odd"])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gradviz.graph.model import LEAF, TENSOR, Apart, Node
 from gradviz.pictures.boxes import box_lines
 from gradviz.pictures.default_arguments import shown_arguments
+from gradviz.query.ops import FILLED
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
@@ -124,7 +125,15 @@ def added_told(added: tuple[Snapshot, Snapshot] | None) -> str:
 
 
 def _shape_and_value(node: Node) -> Line:
-    return _valued(_shape(node), node.value, "value", node.becomes.get("value"))
+    role, text = _valued(_shape(node), node.value, "value", node.becomes.get("value"))
+    return ("value" if role == "odd" and _is_filled_with_infinity(node) else role), text
+
+
+def _is_filled_with_infinity(node: Node) -> bool:
+    """Whether the program wrote the infinity of a tensor as its filling, as that of a mask: it is no fault."""
+    stats = node.value.stats if node.value is not None else None
+    is_filled = node.op in FILLED and not (node.requires_grad or node.version or node.becomes)
+    return is_filled and stats is not None and not stats.nan
 
 
 def _shape(node: Node) -> str:

@@ -120,6 +120,7 @@ INSIDE: dict[str, dict[str, tuple[str | None, ...]]] = {
 
 # Ops that make tensors.
 ZEROS = _kind("zeros", "zeros_like", "new_zeros")
+FILLED = _kind("full", "full_like", "new_full")  # with one number of the program
 UNFILLED = _kind(*values.UNFILLED)
 RANDOM_STARTS = _kind("uniform_", "normal_", "kaiming_uniform_", "zero_")  # of a layer, and of its bias
 DRAWN = _kind("normal")  # by `sample()` of a distribution

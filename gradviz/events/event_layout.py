@@ -33,16 +33,13 @@ class LayoutError(ValueError):
 
 
 class Field(NamedTuple):
-    """A field of a kind: its name, how it is stored, and its text in the documentation."""
+    """A field of a kind: its name, how it is stored, and its text in the documentation. `width` is the number of links
+    of a field that is no column: one, or two for a time; for a list, those of an element."""
 
     name: str
     stored: Stored
     doc: str
-
-    @property
-    def width(self) -> int:
-        """The number of links of a field that is no column: one, or two for a time; for a list, those of an element."""
-        return {"time": 2, "list": len(self.stored.parts)}.get(self.stored.how, 1)
+    width: int
 
 
 class Numbers(Protocol):
@@ -311,7 +308,8 @@ def _layout_of(kind: Kind, event: type[Event]) -> Layout:
     for known in fields(event):
         if known.name not in _COMMON:
             (stored,) = types[known.name].__metadata__
-            own_fields.append(Field(known.name, stored, known.metadata["doc"]))
+            width = {"time": 2, "list": len(stored.parts)}.get(stored.how, 1)
+            own_fields.append(Field(known.name, stored, known.metadata["doc"], width))
     of: Callable[..., tuple[Field, ...]] = lambda *hows: tuple(f for f in own_fields if f.stored.how in hows)
     single = of("number", "text", "rule", "back", "pass")
     more = (*single[len(COLUMNS) :], *of("time"))

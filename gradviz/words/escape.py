@@ -33,7 +33,10 @@ _for_json = _Escapes(lambda character: json.dumps(character)[1:-1])
 def clean(text: str) -> str:
     """Text as one line for a terminal; control and invisible characters are escaped. Very long text is cut to 10,000
     characters."""
-    text = shortened(text, _MOST)
+    return _escaped(shortened(text, _MOST))
+
+
+def _escaped(text: str) -> str:
     return text if text.isprintable() else text.translate(_for_terminal)
 
 
@@ -70,12 +73,12 @@ def shortened_left(text: str, width: int) -> str:
 def plain_name(name: str, limit: int) -> str:
     """A name as a short line, as `plain`. A long path, such as `encoder.layers.0.weight`, is cut at its beginning,
     since its end distinguishes it; any other name is cut at its end."""
-    return clean(shortened_left(name, limit)) if _PATH.fullmatch(name) else plain(name, limit)
+    return _escaped(shortened_left(name, limit)) if _PATH.fullmatch(name) else plain(name, limit)
 
 
 def plain(text: str, limit: int = 60) -> str:
     """Text as a short line for a picture or the page: like `clean`, but only the first `limit` characters."""
-    return clean(shortened(text, limit))
+    return _escaped(shortened(text, limit))
 
 
 def visible(line: str) -> str:

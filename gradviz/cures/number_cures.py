@@ -48,8 +48,17 @@ def in_the_domain(spot: Spot) -> list[Edit]:
         and isinstance(spot.expression.op, ast.Div)
     ):
         value = spot.expression.right
+        if _is_by_a_number(spot):
+            return [source.replaced(value, f"max({source.code(value)}, 1)")]
         return [source.replaced(value, f"{_bracketed(source, value)}.clamp(min=1e-8)")]
     return []
+
+
+def _is_by_a_number(spot: Spot) -> bool:
+    """Whether the finding's op divides a tensor by a number of Python, as a count is, which has no clamp()."""
+    event = next(iter(spot.finding.events), -1)
+    made = spot.query.trace.event(event)
+    return isinstance(made, OpRan) and sum(map(bool, made.inputs)) == 1
 
 
 def _has_a_graph(spot: Spot) -> bool:
@@ -177,6 +186,10 @@ def logits(spot: Spot) -> list[Edit]:
 
 def _log_probabilities(spot: Spot) -> list[Edit]:
     statement = spot.statement
+    elsewhere = re.match(r"(.+?)  # in place of (.+), line (\d+)", spot.finding.fix)
+    for node in spot.source.nodes(int(elsewhere[3])) if elsewhere is not None else ():
+        if elsewhere is not None and isinstance(node, ast.Call) and ast.unparse(node) == elsewhere[2]:
+            return [spot.source.replaced(node, elsewhere[1])]
     calls = (
         [n for n in ast.walk(statement) if isinstance(n, ast.Call) and len(n.args) == 2] if statement else []
     )

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import gradviz.engine as engine
+from gradviz.diagnose import check
 from gradviz.sources.record import record
+from gradviz.sources.script import Target, run
 from gradviz.tracefile import AutoPasses, open_trace, passes_of
 
 PROGRAM = """
@@ -139,3 +141,33 @@ def test_a_step_behind_passes_without_values_is_not_at_fault(tmp_path: Path) -> 
     assert "lr-too-large" not in said
     assert "NaN is seen first in w, and passes 51-100 were not recorded in detail" in said
     assert "gradviz trace --passes 51-100: the line is named then" in said
+
+
+BY_HAND = """
+import torch
+torch.manual_seed(0)
+w = torch.randn(4, requires_grad=True)
+for step in range(30):
+    loss = (w - 1.0).pow(2).sum()
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.01 * w.grad
+        w.grad = None
+"""
+
+
+@pytest.mark.parametrize("passes", ["auto", "every:5"])
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
+def test_a_step_by_hand_behind_a_pass_that_is_left_out_is_not_missed(
+    tmp_path: Path, engine: str, passes: str
+) -> None:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(BY_HAND)
+    run(
+        Target(str(tmp_path / "train.py"), False, []),
+        tmp_path / "run.gradviz",
+        engine=engine,
+        passes=passes_of(passes),
+    )
+    assert [str(found) for found in check(tmp_path / "run.gradviz").at_least("warning")] == []

@@ -43,11 +43,23 @@ _COPIES = 16  # the most results of a gradient that are looked at
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
+def _are_followed_unseen(case: Case) -> np.ndarray:
+    """For each row of the lives, whether it is a gradient of a leaf without an optimizer, from a pass behind which no
+    pass is recorded in detail (`--passes`): then a step that the program computes itself is not recorded."""
+    lives, passes = case.training.lives, case.trace.passes
+    recorded = [one.number for one in passes if one.recorded]
+    if len(recorded) == len(passes):
+        return np.zeros(len(lives.leaves), bool)
+    followed = contained(lives.numbers + 1, recorded)
+    return (lives.whats == ACCUMULATED) & ~followed & ~contained(lives.leaves, sorted(case.training.owners))
+
+
 def _search(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     trained = contained(lives.leaves, sorted(case.training.trained - _reassigned(case)))
     came = lives.whats == ACCUMULATED
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
+    lost &= ~_are_followed_unseen(case)
     passes = distinct(lives.numbers[came])
     kept = distinct(lives.numbers[came & trained & ~lost])
     aside = distinct(lives.numbers[came & ~trained & ~contained(lives.leaves, _asked_for(case))])

@@ -276,6 +276,34 @@ def test_every_step_and_its_rate_are_kept(tmp_path: Path) -> None:
     assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
 
 
+def test_graphs_that_are_kept_are_found_although_passes_are_left_out(tmp_path: Path) -> None:
+    class Meter:
+        mean = torch.zeros(())
+
+        def update(self, loss: Any) -> None:
+            self.mean = self.mean * 0.9 + loss * 0.1
+
+    def program() -> None:
+        w, meter = torch.nn.Parameter(torch.ones(3)), Meter()
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        for _ in range(60):
+            loss = (w - 1.0).pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            meter.update(loss)
+
+    def found() -> set[tuple[str, int]]:
+        return {(one.rule, one.line) for one in gradviz.check(tmp_path / "run.gradviz").at_least("warning")}
+
+    recorded(tmp_path, program).close()
+    left_out = found()
+    with gradviz.record(tmp_path / "run.gradviz"):
+        program()
+    assert left_out == found()
+    assert len(left_out) == 2
+
+
 def thaw(step: int, loss: Any, net: Any) -> Any:
     for parameter in net[4].parameters():
         parameter.requires_grad_(step == 13)

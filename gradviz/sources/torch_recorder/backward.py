@@ -189,7 +189,8 @@ class Pass:
     @safely
     def _tell_end(self) -> None:
         nodes = [record for record in self.records.values() if not record.is_leaf]
-        graphs = self.source.living.ended(self.number, nodes, len(self.records))
+        # in a pass that is left out no node is watched: it would be asked again about the same graphs
+        graphs = self.source.living.ended(self.number, nodes, len(self.records)) if nodes else []
         if graphs and not self.has_failed:
             self.listener.graphs_alive(self.number, graphs)
         self.listener.pass_ended(self.number)

@@ -602,3 +602,13 @@ def test_a_module_says_which_parameter_of_another_it_reads(traced: Traced) -> No
         ("fact", "reads model.embedding.weight"),
     ]
     assert lines_of(shown["embedding"], "both")[1] == ("value", "→ [3, 2]")
+
+
+def test_accumulators_are_in_their_modules_where_no_leaf_is_shown(traced: Traced) -> None:
+    net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(12)))
+    with traced(lambda: net(torch.randn(1, 2)).sum().backward()) as trace:
+        graph = folded(build(trace, 1, "backward"), depth=1, rolled=True)
+    assert not [node for node in graph.nodes.values() if node.grad_fn == "AccumulateGrad"]
+    closed = [node for node in graph.nodes.values() if node.op == SCOPE]
+    assert len(closed) == 12
+    assert all(node.held["grad_fn"] > 2 for node in closed)

@@ -182,7 +182,8 @@ class _Places:
     def _place_leaves(self) -> None:
         """Put a parameter and a tensor that a module made into the module, a constant to its only user, and an
         AccumulateGrad to its leaf."""
-        modules = {path.replace("/", "."): path for path in self.graph.scopes}
+        scopes = {*self.graph.scopes, *(group.scope for group in self.groups.values() if group.scope)}
+        modules = {path.replace("/", "."): path for path in scopes}
         users: dict[str, set[str]] = {}
         for edge in self.graph.edges:
             if edge.kind == DATA and edge.source not in self.home:
@@ -207,10 +208,13 @@ class _Places:
                     self.home[node.pair] = self.home[node.id]
                 if node.parameter and node.name:
                     leaves[node.name] = self.home[node.id]
-        # the AccumulateGrad of a graph that is gone: the leaf has a newer one
         for node in self.graph.nodes.values():
-            if node.grad_fn == ACCUMULATE and node.id not in self.home and node.base in leaves:
+            if node.grad_fn != ACCUMULATE or node.id in self.home or not node.base:
+                continue
+            if node.base in leaves:  # of a graph that is gone: the leaf has a newer one
                 self.home[node.id] = leaves[node.base]
+            elif not leaves and (module := _module_around(node.base, modules)):
+                self.home[node.id] = self._scope(module)  # the graph shows no leaves
 
     def _is_inside(self, node: Node, users: set[str]) -> bool:
         """Whether a tensor that a module made stays inside: it has no name, or all its users are in the module."""
@@ -223,6 +227,14 @@ class _Places:
         around = {name for user in users if user for name in ancestors(self.groups, user)}
         groups = (self.groups[name] for name in sorted(around))
         return next((group.id for group in groups if group.kind == SCOPE and group.scope == path), "")
+
+
+def _module_around(parameter: str, modules: dict[str, str]) -> str:
+    """The scope of the innermost module around a parameter that is called; empty if there is none."""
+    module = parameter.rpartition(".")[0]
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return modules.get(module, "")
 
 
 def _passes(numbers: list[int]) -> str:

@@ -155,3 +155,17 @@ def test_a_call_in_a_loop_of_unknown_length_is_not_counted(traced: Traced) -> No
 
     graph = picture_of(run, traced, unfold=("summed",), rolled=True)
     assert {path: scope.calls for path, scope in graph.scopes.items()} == {"summed()": 1}
+
+
+def test_several_nodes_of_one_operation_are_one_call(traced: Traced) -> None:
+    def scored(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x @ w, torch.tensor([0, 1, 2]))
+
+    def run() -> None:
+        w = torch.randn(4, 4, requires_grad=True)
+        (scored(torch.randn(3, 4), w) + w.sum()).backward()
+
+    with traced(run) as trace:
+        for show in ("both", "backward"):
+            graph = folded(build(trace, 1, show), unfold=("scored",), rolled=True)
+            assert {path: scope.calls for path, scope in graph.scopes.items()} == {"scored()": 1}

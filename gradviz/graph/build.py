@@ -350,7 +350,8 @@ class _Builder:
 
     def _note_calls(self, node: Node, op: OpRan) -> None:
         calls = self.query.of(FunctionCalls)
-        node.calls, node.runs_once = calls.around(op.index, op.site), calls.runs_once(op.site)
+        node.calls = calls.around(op.index, op.site)
+        node.runs_once = node.kind == m.OP and calls.runs_op_once(op.site, op.op)
 
     def _add_grad_fns(self, numbers: list[int]) -> None:
         nodes = self.query.nodes

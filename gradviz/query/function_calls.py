@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gradviz.query.query import Query
-from gradviz.query.source_trees import trees
+from gradviz.query.source_trees import expression_at, trees
 from gradviz.tracefile import Site
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVING = ast.Return | ast.Raise | ast.Yield | ast.YieldFrom | ast.Await
 _PERHAPS = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.IfExp | ast.BoolOp
+_OPERATORS = ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Compare
 _REPEATING = {"math", "functools", "itertools", "operator"}  # modules whose functions call an operator often
 _REPEATING_NAMES = {"sum", "max", "min", "sorted", "map", "pow", "divmod", "prod", "reduce", "accumulate"}
 
@@ -52,6 +53,18 @@ class FunctionCalls:
         if site not in self._once:
             self._once[site] = self._surely_once(self._query.trace.sites.get(site))
         return self._once[site]
+
+    def runs_op_once(self, site: int, op: str) -> bool:
+        """Whether each call of the function around a site surely runs an op there exactly once: the expression is an
+        operator, or a call of a function with the name of the op."""
+        if not self.runs_once(site):
+            return False
+        expression = expression_at(self._query, site)
+        if not isinstance(expression, ast.Call):
+            return isinstance(expression, _OPERATORS)
+        function = expression.func
+        name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+        return bool(name == op)
 
     def _of(self, site: int, entered: Sequence[int]) -> Iterator[FunctionCall]:
         frames = self._query.places.callers(site)[::-1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.lack import PARAMETER, Lack, Lacking, Lacks
 from gradviz.query.writes import Writes
 from gradviz.sets import distinct, distinct_pairs
@@ -54,9 +54,17 @@ def lacking(case: Case) -> list[Wanting]:
         why = lacks.of(leaf)
         if why is not None:
             sure = severity if why.lack is not Lack.COPIED else WARNING
-            if sure:
+            if sure and not (sure == NOTE and _is_left_as_it_is(case, why)):
                 found.append(Wanting(why, sure))
     return found
+
+
+def _is_left_as_it_is(case: Case, why: Lacking) -> bool:
+    """Whether the program says twice that a leaf is not to learn, as of a teacher: only other leaves are in optimizers
+    that step, and grad mode was off where the path to the root is cut."""
+    cut = case.trace.event(why.event) if why.lack is Lack.CUT and why.event >= 0 else None
+    others_learn = len(case.training.stepped) > 0 and why.leaf not in case.training.holders
+    return others_learn and isinstance(cut, OpRan) and not cut.grad_enabled
 
 
 def _candidates(case: Case) -> dict[int, str]:

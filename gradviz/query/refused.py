@@ -23,10 +23,15 @@ def is_refusal(error: ErrorRaised) -> bool:
 
 
 def refused_root(query: Query, error: ErrorRaised) -> int:
-    """The tensor that a refused backward() was called on: by its node, or by its name in the source; 0 if neither is
-    known."""
+    """The tensor that a refused backward() was called on: by its node, or by its name in the source, if it is as the
+    refusal says; 0 if neither is known."""
     tensors = query.nodes.tensors(error.node) if error.node else []
-    return tensors[0] if tensors else next(_named(query, error.index, query.places.site(error.site)), 0)
+    if tensors:
+        return tensors[0]
+    for named in _named(query, error.index, query.places.site(error.site)):
+        if _MESSAGE not in error.message or not query.tensors.requires_grad(named, error.index):
+            return named
+    return 0
 
 
 def refused(query: Query) -> list[tuple[Failure, int]]:

@@ -48,8 +48,7 @@ def watched(
         if current is None:
             with Refusals(source).seen():
                 return engine(t_outputs, *args, **kwargs)
-        resting.is_step_wanted = source.follows_passes
-        numbers.began(current.number, t_outputs)
+        resting.watched(current.number, t_outputs)
         try:
             with push():
                 result = engine(t_outputs, *args, **kwargs)

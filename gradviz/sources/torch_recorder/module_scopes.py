@@ -25,7 +25,7 @@ class Scopes:
         source: Source,
         opaque: Callable[..., Any],
         note: Callable[[Any, FrameType], None],
-        rests: Callable[[], bool],
+        rests: Callable[[], bool | None],
     ) -> None:
         self.source, self.opaque = source, opaque  # calls a compiled module
         self.rests = rests  # whether nothing is watched from here on

@@ -41,6 +41,7 @@ class Resting:
 
     # --- begin and end
 
+    @safely
     def begin_if_due(self) -> bool:
         """Rest from now on if the listener does; returns whether that is so. PyTorch takes a mode out while its handler
         runs, and puts it back then: so a rest cannot begin in a pass, but where a module is called or an optimizer
@@ -130,6 +131,12 @@ class Resting:
         self.leaves = {}
 
     # --- a pass, and a step
+
+    @safely
+    def watched(self, number: int, roots: Any) -> None:
+        """Note the beginning of a pass that is watched, and whether the step behind it is, too."""
+        self.is_step_wanted = self.source.follows_passes
+        self.numbers.began(number, roots)
 
     def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any) -> Any:
         """The result of a pass that is not watched: its beginning, its end and its loss are emitted."""

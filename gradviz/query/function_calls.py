@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from gradviz.query.functions_of_source import function_around
 from gradviz.query.query import Query
 from gradviz.query.source_trees import expression_at, trees
 from gradviz.tracefile import Site
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVING = ast.Return | ast.Raise | ast.Yield | ast.YieldFrom | ast.Await
 _PERHAPS = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.IfExp | ast.BoolOp
 _OPERATORS = ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Compare
@@ -85,7 +85,7 @@ class FunctionCalls:
             return False
         place = site.place
         tree = self._query.of(trees).get(place.file)
-        function = _function_at(tree, place.line, place.function.rpartition(".")[2])
+        function = function_around(tree, place.line, place.function.rpartition(".")[2])
         return function is not None and _comes_once(function.body, (place.line, place.col))
 
 
@@ -96,16 +96,6 @@ def _name(function: str) -> str:
     if name == "__call__" and outer:
         return outer[-1]
     return "" if name.startswith("<") or name == "forward" else name
-
-
-def _function_at(tree: ast.AST | None, line: int, name: str) -> _Function | None:
-    """The innermost function of a name around a line."""
-    around = [
-        node
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, _Function) and node.name == name and _has_line(node, line)
-    ]
-    return max(around, key=lambda node: node.lineno, default=None)
 
 
 def _has_line(node: ast.stmt, line: int) -> bool:

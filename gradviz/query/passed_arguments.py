@@ -9,12 +9,12 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from gradviz.events.kinds import Kind
+from gradviz.query.functions_of_source import Function, function_around
 from gradviz.query.lookup import Lookup
 from gradviz.query.places import Places
 from gradviz.tracefile import Site
 
 _READABLE = ast.Name | ast.Attribute | ast.Subscript
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _MODULES_CALL = "forward"
 
 
@@ -52,7 +52,7 @@ class PassedArguments(Lookup):
     def _given(self, frame: Site, caller: Site, operand: str) -> str:
         """What a caller gives for a parameter of the function of a frame; empty if it is not known."""
         name = frame.place.function.rpartition(".")[2]
-        function = self._function(frame.place.file, frame.place.line, name)
+        function = function_around(self._tree(frame.place.file), frame.place.line, name)
         call = self._call(caller.number)
         if function is None or call is None or not self._is_called(caller, call, name):
             return ""
@@ -87,7 +87,7 @@ class PassedArguments(Lookup):
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names.update((one.asname or one.name).partition(".")[0] for one in node.names)
-            elif isinstance(node, _Function | ast.ClassDef):
+            elif isinstance(node, Function | ast.ClassDef):
                 names.add(node.name)
         return names
 
@@ -98,17 +98,6 @@ class PassedArguments(Lookup):
             return None
         return expression if isinstance(expression, ast.Call) else None
 
-    def _function(self, file: str, line: int, name: str) -> _Function | None:
-        """The innermost function of a name around a line."""
-        tree = self._tree(file)
-        around = [
-            node
-            for node in (ast.walk(tree) if tree is not None else ())
-            if isinstance(node, _Function) and node.name == name
-            if node.lineno <= line <= (node.end_lineno or node.lineno)
-        ]
-        return max(around, key=lambda node: node.lineno, default=None)
-
     def _parsed(self, file: str) -> ast.Module | None:
         try:
             return ast.parse("\n".join(self.trace.source(file)))
@@ -116,7 +105,7 @@ class PassedArguments(Lookup):
             return None
 
 
-def _is_assigned(function: _Function, name: str, line: int) -> bool:
+def _is_assigned(function: Function, name: str, line: int) -> bool:
     """Whether a function may give a name another tensor from outside before it comes to a line. What a loop makes of
     the name itself, as `x = layer(x)`, was made inside."""
     loops = [node for node in ast.walk(function) if isinstance(node, ast.For | ast.While | ast.AsyncFor)]

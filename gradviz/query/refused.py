@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gradviz.events.kinds import ErrorRaised, Kind, OpRan, TensorMade
 from gradviz.query.failures import Failure, failures
+from gradviz.query.functions_of_source import function_around
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
@@ -72,13 +73,11 @@ def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
 
 def _arguments(tree: ast.Module | None, line: int, name: str) -> Iterator[str]:
     """The arguments that calls of the function around a line pass to its parameter of a name."""
-    nodes = list(ast.walk(tree)) if tree is not None else []
-    functions = (node for node in nodes if isinstance(node, ast.FunctionDef))
-    around = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]
-    parameters = [parameter.arg for parameter in around[-1].args.args] if around else []
-    if name not in parameters:
+    function = function_around(tree, line)
+    parameters = [parameter.arg for parameter in function.args.args] if function is not None else []
+    if tree is None or function is None or name not in parameters:
         return
     at = parameters.index(name)
-    for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == around[-1].name and at < len(node.args):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == function.name and at < len(node.args):
             yield ast.unparse(node.args[at])

@@ -118,7 +118,7 @@ def test_what_a_function_of_several_ops_reads_is_called_as_its_argument(torch: A
     }
 
 
-def test_a_function_of_the_program_that_is_called_like_a_librarys_names_nothing(
+def test_a_function_of_the_program_that_is_called_like_a_librarys_has_its_own_order(
     torch: Any, tmp_path: Path
 ) -> None:
     def linear(x: Any, bias: Any, weight: Any) -> Any:
@@ -127,7 +127,10 @@ def test_a_function_of_the_program_that_is_called_like_a_librarys_names_nothing(
     with gradviz.record(tmp_path / "run.gradviz"):
         own = _Own(torch)
         linear(torch.ones(4, 3), own.layers[0].bias, own.layers[0].weight).sum().backward()
-    assert names_of_leaves(tmp_path / "run.gradviz") == {"weight": (3, 3), "bias": (3,)}
+    assert names_of_leaves(tmp_path / "run.gradviz") == {
+        "own.layers[0].weight": (3, 3),
+        "own.layers[0].bias": (3,),
+    }
 
 
 def test_numbers_among_the_arguments_are_no_tensors(torch: Any, tmp_path: Path) -> None:

@@ -393,3 +393,26 @@ class TestValues:
     def test_statistics_of_many(self, states: np.ndarray) -> None:
         kept = Stats(-1.0, 2.0, 0.5, 1.0, 0, 0, 4)
         assert self.left(states, np.array(astuple(kept)).tobytes(), (17,), "float32", STATS) == [kept]
+
+
+@pytest.mark.torch
+def test_the_numbers_of_passes_that_were_left_out_are_unknown_afterwards(tmp_path: Path) -> None:
+    """NaN in their place would be a finding."""
+    torch = pytest.importorskip("torch")
+    with gradviz.record(tmp_path / "run.gradviz", passes="auto"):
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(40):
+            loss = model(torch.ones(8, 3)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert (trace.table(Kind.SUMMED)["loss"] > 0).any()
+        redact(trace, tmp_path / "shared.gradviz")
+    with open_trace(tmp_path / "shared.gradviz") as trace:
+        summed = trace.table(Kind.SUMMED)
+        assert not summed["has_loss"].any()
+        assert set(summed["loss"].tolist()) == {0.0}
+        assert {*summed["norm"].tolist(), *summed["largest"].tolist()} == {-1.0}
+    assert gradviz.check(tmp_path / "shared.gradviz").findings == ()

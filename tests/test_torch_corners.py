@@ -394,3 +394,20 @@ def test_a_view_of_a_leaf_without_grad_mode_is_not_listed_beside_it(both: Both) 
         ("w", True),
         ("of_data", True),
     ]
+
+
+def test_no_view_of_a_leaf_stands_in_the_table_of_leaves(both: Both) -> None:
+    def program() -> None:
+        w = torch.ones(2, 2, requires_grad=True)
+        with torch.no_grad():
+            turned = w.T
+        own = torch.nn.Parameter(w)
+        (w * own).sum().backward()
+        assert turned.requires_grad
+
+    _, trace = both(program)
+    query = Query(trace)
+    (made,) = [made for made in of(trace, TensorMade) if made.how == "Parameter"]
+    w = query.names.tensor_called("w", trace.count)
+    assert query.at(trace.count - 1).leaves == [w, made.tensor]
+    assert [leaf.tensor for leaf in leaves(query)] == [w, made.tensor]

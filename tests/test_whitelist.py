@@ -45,7 +45,8 @@ def test_the_real_numbers_of_events_are_known() -> None:
     known = {
         (kind, f.name) for kind, layout in LAYOUTS.items() for f in layout.more if f.stored.how == "time"
     }
-    computed = {(kind, name) for kind, name in known if name in ("given", "found", "low", "high")}
+    of_elements = ("given", "found", "low", "high", "loss", "norm", "largest")
+    computed = {(kind, name) for kind, name in known if name in of_elements}
     assert known - computed == whitelist.REALS
 
 

@@ -86,4 +86,14 @@ def _in_logarithms(call: ast.Call, value: ast.expr, op: str) -> str:
         given for given in (*call.args, *(keyword.value for keyword in call.keywords)) if given is not value
     ]
     dim = ast.unparse(axes[0]) if axes else "-1"
-    return clean(f"torch.log_softmax({inside}, dim={dim})")
+    return clean(f"{_owner(call, value)}.log_softmax({inside}, dim={dim})")
+
+
+def _owner(call: ast.Call, value: ast.expr) -> str:
+    """The module that a program calls softmax of: a program that imports `F` may not know `torch`."""
+    function = call.func
+    is_plain = isinstance(function, ast.Attribute) and function.attr == "softmax"
+    if is_plain and isinstance(function, ast.Attribute) and function.value is not value:
+        owner = ast.unparse(function.value)
+        return owner if owner.partition(".")[0] != "self" else "torch"
+    return "torch"

@@ -118,7 +118,7 @@ class Moment:
     @cached_property
     def _leaves(self) -> np.ndarray:
         tensors, flags = self._leaf_flags
-        return tensors[flags & _WANTED == _WANTED]
+        return without(tensors[flags & _WANTED == _WANTED], self.query.tensors.views_of_leaves)
 
     @cached_property
     def frozen(self) -> list[int]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 from gradviz.sets import distinct
-from gradviz.tracefile import Snapshot
 from gradviz.tracefile.contents import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
@@ -113,7 +112,7 @@ def leaves(query: Query) -> list[LeafInfo]:
                 continue
             seen.add((name, place[1]))
         snapshot = trace.snapshot(tensor)
-        if snapshot is not None and not _shows_a_leaf(query, snapshot):
+        if snapshot is not None:
             infos.append(
                 LeafInfo(
                     tensor,
@@ -129,12 +128,6 @@ def leaves(query: Query) -> list[LeafInfo]:
     return infos
 
 
-def _shows_a_leaf(query: Query, snapshot: Snapshot) -> bool:
-    """Whether a leaf that requires grad is only a view of another one: `w.T`, if grad mode is off."""
-    both = snapshot.flags & query.tensors.flags(snapshot.base, query.trace.count - 1) if snapshot.base else 0
-    return bool(snapshot.flags & VIEW and both & REQUIRES_GRAD)
-
-
 def _candidates(query: Query) -> list[int]:
     """Leaves made by TENSOR events, except gradient roots and results of `.data`: leaves with a name, the first leaf of
     each site, and all leaves that require grad."""
@@ -148,10 +141,11 @@ def _candidates(query: Query) -> list[int]:
             plain[tensor] = made.index
     ordered = dict.fromkeys([*sorted(plain, key=plain.__getitem__), *sorted(required)])
     flags = {tensor: query.tensors.told_flags(tensor, at) for tensor in ordered}
+    views = query.tensors.views_of_leaves
     return [
         tensor
         for tensor in ordered
-        if flags[tensor] & LEAF and (tensor in plain or flags[tensor] & REQUIRES_GRAD)
+        if tensor not in views and flags[tensor] & LEAF and (tensor in plain or flags[tensor] & REQUIRES_GRAD)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Mutated, OpRan, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, Kind, Mutated, OpRan, TensorMade
 from gradviz.query.lookup import Lookup
 from gradviz.query.sorted_tables import Log
 from gradviz.sets import contained, distinct
@@ -281,6 +281,18 @@ class Tensors(Lookup):
         ever = distinct(states.tensors[states.flags & LEAF > 0])
         rows = contained(states.tensors, ever)
         return Log(states.tensors[rows], states.events[rows], states.flags[rows]).without_repeats()
+
+    @cached_property
+    def views_of_leaves(self) -> list[int]:
+        """The tensors that PyTorch calls leaves that require grad, and that only show another one: `w.T`, where grad
+        mode is off."""
+        states, flags = self.trace.states, _WANTED | VIEW
+        rows = states.firsts
+        rows = rows[(states.flags[rows] & flags == flags) & (states.bases[rows] > 0)]
+        bases = states.rows_of(states.bases[rows], states.events[rows])
+        of_leaf = (bases >= 0) & (states.flags[bases] & REQUIRES_GRAD > 0)
+        shown = states.tensors[rows[of_leaf]].tolist()
+        return [tensor for tensor in shown if isinstance(self.made(tensor), OpRan)]
 
     # --- gradients and tangents
 

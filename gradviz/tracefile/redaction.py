@@ -32,7 +32,6 @@ from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATE, STATS
 from gradviz.tracefile.sound import elements_of
 
 FEW = 16  # elements; of a tensor with so few, statistics would give the elements away
-_UNKNOWN = np.frombuffer(struct.pack("<d", math.nan), "<u4")
 
 
 def redact(trace: Trace, path: Path) -> None:
@@ -200,6 +199,9 @@ class Texts:
             for column, field in zip(COLUMNS, layout.columns, strict=False):
                 if field.stored.how == "text":
                     rows[column][of_kind] = self._renumbered(kind, field.name, rows[column][of_kind])
+            for bit, field in enumerate(layout.flags):
+                if (kind, field.name) in whitelist.UNSET:
+                    rows["head"][of_kind] &= np.uint32(~(1 << 8 + bit) & 0xFFFFFFFF)
             counts = rows["links"][of_kind].astype(np.int64)
             self._put_links(layout, links, ends[of_kind] - counts, counts)
 
@@ -210,7 +212,8 @@ class Texts:
             if field.stored.how == "text":
                 links[starts + at] = self._renumbered(kind, field.name, links[starts + at])
             elif field.stored.how == "time" and (kind, field.name) not in whitelist.REALS:
-                links[starts + at], links[starts + at + 1] = _UNKNOWN
+                unknown = struct.pack("<d", whitelist.UNKNOWN.get((kind, field.name), math.nan))
+                links[starts + at], links[starts + at + 1] = np.frombuffer(unknown, "<u4")
             at += field.width
         if not any(TEXT_PARTS.intersection(field.stored.parts) for field in layout.lists):
             return

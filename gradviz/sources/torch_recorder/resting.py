@@ -121,14 +121,19 @@ class Resting:
             written = source.identity.written_over()
             if written:
                 listener.all_mutated(None, UNWATCHED, [source.identity.state_of(t) for t in written])
-            for number, leaf in self._leaves():
-                grad = self._grad_of(leaf)
-                before, required = self.leaves.get(number, (grad, leaf.requires_grad))
-                if leaf.requires_grad != required:
-                    listener.requires_grad_changed(None, source.identity.state_of(leaf))
-                if grad != before:
-                    listener.grad_assigned(None, number, grad)
+            self._tell_leaves()
         self.leaves = {}
+
+    def _tell_leaves(self) -> None:
+        """Emit the leaves that require grad and did not before, or the other way around, and the new gradients."""
+        listener: Any = self.source.listener
+        for number, leaf in self._leaves():
+            grad = self._grad_of(leaf)
+            before, required = self.leaves.get(number, (grad, leaf.requires_grad))
+            if leaf.requires_grad != required:
+                listener.requires_grad_changed(None, self.source.identity.state_of(leaf))
+            if grad != before:
+                listener.grad_assigned(None, number, grad)
 
     # --- a pass, and a step
 

@@ -443,3 +443,23 @@ def test_an_error_that_no_rule_is_about_is_told_with_its_line(gradviz_here: Comm
     assert "ended by an error" not in gradviz_here("check", "ended.py").stdout
     (tmp_path / "ended.py").write_text(text)
     assert "ended by an error" not in gradviz_here("check", "ended.py").stdout
+
+
+def test_the_cure_for_calls_in_the_wrong_order_is_in_the_words_of_the_program(tmp_path: Path) -> None:
+    text = """import gradviz.engine as torch
+w = torch.ones(3, requires_grad=True)
+adam = torch.optim.Adam([w], lr=0.1)
+for step in range(3):
+    cost = (w ** 2).sum()
+    adam.zero_grad()
+    cost.backward()
+    adam.step()
+    torch.nn.utils.clip_grad_norm_([w], 0.5)
+"""
+    (tmp_path / "script.py").write_text(text)
+    run(Target(str(tmp_path / "script.py"), False, []), tmp_path / "run.gradviz", engine="numpy")
+    (finding,) = package.check(tmp_path / "run.gradviz").findings
+    assert (finding.rule, finding.fix) == (
+        "late-clip",
+        "cost.backward(); torch.nn.utils.clip_grad_norm_([w], 0.5); adam.step()  # in this order",
+    )

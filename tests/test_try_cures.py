@@ -35,6 +35,7 @@ ADVISED = {
     "detached-path: the share of errors is minimised, and its gradients are clipped",
     "frozen-parameter: a discriminator that stays frozen",
     "inplace-modified: a step between two backwards",
+    "late-clip: a clipping in a step that another function ends",
     "late-clip: clamped in a loop, before zero_grad",
     "masked-nan: a row of nothing but padding, hidden two lines later",
     "no-backward: never called",

@@ -27,6 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gradviz.diagnose.call_order import in_order
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
@@ -108,8 +109,18 @@ def _before(case: Case, event: int, leaves: tuple[int, ...]) -> Found:
 
 def _in_order(case: Case, event: int) -> str:
     """The three calls in their right order: backward(), the call at the event, step()."""
-    clips = case.words.expression(case.site(event), 80) or "clip the gradients"
-    return f"loss.backward(); {clips}; optimizer.step()  # in this order"
+    begun = _nearest([backward_pass.first for backward_pass in case.trace.passes], event)
+    stepped = _nearest(case.training.stepped.events.tolist(), event)
+    if not begun:  # the program ended before its first backward()
+        clips = case.words.expression(case.site(event), 80) or "clip the gradients"
+        return f"loss.backward(); {clips}; optimizer.step()  # in this order"
+    return in_order(case, *map(case.site, [*begun, event, *stepped]))
+
+
+def _nearest(events: list[int], event: int) -> list[int]:
+    """The last of the events before an event, or else the first; empty if there is none."""
+    before = [one for one in events if one < event]
+    return before[-1:] or events[:1]
 
 
 RULE = Rule(

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gradviz.diagnose.call_order import in_order
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import loops_around
@@ -49,7 +50,7 @@ def _search(case: Case) -> Iterator[Found]:
             event = scheduled.object(int(calls[0]))
             yield Found(
                 f"{clean(event.type)} is stepped before the optimizer: the first rate of its schedule is skipped",
-                "optimizer.step(); scheduler.step()  # in this order",
+                in_order(case, case.site(int(steps[0])), case.site(int(calls[0]))),
                 (int(calls[0]), int(steps[0])),
             )
             continue

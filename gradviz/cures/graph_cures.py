@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.cures.source_text import FUNCTIONS, Edit, SourceText, called
+from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
+from gradviz.query.functions_of_source import Function, called
 from gradviz.query.source_trees import assigned_to
 
 _CUTS = {"detach", "item", "numpy", "tolist"}
@@ -158,7 +159,7 @@ def _with_grad_mode(source: SourceText, statement: ast.stmt) -> list[Edit]:
     for outer in (statement, *source.around(statement)):
         if isinstance(outer, ast.With) and _is_no_grad(source, outer.items[0].context_expr):
             return source.without_header(outer) if len(outer.items) == 1 else []
-        if isinstance(outer, FUNCTIONS):
+        if isinstance(outer, Function):
             for decorator in outer.decorator_list:
                 if _is_no_grad(source, decorator):
                     start, end = source.span(decorator)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
+from gradviz.query.functions_of_source import called
 
 
 def trainable(spot: Spot) -> list[Edit]:

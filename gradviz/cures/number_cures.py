@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
 from gradviz.events.kinds import OpRan
+from gradviz.query.functions_of_source import called
 
 _EPS = "1e-12"
 

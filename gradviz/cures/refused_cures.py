@@ -7,8 +7,9 @@ import re
 
 from gradviz.cures.graph_cures import with_keyword
 from gradviz.cures.model_cures import as_leaf
-from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
+from gradviz.query.functions_of_source import called
 
 
 def with_a_gradient_to_read(spot: Spot) -> list[Edit]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from gradviz.query.functions_of_source import Function, called
+
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,14 @@ class SourceText:
 
     def function(self, node: ast.AST) -> ast.AST:
         """The function around a node, or the whole program."""
-        return next((outer for outer in self.around(node) if isinstance(outer, FUNCTIONS)), self.tree)
+        return next((outer for outer in self.around(node) if isinstance(outer, Function)), self.tree)
 
     def loop(self, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
         """The innermost loop around a node in its function; None if there is none."""
         for outer in self.around(node):
             if isinstance(outer, LOOPS):
                 return outer
-            if isinstance(outer, FUNCTIONS):
+            if isinstance(outer, Function):
                 return None
         return None
 
@@ -180,10 +181,3 @@ class SourceText:
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
             text = text[: edit.start] + edit.new + text[edit.end :]
         return text
-
-
-def called(call: ast.Call) -> str:
-    """The last name of the called function: `sqrt` for `torch.sqrt(x)` and for `x.sqrt()`; empty if it has none."""
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""

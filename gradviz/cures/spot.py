@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gradviz.cures.source_text import Edit, SourceText, called
+from gradviz.cures.source_text import Edit, SourceText
 from gradviz.diagnose import Finding
+from gradviz.query.functions_of_source import called
 from gradviz.query.query import Query
 
 OPTIMIZER = re.compile(r"(SGD|Ada\w*|[NR]Adam|RMSprop|Rprop|LBFGS|ASGD)$")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gradviz.query.functions_of_source import function_around
+from gradviz.query.functions_of_source import called, function_around
 from gradviz.query.query import Query
 from gradviz.query.source_trees import expression_at, trees
 from gradviz.tracefile import Site
@@ -62,9 +62,7 @@ class FunctionCalls:
         expression = expression_at(self._query, site)
         if not isinstance(expression, ast.Call):
             return isinstance(expression, _OPERATORS)
-        function = expression.func
-        name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-        return bool(name == op)
+        return called(expression) == op
 
     def _of(self, site: int, entered: Sequence[int]) -> Iterator[FunctionCall]:
         frames = self._query.places.callers(site)[::-1]

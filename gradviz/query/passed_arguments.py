@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 
 from gradviz.events.kinds import Kind
-from gradviz.query.functions_of_source import Function, function_around
+from gradviz.query.functions_of_source import Function, called, function_around, parsed
 from gradviz.query.lookup import Lookup
 from gradviz.query.places import Places
 from gradviz.tracefile import Site
@@ -24,7 +24,7 @@ class PassedArguments(Lookup):
     def __init__(self, places: Places) -> None:
         super().__init__(places.trace)
         self._places = places
-        self._tree = lru_cache(maxsize=None)(self._parsed)
+        self._tree = lru_cache(maxsize=None)(partial(parsed, self.trace))
 
     def outward(self, site: int, operand: str) -> Iterator[str]:
         """The expressions that the callers of the function around a site give for an operand that is read there,
@@ -71,7 +71,7 @@ class PassedArguments(Lookup):
         """Whether a call is that of a function of this name, or of the module whose `forward` it is."""
         if name == _MODULES_CALL:
             return caller.number in self._entered and self._is_object(caller, call)
-        return _last_name(call.func) == name
+        return called(call) == name
 
     def _is_object(self, site: Site, call: ast.Call) -> bool:
         """Whether a call is that of an object of the program, and not of a function that it imports or defines."""
@@ -98,12 +98,6 @@ class PassedArguments(Lookup):
             return None
         return expression if isinstance(expression, ast.Call) else None
 
-    def _parsed(self, file: str) -> ast.Module | None:
-        try:
-            return ast.parse("\n".join(self.trace.source(file)))
-        except (SyntaxError, ValueError):
-            return None
-
 
 def _is_assigned(function: Function, name: str, line: int) -> bool:
     """Whether a function may give a name another tensor from outside before it comes to a line. What a loop makes of
@@ -126,10 +120,6 @@ def _is_assigned(function: Function, name: str, line: int) -> bool:
 
 def _has_name(value: ast.expr, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
-
-
-def _last_name(function: ast.expr) -> str:
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
 def readable(expression: ast.expr | None) -> str:

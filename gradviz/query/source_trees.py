@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from gradviz.query.functions_of_source import parsed
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
 
@@ -13,15 +14,9 @@ _PASSES = ("backward", "grad")
 
 def trees(query: Query) -> dict[str, ast.Module]:
     """The syntax tree of each file of the program. Use `query.of(trees)`."""
-    by_file: dict[str, ast.Module] = {}
     trace = query.trace
     files = {site.place.file for site in trace.sites.values() if trace.source(site.place.file)}
-    for file in files:
-        try:
-            by_file[file] = ast.parse("\n".join(trace.source(file)))
-        except (SyntaxError, ValueError):
-            continue
-    return by_file
+    return {file: tree for file in files if (tree := parsed(trace, file)) is not None}
 
 
 def statement_at(query: Query, site: Site | None) -> ast.stmt | None:

@@ -47,9 +47,8 @@ REQUIRES_GRAD = 2
 VIEW = 4  # it shares the memory of its base
 WHOLE = 8  # a view of all elements of its base, in their order
 COMPILED = "compiled"  # the name of code whose ops are not seen: as an op, and as the writer of a tensor
-UNWATCHED = (
-    "unwatched"  # the writer of a tensor that was written to in passes during which nothing was watched
-)
+# The writer of a tensor that was written to in passes during which nothing was watched.
+UNWATCHED = "unwatched"
 
 
 class Kind(IntEnum):

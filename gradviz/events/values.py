@@ -20,9 +20,8 @@ WITH_ELEMENTS = (INPUTS, "full")  # the grades that keep elements of large tenso
 BINS = 32  # of a histogram
 # Makers of tensors whose elements are whatever was in the memory: they have no value before something is written.
 UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
-TRANSFORM = (
-    "torch.func"  # the origin of a tensor that stands for another one inside a transform of torch.func
-)
+# The origin of a tensor that stands for another one inside a transform of torch.func.
+TRANSFORM = "torch.func"
 _MOST = 2**53  # the most elements that a double counts exactly
 _SEVEN = struct.Struct("=7d").pack
 

@@ -16,9 +16,7 @@ from gradviz.graph.data_boxes import data_boxes
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, Scope, learns, moved, scopes_around
 from gradviz.query.function_calls import FunctionCall
 
-_MOST_PLACES = (
-    20  # the most places of the program in a scope that are drawn without the functions around them
-)
+_MOST_PLACES = 20  # of the program in a scope that are drawn without the functions around them
 _MOST_NODES = 100
 _Where = tuple[str, int]  # the scope around a call, and the site of the call
 

@@ -141,7 +141,7 @@ def _candidates(query: Query) -> list[int]:
             plain[tensor] = made.index
     ordered = dict.fromkeys([*sorted(plain, key=plain.__getitem__), *sorted(required)])
     flags = {tensor: query.tensors.told_flags(tensor, at) for tensor in ordered}
-    views = query.tensors.views_of_leaves
+    views = set(query.tensors.views_of_leaves.tolist())
     return [
         tensor
         for tensor in ordered

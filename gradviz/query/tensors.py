@@ -283,7 +283,7 @@ class Tensors(Lookup):
         return Log(states.tensors[rows], states.events[rows], states.flags[rows]).without_repeats()
 
     @cached_property
-    def views_of_leaves(self) -> list[int]:
+    def views_of_leaves(self) -> np.ndarray:
         """The tensors that PyTorch calls leaves that require grad, and that only show another one: `w.T`, where grad
         mode is off."""
         states, flags = self.trace.states, _WANTED | VIEW
@@ -291,8 +291,8 @@ class Tensors(Lookup):
         rows = rows[(states.flags[rows] & flags == flags) & (states.bases[rows] > 0)]
         bases = states.rows_of(states.bases[rows], states.events[rows])
         of_leaf = (bases >= 0) & (states.flags[bases] & REQUIRES_GRAD > 0)
-        shown = states.tensors[rows[of_leaf]].tolist()
-        return [tensor for tensor in shown if isinstance(self.made(tensor), OpRan)]
+        of_leaf &= self.trace.kinds[states.events[rows]] == _OP
+        return states.tensors[rows[of_leaf]]
 
     # --- gradients and tangents
 

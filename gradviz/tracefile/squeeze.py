@@ -22,9 +22,8 @@ _ALIKE = 0.9  # the least share of the events that come again after a period
 _SAME = 0.99  # ...so many that no better period is searched: every 50th step may be different
 _VALUES = 64  # bytes of values for an event: more are large arrays, which zlib packs slowly and badly
 _LARGE = 1 << 16  # bytes of a value, from which on it is written by itself
-_MOST_IN_PIECES = (
-    6 << 20
-)  # bytes: more do not fit into SQLite's cache (file.py), and are written twice, as zeros first
+# Bytes: more do not fit into SQLite's cache (file.py), and are written twice, as zeros first.
+_MOST_IN_PIECES = 6 << 20
 _PATIENCE = 16  # the most chunks until a period is searched again
 _FEW = 512  # the most events whose period is found without a Fourier transform
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]

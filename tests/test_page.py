@@ -673,6 +673,22 @@ def test_buttons_and_keys_lead_to_the_first_nan_and_the_first_error(
     assert "give that pass retain_graph=True" in page.text(".why")
 
 
+def masked() -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    for _ in range(2):
+        (w * 2).masked_fill(torch.tensor([True, False]), float("-inf")).softmax(0)[1].backward()
+
+
+def test_no_button_leads_to_the_infinity_of_a_mask_but_the_key_does(
+    traced: Callable, opened: Callable
+) -> None:
+    trace = traced(masked)
+    page = opened(trace, 2)
+    assert not page.tab.is_visible("#first-nan")
+    page.press("n")
+    assert trace.event(page.event()).op == "masked_fill"
+
+
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
 def test_the_replay_ends_with_the_error_that_ended_the_script(
     engine: str, opened: Callable, tmp_path: Path

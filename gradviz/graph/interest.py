@@ -56,7 +56,9 @@ def pass_with_infinity(query: Query) -> tuple[PassInfo, str] | None:
     if len(query.trace.pass_numbers) < 2:
         return None
     bad = query.of(bad_numbers)
-    faulty = query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not bad.nan else None
+    faulty = (
+        query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not (bad.nan or bad.written) else None
+    )
     return None if faulty is None else (faulty, "with the first infinity")
 
 

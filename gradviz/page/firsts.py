@@ -21,12 +21,13 @@ _LONGEST = 400
 
 
 def firsts(words: Words) -> dict[str, int]:
-    """The first event with a NaN or an infinity, and the first event of an error, as far as they exist."""
+    """The first event with a NaN (`nan`) or an infinity (`inf`; `written` if the program wrote all infinities itself),
+    and the first event of an error, as far as they exist."""
     events_of: dict[str, int] = {}
-    events = words.query.of(bad_numbers).events
-    if len(events):
-        has_nan = TraceFields(words.query).column("nan").values[events[0]]
-        events_of["nan" if has_nan else "inf"] = int(events[0])
+    bad = words.query.of(bad_numbers)
+    if len(bad.events):
+        has_nan = TraceFields(words.query).column("nan").values[bad.events[0]]
+        events_of["nan" if has_nan else "written" if bad.written else "inf"] = int(bad.events[0])
     errors = words.trace.indices(Kind.ERROR)
     if len(errors):
         events_of["error"] = int(errors[0])

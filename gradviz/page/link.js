@@ -10,7 +10,7 @@ function startFirsts() {
 }
 
 async function goToFirst(what) {
-  const place = data.firsts[what] || (what === "nan" ? data.firsts.inf : null);
+  const place = data.firsts[what] || (what === "nan" ? data.firsts.inf || data.firsts.written : null);
   const none = what === "error" ? "no error in this run" : data.values ? "no NaN and no infinity in this run" : "not known: no values were recorded (--values none)";
   if (!place) return say(said(none));
   const [position, at] = place;

@@ -19,11 +19,13 @@ from gradviz.sets import distinct, without
 
 @dataclass(frozen=True, slots=True)
 class BadNumbers:
-    """The events, in order; whether any has a NaN (`nan`), and whether any has only infinities (`inf`)."""
+    """The events, in order; whether any has a NaN (`nan`), and whether any has only infinities (`inf`); whether the
+    program wrote all of these infinities itself (`written`), so that nothing is at fault."""
 
     events: np.ndarray
     nan: bool
     inf: bool
+    written: bool = False
 
 
 def bad_numbers(query: Query) -> BadNumbers:
@@ -35,7 +37,8 @@ def bad_numbers(query: Query) -> BadNumbers:
     computed = without(with_inf, written)
     bad = distinct(np.concatenate([with_nan, computed]))
     if not len(bad):
-        return BadNumbers(with_inf, nan=False, inf=bool(len(with_inf)))
+        is_any = bool(len(with_inf))
+        return BadNumbers(with_inf, nan=False, inf=is_any, written=is_any)
     only_inf = without(computed, with_nan)
     return BadNumbers(bad, nan=bool(len(with_nan)), inf=bool(len(only_inf)))
 

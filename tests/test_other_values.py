@@ -178,6 +178,22 @@ PROGRAMS = {
     "mm": "x @ y.t()",
     "addmm": "torch.addmm(x[0, :2], x, y.t())",
     "torch linear": "F.linear(x, y, x[0, :2]) + F.linear(x, y) + F.linear(x[1], y, y[1, :2])",
+    # Images of one channel, and of two.
+    "torch conv1d": "F.conv1d(x, y[None, :, :2], y[0, :1], padding='same')"
+    " + F.conv1d(x[None], y[:, None], stride=2, padding=2, groups=2)[:, :, 1:].sum()",
+    "torch conv2d": "F.conv2d(x[None, None], y[None, None, :, :2], y[1, :1], padding=(1, 2), dilation=(2, 1)).sum()"
+    " + F.conv2d(x[None], y[None, None], stride=(2, 1), padding=1) + F.conv2d(x[None], y[None, None], padding='valid')",
+    "convolution": "F.conv2d(x[None, None], y[None, None, :, :2], y[1, :1], stride=2, padding=(1, 2), dilation=(2, 1))"
+    " + F.conv1d(x[None], y[:, None], padding=1, groups=2).sum()",
+    "torch pad": "F.pad(x, (1, 0, 0, 2)) * F.pad(y, (0, 1, 0, 2))",
+    "constant_pad_nd": "F.conv2d(x[None], y[None, None, :, :2], padding='same') * F.pad(y, (0, 1))[:, 1:]",
+    "torch max_pool1d": "F.max_pool1d(x * y, 2, padding=1) + F.max_pool1d(x, 2, ceil_mode=True)",
+    "max_pool2d": "F.max_pool2d(x[None] * y, 2, stride=1, padding=1) + F.max_pool1d(x, 3)[0]",
+    "adaptive_max_pool2d": "F.adaptive_max_pool2d((x * y)[None], (1, 2))",
+    "torch avg_pool1d": "F.avg_pool1d(x, 2, 1, padding=1)[:, :3] * y + F.avg_pool1d(x[None], 2)[0]",
+    "avg_pool2d": "F.avg_pool2d(x[None] * y, 2) + F.avg_pool1d(x, 3)[0]",
+    "torch adaptive_avg_pool1d": "F.adaptive_avg_pool1d(x, 2) * y[:, 1:]",
+    "adaptive_avg_pool2d": "F.adaptive_avg_pool2d(x[None], (1, 2)) * y[:, 1:]",
 }
 ROWS = {name.removeprefix("torch ") for name in PROGRAMS}
 WRITTEN = """\

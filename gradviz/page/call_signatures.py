@@ -23,6 +23,10 @@ _LONGEST = 200  # characters of the arguments of a call
 _TRUE_TRAINING = "training=True"
 _TAKES = ("getitem", "index")
 _NUMBERS = {"inf": float("inf"), "nan": float("nan")}
+# A number that stands for an input, which gradviz's engine writes behind arguments with names: `groups=1, 0.0`.
+_NUMBER_BEHIND = re.compile(r"^(.*\w=.*), (-?[0-9.e+-]+)$")
+# Tables that gradviz's engine makes of the other arguments of a pooling: `rows=float64 [2, 4]`.
+_TABLES = re.compile(r", (?:rows|columns|indices)=\w+ \[[0-9, ]*\]")
 _ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 
 
@@ -123,7 +127,8 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
         if not isinstance(taken, ast.Subscript):
             raise ValueError("no index")
         return [], {"index": _index(taken.slice)}
-    call = ast.parse(f"f({text})", mode="eval").body
+    written = _NUMBER_BEHIND.sub(r"\2, \1", _TABLES.sub("", text))
+    call = ast.parse(f"f({written})", mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError("no arguments")
     named = {one.arg: _literal(one.value) for one in call.keywords if one.arg}

@@ -4,6 +4,7 @@
 // A tensor is { shape, x: its elements }.
 
 const size = (shape) => shape.reduce((a, b) => a * b, 1);
+const range = (begin, length, step = 1) => Array.from({ length }, (none, i) => begin + i * step);
 const zeros = (count) => new Array(count).fill(0);
 const at = (dim, { length }) => (dim < 0 ? dim + length : dim);
 const strides = (shape) => shape.map((one, i) => size(shape.slice(i + 1)));
@@ -12,7 +13,7 @@ const strides = (shape) => shape.map((one, i) => size(shape.slice(i + 1)));
 function places([offset, steps, shape]) {
   let found = [offset];
   shape.forEach((count, i) => {
-    found = found.flatMap((place) => Array.from({ length: count }, (none, n) => place + n * steps[i]));
+    found = found.flatMap((place) => range(place, count, steps[i]));
   });
   return found;
 }
@@ -113,19 +114,44 @@ function groups({ shape }, dim) {
   return outer.map((base) => inner.map((place) => base + place));
 }
 
-function over(f, back) {
+function over(f, back, groupsOf = (x, o) => groups(x, o.dim)) {
   return {
-    forward: ([x], o) => groups(x, o.dim).map((group) => f(group.map((place) => x.x[place]), o)),
-    backward(g, z, [x], o) {
+    forward: ([x], o, shape) => groupsOf(x, o, shape).map((group) => f(group.map((place) => x.x[place]), o)),
+    backward(g, z, [x], o, shape) {
       const found = zeros(x.x.length);
-      groups(x, o.dim).forEach((group, n) => {
+      groupsOf(x, o, shape).forEach((group, n) => {
         const list = group.map((place) => x.x[place]);
-        group.forEach((place, i) => (found[place] = back(g[n], z[n], list[i], list, i, o)));
+        group.forEach((place, i) => (found[place] += back(g[n], z[n], list[i], list, i, o)));
       });
       return [found];
     },
   };
 }
+
+// A size for each of `count` dimensions: an argument may be one number for all.
+const perDim = (value, count) => (value?.length > 1 ? value : zeros(count).fill([value].flat()[0]));
+
+// The places of the elements in each window over the last dimensions of x. `within` gives the places along one of them,
+// which may lie outside: of the nth window, by the size of the dimension and the number of its windows.
+const windows = (count, within) => (x, o, shape) => {
+  const own = strides(x.shape).slice(-count);
+  const bases = places([0, strides(x.shape).slice(0, -count), x.shape.slice(0, -count)]);
+  const parts = x.shape.slice(-count).map((size, dim) =>
+    Array.from({ length: shape.at(dim - count) }, (none, n) =>
+      within(o, count)(n, size, shape.at(dim - count), dim).filter((place) => place >= 0 && place < size).map((place) => place * own[dim])));
+  return bases.flatMap((base) => parts.reduce((found, part) => found.flatMap((group) => part.map((more) => group.flatMap((place) => more.map((step) => place + step)))), [[base]]));
+};
+
+const sliding = (o, count) => {
+  const [kernel, stride, padding, dilation] = [o.kernel_size, o.stride ?? o.kernel_size, o.padding, o.dilation ?? 1].map((one) => perDim(one, count));
+  return (n, size, all, dim) => range(n * stride[dim] - padding[dim], kernel[dim], dilation[dim]);
+};
+
+// Windows of as equal sizes as can be, which cover a dimension.
+const covering = () => (n, size, all) => {
+  const begin = Math.floor((n * size) / all);
+  return range(begin, Math.ceil(((n + 1) * size) / all) - begin);
+};
 
 function along(f, back) {
   const put = (x, o, act) => {
@@ -160,6 +186,10 @@ function picked(from, source = 0) {
 // The elements of a view; `view` gives their offset, steps and shape.
 const moved = (view) => picked(([x], o, shape) => places(view(x, o, shape)));
 
+// The places in a tensor of the elements of a larger one, which frames it; −1 for those of the frame.
+const framed = (shape, before, after) =>
+  shape.reduce((found, count, i) => found.flatMap((place) => range(-before[i], before[i] + count + after[i]).map((n) => (place < 0 || n < 0 || n >= count ? -1 : place + n * strides(shape)[i]))), [0]);
+
 // Tensors one behind the other along a dimension.
 function joined(dim) {
   const pieces = (xs, o, shape, act) => {
@@ -192,7 +222,7 @@ const MOST_PRODUCTS = 1e6; // as each change of a value computes them
 
 function summed(plan) {
   const walked = (xs, o, shape) => {
-    const [loops, ...steps] = plan(xs, o);
+    const [loops, ...steps] = plan(xs, o, shape);
     if (size(loops) > MOST_PRODUCTS) throw new RangeError("too many products");
     if (size(loops.filter((count, i) => steps.at(-1)[i])) !== size(shape)) throw new RangeError("another shape than was recorded");
     return steps.map((step) => places([0, step, loops]));
@@ -245,25 +275,60 @@ function lettered(xs, { equation }) {
   return [loops, ...xs.map((x, j) => step(names[j], x.shape)), step(result, [...result].map(count))];
 }
 
-// b + x · y, or of a layer x · yᵀ + b, where x has rows of any number and b may be missing.
-function affine(isLayer) {
-  const parts = (xs) => (isLayer ? [xs[2], xs[0], xs[1]] : xs);
-  const plain = product(isLayer);
+// What `plain` makes of x and y, plus b; `order` gives the places of b, x and y among the inputs, `turned` the b that is
+// broadcast.
+function biased(plain, order = [0, 1, 2], turned = (b) => b) {
   return {
     forward(xs, o, shape) {
-      const [b, x, y] = parts(xs);
-      const from = broadcast(b, shape);
+      const [b, x, y] = order.map((i) => xs[i]);
+      const from = broadcast(turned(b, y), shape);
       return plain.forward([x, y], o, shape).map((one, i) => one + b.x[from[i]]);
     },
     backward(g, z, xs, o, shape) {
-      const [b, x, y] = parts(xs);
+      const [b, x, y] = order.map((i) => xs[i]);
       const ofB = zeros(b.x.length);
-      broadcast(b, shape).forEach((place, i) => (ofB[place] += g[i]));
-      const [ofX, ofY] = plain.backward(g, z, [x, y], o, shape);
-      return isLayer ? [ofX, ofY, ofB] : [ofB, ofX, ofY];
+      broadcast(turned(b, y), shape).forEach((place, i) => (ofB[place] += g[i]));
+      const found = [ofB, ...plain.backward(g, z, [x, y], o, shape)];
+      return xs.map((one, i) => found[order.indexOf(i)]);
     },
   };
 }
+
+// The frame of zeros around the input of a convolution, the sum of products over what is framed, and its two inputs.
+function windowed([x, w], o, shape) {
+  const [, inner, ...kernel] = w.shape;
+  const [inside, outside] = [x.shape, shape].map((one) => (one.length < w.shape.length ? [1, ...one] : one));
+  const [stride, dilation] = [o.stride, o.dilation].map((one) => perDim(one, kernel.length));
+  const reach = kernel.map((count, i) => dilation[i] * (count - 1));
+  const padding = { valid: 0, same: reach.map((one) => Math.floor(one / 2)) }[o.padding] ?? o.padding;
+  const before = [0, 0, ...perDim(padding, kernel.length)];
+  const after = [0, 0, ...reach.map((one, i) => Math.max(0, (outside[i + 2] - 1) * stride[i] + one + 1 - inside[i + 2] - before[i + 2]))];
+  const wide = inside.map((count, i) => before[i] + count + after[i]);
+  const [ofX, ofW, ofZ] = [wide, w.shape, outside].map(strides);
+  const none = kernel.map(() => 0);
+  const per = outside[1] / o.groups;
+  const frame = picked(() => framed(inside, before, after));
+  const products = summed(() => [
+    [outside[0], o.groups, per, ...outside.slice(2), inner, ...kernel],
+    [ofX[0], inner * ofX[1], 0, ...ofX.slice(2).map((step, i) => step * stride[i]), ofX[1], ...ofX.slice(2).map((step, i) => step * dilation[i])],
+    [0, per * ofW[0], ofW[0], ...none, ofW[1], ...ofW.slice(2)],
+    [ofZ[0], per * ofZ[1], ofZ[1], ...ofZ.slice(2), 0, ...none],
+  ]);
+  return [frame, products, [{ shape: wide, x: frame.forward([x], o, wide) }, w]];
+}
+
+const plainConvolution = {
+  forward(xs, o, shape) {
+    const [, products, factors] = windowed(xs, o, shape);
+    return products.forward(factors, o, shape);
+  },
+  backward(g, z, xs, o, shape) {
+    const [frame, products, factors] = windowed(xs, o, shape);
+    const [ofX, ofW] = products.backward(g, z, factors, o, shape);
+    return [frame.backward(ofX, z, xs, o, factors[0].shape)[0], ofW];
+  },
+};
+const convolution = () => biased(plainConvolution, [2, 0, 1], (b, { shape }) => ({ shape: [...b.shape, ...(b.shape.length ? shape.slice(2).fill(1) : [])] }));
 
 // A loss that knows the class of each group of elements along dimension 1 (of a vector: 0): by its number, or by shares.
 const classDim = (x) => (x.shape.length > 1 ? 1 : 0);

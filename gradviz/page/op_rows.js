@@ -100,6 +100,16 @@ const dropped = {
   backward: (g, z, xs, o) => [g.map((one, i) => one * (o.factors?.[i] ?? 1))],
 };
 
+
+const largestOf = (count, within) => over(most, (g, z, x, list, at) => (list.indexOf(z) === at ? g : 0), windows(count, within));
+const meanOf = (count, within, number = (list) => list.length) => over((list, o) => sum(list) / number(list, o), (g, z, x, list, at, o) => g / number(list, o), windows(count, within));
+
+// The frame that `pad` puts around the last dimensions, given from the last one backward: its width before and after each.
+function sides({ shape }, pad) {
+  const back = (n) => shape.map((none, i) => pad[2 * (shape.length - 1 - i) + n] ?? 0);
+  return [back(0), back(1)];
+}
+
 const ROWS = {
   add: ["x number#; alpha=1", each((x, y, o) => x + o.alpha * y, (g) => g, (g, z, x, y, o) => g * o.alpha)],
   sub: ["x number#; alpha=1", each((x, y, o) => x - o.alpha * y, (g) => g, (g, z, x, y, o) => -g * o.alpha)],
@@ -242,8 +252,20 @@ const ROWS = {
   mv: ["x y", product()],
   mm: ["x y", product()],
   matmul: ["x y", product()],
-  addmm: ["b x y", affine(false)],
-  addmv: ["b x y", affine(false)],
-  baddbmm: ["b x y", affine(false)],
-  linear: ["x w b?=0", affine(true)],
+  addmm: ["b x y", biased(product())],
+  addmv: ["b x y", biased(product())],
+  baddbmm: ["b x y", biased(product())],
+  linear: ["x w b?=0", biased(product(true), [2, 0, 1])],
+  conv1d: ["x w b?=0; stride=1 padding=0 dilation=1 groups=1", convolution()],
+  conv2d: ["x w b?=0; stride=1 padding=0 dilation=1 groups=1", convolution()],
+  convolution: ["x w b?=0; stride=1 padding=0 dilation=1 groups=1", convolution()],
+  pad: ["x; pad mode='constant' value=0", picked(([x], o) => framed(x.shape, ...sides(x, o.pad)))],
+  constant_pad_nd: ["x; before after value=0", picked(([x], o) => framed(x.shape, o.before, o.after))],
+  max_pool1d: ["x; kernel_size stride=None padding=0 dilation=1 ceil_mode=False", largestOf(1, sliding)],
+  max_pool2d: ["x; kernel_size stride=None padding=0 dilation=1 ceil_mode=False", largestOf(2, sliding)],
+  adaptive_max_pool2d: ["x; size", largestOf(2, covering)],
+  avg_pool1d: ["x; kernel_size stride=None padding=0 count_include_pad=True", meanOf(1, sliding, (list, o) => o.kernel_size)],
+  avg_pool2d: ["x; kernel_size stride=None padding=0 count_include_pad=True", meanOf(2, sliding, (list, o) => size(perDim(o.kernel_size, 2)))],
+  adaptive_avg_pool1d: ["x; output_size", meanOf(1, covering)],
+  adaptive_avg_pool2d: ["x; output_size", meanOf(2, covering)],
 };

@@ -288,13 +288,26 @@ def test_a_row_computes_what_the_engine_does_with_other_values(
         assert_near(gradient, told["is"])
 
 
-def test_a_page_has_only_what_its_ops_need(tmp_path: Path) -> None:
-    script = computing(set("addmm add mse_loss mul relu softmax sum t tanh".split()))
-    assert "softmaxBack" in script  # of softmax
-    assert "joined" not in script
+NETWORKS = {
+    "of layers": "addmm add mse_loss mul relu softmax sum t tanh",
+    "of convolutions": "conv2d relu max_pool2d avg_pool2d flatten linear cross_entropy",
+    "of attention": "linear gelu layer_norm matmul softmax transpose view mul add cross_entropy embedding dropout",
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_page_has_only_what_its_ops_need(name: str) -> None:
+    script = computing(set(NETWORKS[name].split()))
+    assert ("softmaxBack" in script) == ("softmax" in NETWORKS[name].split())
+    assert ("framed" in script) == ("conv2d" in script)
     assert not any(line.startswith((" ", "//")) for line in script.splitlines())
     shown = files("gradviz.page").joinpath("other_values.js").read_text(encoding="utf-8")
     assert len(script) + len(in_short(shown)) < 25_000
+
+
+def test_a_script_in_short_means_the_same() -> None:
+    script = '// why\nconst f = (a) => (b) => {\n  return `${a} - ${b}` + " = " + (a - -b); // why\n};\n'
+    assert in_short(script) == 'const f=a=>b=>{\nreturn `${a} - ${b}`+" = "+(a - -b)\n};\n'
 
 
 def test_a_gradient_that_cancels_out_is_compared_with_what_flowed_in(tmp_path: Path, empty_tab: Any) -> None:

@@ -1,5 +1,5 @@
 """Tensors whose memory is not what their shape says, and tensors of every make: a program with one runs under `trace`
-as it does without, and the trace opens. Each runs in a process of its own, since a wrong address ends it."""
+as it does without, and the trace opens. Each runs in a fork of its own, since a wrong address ends it."""
 
 from __future__ import annotations
 
@@ -129,49 +129,76 @@ print(z)""",
 }
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, *command[1:]]
-    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=120)
+GRADES = ("none", "stats", "full")
+
+# Runs programs plainly, and as `gradviz trace` does at every grade, each in a fork of one process that has imported
+# PyTorch. What a fork prints, and how it ends, is kept beside the program.
+IN_FORKS = """
+import os, runpy, sys, torch
+from gradviz.sources.script import Target, run
+
+def plainly(program):
+    runpy.run_path(program, run_name="__main__")
+    return 0
+
+def recorded(grade):
+    return lambda program: run(
+        Target(program, False, []), f"{program}.{grade}.gradviz", values=grade, engine="torch"
+    ).status
+
+ways = {"plain": plainly, **{grade: recorded(grade) for grade in ("none", "stats", "full")}}
+for program in sys.argv[1:]:
+    for way, started in ways.items():
+        child = os.fork()
+        if not child:
+            for number, name in (1, "out"), (2, "err"):
+                os.dup2(os.open(f"{program}.{way}.{name}", os.O_WRONLY | os.O_CREAT), number)
+            try:
+                status = started(program)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                status = 1
+            sys.stdout.flush()
+            os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with open(f"{program}.{way}.status", "w") as written:
+            written.write(str(status))
+"""
+
+
+def _file_of(name: str) -> str:
+    return f"{name.replace(' ', '_').replace(',', '')}.py"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("odd")
-
-
-# Runs a program as `gradviz trace` does, at every grade, each in a fork of one process that has imported PyTorch.
-AT_EVERY_GRADE = """
-import os, sys, torch
-from gradviz.sources.script import Target, run
-program = sys.argv[1]
-for grade in ("none", "stats", "full"):
-    child = os.fork()
-    if not child:
-        outcome = run(Target(program, False, []), f"{program}.{grade}.gradviz", values=grade, engine="torch")
-        sys.stdout.flush()
-        os._exit(outcome.status)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print("status", status, flush=True)
-"""
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which each program of `ODD` has run in every way."""
+    folder = tmp_path_factory.mktemp("odd")
+    for name, source in ODD.items():
+        (folder / _file_of(name)).write_text(f"import torch\ntorch.manual_seed(0)\n{source}\nprint('end')\n")
+    subprocess.run(
+        [sys.executable, "-c", IN_FORKS, *map(_file_of, ODD)], cwd=folder, check=True, timeout=1000
+    )
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no forks")
 @pytest.mark.parametrize("name", ODD)
-def test_a_program_with_an_odd_tensor_runs_as_without_a_recorder(folder: Path, name: str) -> None:
+def test_a_program_with_an_odd_tensor_runs_as_without_a_recorder(ran: Path, name: str) -> None:
     if name == "pinned" and not torch.cuda.is_available():
         pytest.skip("only CUDA pins memory")
-    program = f"{name.replace(' ', '_').replace(',', '')}.py"
-    (folder / program).write_text(f"import torch\ntorch.manual_seed(0)\n{ODD[name]}\nprint('end')\n")
-    plain = _run(["python", program], folder)
-    assert (plain.returncode, plain.stdout.splitlines()[-1:]) == (0, ["end"]), (
-        "it is to run without a recorder"
-    )
-    traced = _run(["python", "-c", AT_EVERY_GRADE, program], folder)
-    assert traced.stdout == f"{plain.stdout}status 0\n" * 3, traced.stderr
-    assert "recording stopped" not in traced.stderr
-    for grade in ("none", "stats", "full"):
-        with gradviz.open(folder / f"{program}.{grade}.gradviz") as opened:
+
+    def seen(way: str) -> tuple[str, str]:
+        return tuple((ran / f"{_file_of(name)}.{way}.{part}").read_text() for part in ("status", "out"))
+
+    status, out = seen("plain")
+    assert (status, out.splitlines()[-1:]) == ("0", ["end"]), "it is to run without a recorder"
+    for grade in GRADES:
+        errors = (ran / f"{_file_of(name)}.{grade}.err").read_text()
+        assert seen(grade) == (status, out), errors
+        assert "recording stopped" not in errors
+        with gradviz.open(ran / f"{_file_of(name)}.{grade}.gradviz") as opened:
             assert len(opened) > 0
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from gradviz.diagnose.rank_reports import on_ranks
+from gradviz.graph.build import build
+from gradviz.graph.over_ranks import over_ranks
+from gradviz.query import Query
 from gradviz.sources import ranks_here
-from gradviz.tracefile import TraceError
+from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.rank_files import in_order, traces_of
 
 # The loss of rank 1 alone is NaN.
@@ -43,10 +46,10 @@ for step in range(1 if rank == 1 else 2):
 """
 
 
-def recorded(folder: Path, count: int, step: str = "optimizer.step()") -> None:
+def recorded(folder: Path, count: int, step: str = "optimizer.step()", program: str = PROGRAM) -> None:
     """Record a program on `count` ranks, one after the other: they have nothing to say to one another."""
     folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(PROGRAM.format(step=step))
+    (folder / "train.py").write_text(program.format(step=step))
     for rank in range(count):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count)}
         command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
@@ -138,6 +141,46 @@ def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
     assert ".grad on rank 0: [2, 2]" in text
     assert ".grad on rank 1: [1.75, 1.667]" in text
     assert "only on rank 1" in text
+
+
+# Rank 1 has frozen `first`, and leaves out a function.
+FROZEN = """\
+import os
+import gradviz.engine as torch
+first, second = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+if os.environ["RANK"] == "1":
+    first.requires_grad_(False)
+def twice(x):
+    for _ in range(50):
+        x = x.exp().log()
+    return x
+for step in range(2):
+    x = first * second
+    if os.environ["RANK"] == "0":
+        x = twice(x)
+    x.sum().backward()
+"""
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("frozen")
+    recorded(folder, 2, program=FROZEN)
+    return folder
+
+
+def test_each_accumulator_is_compared_with_that_of_the_same_leaf(frozen: Path) -> None:
+    queries = {rank: Query(open_trace(frozen / f"train.rank{rank}.gradviz")) for rank in range(2)}
+    graph = over_ranks({rank: build(query, 1) for rank, query in queries.items()}, queries)
+    accumulators = [node for node in graph.nodes.values() if node.grad_fn == "AccumulateGrad"]
+    assert {(node.base, bool(node.apart)) for node in accumulators} == {("first", True), ("second", False)}
+
+
+def test_a_box_that_one_rank_has_says_so(frozen: Path, tmp_path: Path) -> None:
+    gradviz(frozen, "graph", ".", "--pass", "1", "-o", str(tmp_path / "ranks.svg"))
+    text = html.unescape((tmp_path / "ranks.svg").read_text())
+    assert "only on rank 0" in text
+    assert "inside not the same" not in text
 
 
 def test_a_rank_without_the_pass_is_named(tmp_path: Path) -> None:

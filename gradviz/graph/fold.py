@@ -150,6 +150,8 @@ def _add_to_group(group: Node, node: Node) -> None:
     group.ran = group.ran or node.ran
     group.root = group.root or node.root
     group.error = group.error or node.error
+    is_lacking = [one for one in node.apart if one.what == "node"]
+    group.apart = tuple(is_lacking) if held.total() == 1 or is_lacking == [*group.apart] else ()
     group.held_apart += bool(node.apart)
     group.finding = group.finding or node.finding
     group.requires_grad = bool(group.requires_grad or node.requires_grad)

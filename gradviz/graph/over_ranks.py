@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gradviz.graph.model import LEAF, OP, TENSOR, Apart, Graph, Node
+from gradviz.graph.model import GRAD_FN, LEAF, OP, TENSOR, Apart, Graph, Node
 from gradviz.query.query import Query
 from gradviz.query.rank_values import alike
 from gradviz.query.reduced_gradients import reduced_gradients
@@ -39,12 +39,23 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
 
 
 def _keys(graph: Graph) -> dict[_Key, str]:
-    """The ids of the nodes by a key that is the same on all ranks: the kind, the name, the place, and the position
-    among nodes that agree in these."""
+    """The ids of the nodes by a key that is the same on all ranks: the kind, the name, the leaf of an AccumulateGrad,
+    the place, and the position among nodes that agree in these."""
     seen: Counter[_Key] = Counter()
     ids: dict[_Key, str] = {}
     for node in graph.nodes.values():
-        key: _Key = (node.kind, node.op, node.grad_fn, node.name, node.scope, node.file, node.line, node.col)
+        leaf = node.base if node.kind == GRAD_FN else ""
+        key: _Key = (
+            node.kind,
+            node.op,
+            node.grad_fn,
+            node.name,
+            leaf,
+            node.scope,
+            node.file,
+            node.line,
+            node.col,
+        )
         ids[*key, seen[key]] = node.id
         seen[key] += 1
     return ids

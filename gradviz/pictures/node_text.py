@@ -34,7 +34,7 @@ def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[L
         lines.append(("fact", f"used {uses:,}×"))
     if node.finding:
         lines.append(("finding", plain(node.finding, 60)))
-    if node.held_apart:
+    if node.held_apart and not node.apart:
         lines.append(("apart", f"{node.held_apart:,} inside not the same on all ranks"))
     return [*lines, *(("apart", plain(told, 90)) for one in node.apart for told in apart_told(one))]
 

@@ -17,7 +17,8 @@ Example:
 
 Cure: clip between `loss.backward()` and `optimizer.step()`.
 
-Not reported: gradients that are clipped between `backward()` and the step.
+Not reported: gradients that are clipped between `backward()` and the step, gradients that the program itself sets
+before a step.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _search(case: Case) -> Iterator[Found]:
     cleared = lives.whats == CLEARED
     early = changed & (lives.before(came) == 0) & (lives.before(used) == 0) & (lives.after(came) > 0)
     early &= lives.windows == np.append(0, lives.windows[:-1])[: len(lives.windows)]
-    early &= np.append(False, cleared[:-1])[: len(cleared)]
+    early &= np.append(False, cleared[:-1])[: len(cleared)] & ~_next_is(used, came | used)
     for events in case.by_site(distinct(lives.events[early])).values():
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events) & early]).tolist())
         yield _before(case, int(events[0]), leaves)
@@ -63,6 +64,16 @@ def _search(case: Case) -> Iterator[Found]:
             (int(events[0]),),
             tensors=leaves,
         )
+
+
+def _next_is(wanted: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Whether the first row after each row that is marked in `among` is marked in `wanted`, too."""
+    rows = np.flatnonzero(among)
+    following = np.searchsorted(rows, np.arange(len(among)), side="right")
+    known = following < len(rows)
+    result = np.zeros(len(among), bool)
+    result[known] = wanted[rows[following[known]]]
+    return result
 
 
 def _without_gradients(case: Case) -> Iterator[Found]:

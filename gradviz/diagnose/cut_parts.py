@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import Kind, OpRan, TensorMade
+from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.alike import computed_alike
 from gradviz.query.cuts import op_of
-from gradviz.query.ops import COPYING, JOINING, RESHAPING, SELECTING, SHARING, SPLITTING, ZEROS
+from gradviz.query.ops import COPYING, JOINING, RESHAPING, SELECTING, SHARING, SPLITTING
 from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
 _FAR = 16  # the most views between a part and the whole
-_ALIKE = 256  # the most pairs of tensors that are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ def _of_join(case: Case, join: OpRan) -> Iterator[CutPart]:
             continue
         event, source = cut
         whole = _whole(case, source)
-        if op_of(case.query, whole) is None or not any(_alike(case, whole, other) for other in wholes):
+        if op_of(case.query, whole) is None or not any(
+            computed_alike(case.query, whole, other) for other in wholes
+        ):
             continue
         leaves = [leaf for leaf in leaves_of(case.query, whole) if leaf in case.training.trained]
         if leaves:
@@ -82,29 +84,3 @@ def _views_behind(case: Case, tensor: int) -> Iterator[OpRan]:
             return
         yield made
         tensor = made.inputs[0]
-
-
-def _alike(case: Case, one: int, other: int) -> bool:
-    """Whether two tensors are the same, or were computed by the same ops from the same tensors, as when a program has
-    an expression twice."""
-    waiting, seen = [(one, other)], {(one, other)}
-    while waiting and len(seen) < _ALIKE:
-        first, second = waiting.pop()
-        if first == second:
-            continue
-        left, right = op_of(case.query, first), op_of(case.query, second)
-        if left is None and right is None and _is_zeros(case, first) and _is_zeros(case, second):
-            continue
-        if left is None or right is None or left.op != right.op or left.args != right.args:
-            return False
-        if len(left.inputs) != len(right.inputs):
-            return False
-        pairs = [pair for pair in zip(left.inputs, right.inputs, strict=True) if pair not in seen]
-        waiting += pairs
-        seen.update(pairs)
-    return not waiting
-
-
-def _is_zeros(case: Case, tensor: int) -> bool:
-    made = case.query.tensors.made(tensor)
-    return isinstance(made, TensorMade) and made.how in ZEROS

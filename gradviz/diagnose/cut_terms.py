@@ -12,9 +12,11 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import cut_behind
 from gradviz.events.kinds import Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query.alike import computed_alike
 from gradviz.query.copies import copied_from
+from gradviz.query.cuts import op_of
 from gradviz.query.lack import FROM_OUTSIDE
-from gradviz.query.ops import DIVIDING, LOSSES, MULTIPLYING, SHARING, SUMS
+from gradviz.query.ops import DIFFERENCES, DIVIDING, LOSSES, MULTIPLYING, SHARING, SUMS
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.upstream import leaves_of
@@ -151,5 +153,18 @@ def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]
         maker = case.query.tensors.made(source)
         if isinstance(maker, OpRan) and maker.op in SHARING and case.query.tensors.shape(source) == ():
             for tensor in filter(None, maker.inputs[:1]):
-                if case.query.tensors.requires_grad(tensor, op.index):
+                if case.query.tensors.requires_grad(tensor, op.index) and not _only_sets_value(
+                    case, tensor, op
+                ):
                     yield maker.index, tensor, case.words.called(source)
+
+
+def _only_sets_value(case: Case, tensor: int, op: OpRan) -> bool:
+    """Whether a detached term of an addition is a difference to the other term, as in `a + (b - a).detach()`: it gives
+    the sum the value of `b`, and the gradient of `a` is meant."""
+    difference = op_of(case.query, tensor)
+    if difference is None or difference.op not in DIFFERENCES:
+        return False
+    sides = [side for side in difference.inputs if side]
+    terms = [term for term in op.inputs if term and case.query.tensors.requires_grad(term, op.index)]
+    return any(computed_alike(case.query, side, term) for side in sides for term in terms)

@@ -1,4 +1,4 @@
-"""`--passes auto` on PyTorch: between the passes that it records nothing is watched, and a few numbers are kept."""
+"""`--passes` on PyTorch: between the passes that are recorded nothing is watched, and a few numbers are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.cli.info import info  # noqa: E402
 from gradviz.cli.report_curves import charts_of_run  # noqa: E402
-from gradviz.events.kinds import UNWATCHED, GradAssigned, Mutated, PassSummed, RequiresGradChanged, Stepped  # noqa: E402
+from gradviz.events.kinds import (  # noqa: E402
+    UNWATCHED,
+    GradAssigned,
+    Mutated,
+    PassSummed,
+    Received,
+    RequiresGradChanged,
+    Stepped,
+)
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.module_curves import learning_rates, losses, norms_of_steps  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
@@ -31,9 +39,9 @@ CHOSEN_OF_60 = [*range(1, 11), 20, 30, 40, 50, 60]
 
 
 def recorded(folder: Path, program: Callable[[], object], **settings: Any) -> Trace:
-    """The trace of a program with `passes="auto"`."""
+    """The trace of a program, with `passes="auto"` unless other passes are chosen."""
     path = folder / "run.gradviz"
-    with gradviz.record(path, passes="auto", **settings):
+    with gradviz.record(path, **{"passes": "auto", **settings}):
         program()
     return open_trace(path)
 
@@ -104,6 +112,35 @@ def test_the_loss_and_the_norm_of_every_pass_are_kept(tmp_path: Path) -> None:
         assert [one.norm for one in summed] == pytest.approx(loop.norms, rel=1e-5)
         assert {trace.parameters[one.tensor] for one in summed} <= set(trace.parameters.values())
         assert all(0 < one.largest <= one.norm for one in summed)
+
+
+def test_a_chosen_pass_that_begins_inside_a_pass_is_recorded(tmp_path: Path) -> None:
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.detach().square()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            with torch.enable_grad():
+                inner = x.detach().requires_grad_()
+                inner.square().sum().backward()
+            return inner.grad * gradient
+
+    def program() -> None:
+        layer = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            Again.apply(layer(torch.ones(1, 2))).sum().backward()
+            optimizer.step()
+
+    with recorded(tmp_path, program, passes="4") as trace:
+        assert in_detail(trace) == [4]
+        assert {event.in_pass for event in of_kind(trace, Received)} == {4}
+        assert {one.in_pass for one in of_kind(trace, PassSummed)} == {1, 2, 3, 4, 5, 6}
 
 
 def test_nothing_is_called_for_an_op_of_a_pass_that_is_left_out(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The few numbers that are kept of every pass where passes are left out (`--passes auto`), and why a pass was recorded
-in detail."""
+"""The few numbers that are kept of every pass where passes are left out (`--passes`), and why a pass was recorded in
+detail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.tracefile.chosen import BEHIND_TROUBLE, FIRST, is_regular
+from gradviz.tracefile.chosen import AUTO, BEHIND_TROUBLE, FIRST, is_regular
 
 FIRST_PASSES, SAMPLE, ERROR, TROUBLE = "first", "sample", "error", "trouble"
 
@@ -50,9 +50,9 @@ def reasons(query: Query) -> dict[int, str]:
     NaN (`nan`), a jump of the loss or the norm (`jump`) or an exception (`error`) that was noticed, or behind trouble
     in what was recorded (`trouble`). Empty for a run that was not recorded with `--passes auto`."""
     trace = query.trace
-    summed = trace.table(Kind.SUMMED)
-    if not len(summed):
+    if trace.meta.get("passes") != AUTO:
         return {}
+    summed = trace.table(Kind.SUMMED)
     recorded = [one.number for one in trace.passes if one.recorded]
     causes = {
         number: trace.text(why)

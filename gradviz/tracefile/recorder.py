@@ -71,7 +71,8 @@ class Recorder(Frequent):
             Kind.ACCUMULATED: self._prepare_leaf,
             Kind.ERROR: self._prepare_error,
         }
-        self.writer = Writer(path, self, {**(meta or {}), "values": values}, last, say)
+        chosen = {"passes": str(passes)} if isinstance(passes, (AutoPasses, Passes)) else {}
+        self.writer = Writer(path, self, {**(meta or {}), "values": values, **chosen}, last, say)
 
     @property
     def has_news(self) -> bool:
@@ -179,13 +180,16 @@ class Recorder(Frequent):
 
     @property
     def rests(self) -> bool:  # type: ignore[override]
-        """Whether the next pass is left out of a choice that is made while the program runs."""
-        return self.auto is not None and not self.detailed
+        """Whether the next pass is left out. A choice that is made while the program runs stands from the end of the
+        pass before; other passes are chosen by their numbers, also one that begins inside a pass."""
+        if self.auto is not None:
+            return not self.detailed
+        return self.passes is not None and self.passes_begun + 1 not in self.passes
 
     @property
     def sums(self) -> bool:  # type: ignore[override]
         """Whether a few numbers of each pass are kept."""
-        return self.auto is not None
+        return self.passes is not None
 
     def in_pass(self, number: int) -> int:
         return self.open_passes.get(number) or self.all_passes.of(number)

@@ -43,7 +43,9 @@ def watched(
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         is_off = source.is_off
         if not is_off and resting.is_on and _is_pass(source, t_outputs):
-            return resting.passed(engine, t_outputs, args, kwargs)
+            resting.end_if_due()  # a pass that begins inside a pass may be wanted
+            if resting.is_on:
+                return resting.passed(engine, t_outputs, args, kwargs)
         current = None if is_off or resting.is_on else _begun(source, t_outputs, args, kwargs)
         if current is None:
             with Refusals(source).seen():

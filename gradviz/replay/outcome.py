@@ -143,13 +143,8 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
         differences += differs
     gradients = equal_gradients = to_the_bit = 0
     for tensor, event, recorded in recorded_gradients(query, plan.began, plan.leaves):
-        gradient = outcome.gradients.get(tensor)
         gradients += 1
-        differs = (
-            [Difference(tensor, event, float("nan"))]
-            if gradient is None
-            else _difference(tensor, event, recorded, gradient)
-        )
+        differs = _difference(tensor, event, recorded, outcome.gradients.get(tensor))
         equal_gradients += not differs
         to_the_bit += not differs and recorded.array is not None
         differences += differs
@@ -162,9 +157,9 @@ def is_exact(query: Query, plan: Plan, outcome: Outcome) -> bool:
     return check.is_equal and check.roots + check.gradients > 0 and not has_hooks(query, plan.number)
 
 
-def _difference(tensor: int, event: int, recorded: Snapshot, array: np.ndarray) -> list[Difference]:
+def _difference(tensor: int, event: int, recorded: Snapshot, array: np.ndarray | None) -> list[Difference]:
     """The difference between a recorded value and a replay's, as a list; empty if they are equal."""
-    if recorded.shape != array.shape:
+    if array is None or recorded.shape != array.shape:
         return [Difference(tensor, event, float("nan"))]
     if recorded.array is not None:
         if same_bits(recorded.array, array):

@@ -7,6 +7,7 @@ uninitialised memory."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from types import ModuleType
 
 # As functions, as methods of tensors, and in place (where PyTorch has the name with `_`).
@@ -126,6 +127,7 @@ _RANDOM = {*_DROPOUTS, *_OTHER_RANDOM, *_DRAWN, "lstm", "gru", "rnn_relu", "rnn_
 DETACHING = frozenset(("torch.detach", "Tensor.detach", "Tensor.data.__get__"))
 
 
+@lru_cache(maxsize=1 << 12)  # a recorder asks at each call
 def base_name(function: str) -> str:
     """The name of a function without its place, in place or not: `dropout` of `F.dropout_`, `add` of
     `Tensor.__add__`."""

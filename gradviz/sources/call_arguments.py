@@ -12,6 +12,7 @@ from typing import Any
 _DEEPEST = 8  # nested lists and objects: the most that a reader accepts
 _LARGEST = 1 << 63
 _MOST = 4096  # characters
+_as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode  # `json.dumps` makes it anew
 
 
 class NotExpressed(Exception):
@@ -38,7 +39,7 @@ def typed_call(library: Library, args: Sequence[Any], kwargs: Mapping[str, Any])
         [writing.typed(arg, 2) for arg in args],
         {name: writing.typed(arg, 2) for name, arg in kwargs.items()},
     ]
-    text = json.dumps(tree, separators=(",", ":"), allow_nan=False)
+    text = _as_json(tree)
     if len(text) > _MOST:
         raise NotExpressed
     return writing.tensors, text

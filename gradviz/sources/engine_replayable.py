@@ -66,10 +66,17 @@ class _EngineTensors:
         """The tensor whose memory an output shares."""
         return base_of(output)
 
-    def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+    def record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
         """Record a call."""
         self.listener.called(
-            where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
+            call.where,
+            call.function,
+            call.arguments,
+            call.context,
+            call.generator,
+            call.numbers,
+            outputs,
+            written,
         )
 
 
@@ -141,7 +148,7 @@ class EngineReplayable:
                 if call is not None:
                     outputs = tensors_returned(result, Tensor)
                     numbers = [number_of(output) for output in outputs]
-                    self.held.note_call(call, outputs, numbers, self.held.changed_by(call), frame)
+                    self.held.note_call(call, outputs, numbers, self.held.changed_by(call))
                 elif _writes(name or function.__name__):
                     self._note_silent_write(args)
                 return result
@@ -166,14 +173,15 @@ class EngineReplayable:
             tensors, arguments = typed_call(_ENGINE, args, kwargs)
             self.held.look_around()
             numbers = [number_of(tensor) for tensor in tensors]
-            begun = self.held.begin(tensors, numbers, frame, _context(), is_grad_enabled())
+            where = self.listener.place(frame)  # found once for all events of the call
+            begun = self.held.begin(tensors, numbers, where, _context(), is_grad_enabled())
             if begun is None:
                 return None
             context, versions = begun
             generator = 0
             if is_random(name) and tensors:
-                generator = self.held.keep("generator", engine.get_rng_state(), 0, frame)
-            return CallBegun(name, arguments, context, generator, tensors, numbers, versions)
+                generator = self.held.keep("generator", engine.get_rng_state(), 0, where)
+            return CallBegun(where, name, arguments, context, generator, tensors, numbers, versions)
         return None
 
     def _note_silent_write(self, args: Sequence[Any]) -> None:

@@ -42,15 +42,16 @@ class Tensors(Protocol):
     def source(self, call: CallBegun, output: Any) -> int:
         """The number of the tensor whose memory a result of a call shares; 0 where it has its own."""
 
-    def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+    def record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
         """Record a call, with the tensors that it returned and those that it wrote to."""
 
 
 class CallBegun(NamedTuple):
-    """A call that is about to be made: its function and arguments as recorded, the state that it depends on besides
-    its arguments, the copy of the random numbers' state (0: none), and the tensors that enter it, with their numbers
-    and versions."""
+    """A call that is about to be made: its place, its function and arguments as recorded, the state that it depends on
+    besides its arguments, the copy of the random numbers' state (0: none), and the tensors that enter it, with their
+    numbers and versions."""
 
+    where: Where
     function: str
     arguments: str
     context: str
@@ -94,12 +95,12 @@ class HeldValues:
         if self.segment != self.recorder.passes_begun:
             self._begin_segment()
 
-    def have(self, tensor: Any, number: int, where: Where) -> None:
-        """Keep the value of a tensor, unless a replay has it."""
+    def have(self, tensor: Any, number: int, where: Where) -> int:
+        """Keep the value of a tensor, unless a replay has it; returns the tensor's version."""
         entry, version = self.here.get(number), self.tensors.version(tensor)
         is_valid = entry is not None and entry.version == version and number not in self.recorder.written
         if entry is not None and is_valid and (entry.is_kept or entry.segment == self.segment):
-            return
+            return version
         has_node = self.tensors.has_node(tensor)
         if has_node:
             how = "carried" if is_valid else "cut"
@@ -108,6 +109,7 @@ class HeldValues:
         self.keep(how, tensor, number, where)
         reference = self.tensors.reference(tensor)
         self.here[number] = _Here(reference, version, not has_node, self.segment, number)
+        return version
 
     def begin(
         self, tensors: Sequence[Any], numbers: Sequence[int], where: Where, context: str, has_grad_mode: bool
@@ -123,9 +125,7 @@ class HeldValues:
 
     def have_all(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
         """Keep the values of tensors that a replay does not have; returns the tensors' versions."""
-        for tensor, number in zip(tensors, numbers, strict=True):
-            self.have(tensor, number, where)
-        return [self.tensors.version(tensor) for tensor in tensors]
+        return [self.have(tensor, number, where) for tensor, number in zip(tensors, numbers, strict=True)]
 
     def _follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
         """Whether a call without grad mode on these tensors is recorded."""
@@ -157,17 +157,17 @@ class HeldValues:
         return {number for tensor, number, version in entered if self.tensors.version(tensor) != version}
 
     def note_call(
-        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int], where: Where
+        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]
     ) -> None:
         """Record a call that has been made, with its results. `changed` are the tensors that it wrote to, without
         those that only share their memory."""
         if is_without_grad(call.context):
-            self._note_without_grad(call, outputs, numbers, changed, where)
+            self._note_without_grad(call, outputs, numbers, changed)
             return
         written = self.all_written(changed)
         if not numbers and not written:
             return
-        self.tensors.record(where, call, numbers, sorted(written))
+        self.tensors.record(call, numbers, sorted(written))
         self.note_written(written)
         for output, number in zip(outputs, numbers, strict=True):
             if number not in written and number not in call.numbers:
@@ -175,12 +175,12 @@ class HeldValues:
                 self.note_made(output, number, number if group is None else group)
 
     def _note_without_grad(
-        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int], where: Where
+        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]
     ) -> None:
         """Record a call without grad mode, if it returns tensors and changes none."""
         if not changed and numbers:
             self.calls_without_grad += 1
-            self.tensors.record(where, call, numbers, ())
+            self.tensors.record(call, numbers, ())
             self.without_grad.update(zip(numbers, map(self.tensors.version, outputs), strict=True))
 
     def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:

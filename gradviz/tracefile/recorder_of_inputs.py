@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gradviz.events.counters import next_tensor_number
-from gradviz.events.handles import AtOnce, Reader
+from gradviz.events.handles import READERS, reader_of
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, SMALL
+from gradviz.tracefile.packing import pack_state
 from gradviz.tracefile.recorder import Recorder
 
 
@@ -70,31 +71,16 @@ class InputsRecorder(Recorder):
         self._keeping = values[0]
         return 0, states
 
-    def _keep(self, value: Any, reader: Reader) -> tuple[int, int]:
-        if not self._begin_keeping(reader.size(value)):
-            return 0, 0
-        try:
-            return super()._keep(value, reader)
-        finally:
-            self.most_elements = SMALL
-
-    def _keep_small(self, found: AtOnce, reader: Reader) -> tuple[int, int, int]:
-        form, count, *_ = found
-        if not self._begin_keeping(count):
-            known = self.same_forms.get(id(form))
-            return known[0] if known is not None else self._number_of_form(form), 0, 0
-        try:
-            return super()._keep_small(found, reader)
-        finally:
-            self.most_elements = SMALL
-
-    def _begin_keeping(self, size: int) -> bool:
-        """Whether a value of `size` elements is kept. If so, sets `most_elements`, the most that are kept in full."""
+    def _state(self, tensor: int, value: Any, flags: int, version: int, base: int, later: int = 0) -> None:
         how, self._keeping = self._keeping, ""
-        if not how and size > SMALL:
-            return False
+        if not how and value is not None and self.keeps_values:
+            reader = READERS.get(type(value)) or reader_of(value)
+            if reader.size(value) > SMALL:  # its elements are not read
+                form = self._form(value, reader)
+                self.batch.states += pack_state(tensor, version, base, form, flags, 0, self.count + later)
+                return
         self.most_elements = SMALL if how in ("", GRADIENT) else LARGEST
-        return True
+        super()._state(tensor, value, flags, version, base, later)
 
     def _produced_gradient(self, number: int, value: Any, later: int) -> None:
         self._state(number, value, 0, 0, 0, later)

@@ -68,11 +68,18 @@ class _TorchTensors:
         shares_memory = base_name(call.function) in calls.ALIASES or output._is_view()
         return call.numbers[0] if call.numbers and shares_memory else 0
 
-    def record(self, where: Where, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+    def record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
         """Record a call."""
         listener: Any = self.source_of_events.listener
         listener.called(
-            where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
+            call.where,
+            call.function,
+            call.arguments,
+            call.context,
+            call.generator,
+            call.numbers,
+            outputs,
+            written,
         )
 
 
@@ -102,8 +109,8 @@ class Replayable:
             tensors, arguments = typed_call(TORCH, args, {"create_graph": True, "allow_unused": True})
             numbers = [self.source.identity.number_of(tensor) for tensor in tensors]
             versions = self.held.have_all(tensors, numbers, of.where)
-            call = CallBegun(DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
-            self._made(call, None, (), {}, gradients, of.where)
+            call = CallBegun(of.where, DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
+            self._made(call, None, (), {}, gradients)
 
     def _following(self, way: Way) -> Way:
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
@@ -113,7 +120,7 @@ class Replayable:
             result = yield
             finish(steps, result)
             if call is not None and self.source.listener is not None:
-                self._made(call, func, args, kwargs, result, frame)
+                self._made(call, func, args, kwargs, result)
 
         return run
 
@@ -165,12 +172,13 @@ class Replayable:
             identity.tell_pending()
         self.held.look_around()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
-        begun = self.held.begin(tensors, numbers, frame, _context(), is_grad_enabled())
+        where = self.source.place(frame)  # found once for all events of the call
+        begun = self.held.begin(tensors, numbers, where, _context(), is_grad_enabled())
         if begun is None:
             return None
         context, versions = begun
-        generator = self._keep_generator(tensors, frame) if is_random(function) and tensors else 0
-        return CallBegun(function, arguments, context, generator, tensors, numbers, versions)
+        generator = self._keep_generator(tensors, where) if is_random(function) and tensors else 0
+        return CallBegun(where, function, arguments, context, generator, tensors, numbers, versions)
 
     def _note_silent_write(self, name: str, args: Any, kwargs: Any) -> None:
         """Note the tensors that an unrecorded call writes to under other names, as `w.data.normal_()` does."""
@@ -179,26 +187,26 @@ class Replayable:
         if known is not None:
             self.recorder.written += known.number, known.base
 
-    def _keep_generator(self, tensors: list[torch.Tensor], frame: FrameType) -> int:
+    def _keep_generator(self, tensors: list[torch.Tensor], where: Where) -> int:
         device = tensors[0].device
         with torch._C.DisableTorchFunction():
             if device.type == "cuda":
                 state = torch.cuda.get_rng_state(device)
             else:
                 state = torch.get_rng_state()
-            return self.held.keep("generator", state, 0, frame)
+            return self.held.keep("generator", state, 0, where)
 
     # --- after it
 
-    def _made(self, call: CallBegun, func: Any, args: Any, kwargs: Any, result: Any, frame: Where) -> None:
+    def _made(self, call: CallBegun, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Record a call that was made."""
         identity = self.source.identity
         outputs = outputs_of(result)
-        numbers = [identity.number_of(output, frame) for output in outputs]
+        numbers = [identity.number_of(output, call.where) for output in outputs]
         changed = self.held.changed_by(call)
         if func in calls.RUNNING:
             changed.update(map(identity.number_of, calls.running_statistics(func, args, kwargs)))
-        self.held.note_call(call, outputs, numbers, changed, frame)
+        self.held.note_call(call, outputs, numbers, changed)
 
 
 def _context() -> str:

@@ -318,6 +318,14 @@ def test_bad_input_gets_one_line(gradviz_here: Run, tmp_path: Path) -> None:
     assert "not a gradviz trace" in one_line(gradviz_here("step", photo, "--commands", "next"))
 
 
+def test_a_trace_is_not_run_and_replaced_by_its_own_recording(gradviz_here: Run, tmp_path: Path) -> None:
+    gradviz_here("trace", script(tmp_path, DIFFERENTIATES))
+    recorded = (tmp_path / "script.gradviz").read_bytes()
+    told = one_line(gradviz_here("trace", "script.gradviz"))
+    assert "script.gradviz is a trace, not a script: gradviz step script.gradviz" in told
+    assert (tmp_path / "script.gradviz").read_bytes() == recorded
+
+
 def test_an_unknown_module_of_torch_is_said_to_be_missing(gradviz_here: Run, tmp_path: Path) -> None:
     done = gradviz_here("trace", "--engine", "numpy", script(tmp_path, "import torch.distributed"))
     assert "gradviz's engine has no distributed" in done.stderr

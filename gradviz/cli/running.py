@@ -22,6 +22,7 @@ from gradviz.sources.ranks_here import of_this_rank
 from gradviz.sources.script import Outcome, Target
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.claim import claim_first
+from gradviz.tracefile.file import first_bytes
 from gradviz.words.escape import clean
 
 if TYPE_CHECKING:
@@ -115,9 +116,23 @@ def target_of(
             "the script on gradviz's engine"
         )
     _warn_of_options(arguments)
+    if module is None:
+        _check_is_program(Path(script or ""))
     target = Target(module or script or "", module is not None, arguments)
     target.check()
     return target
+
+
+def _check_is_program(path: Path) -> None:
+    """Exit with one line for a file that is no program: a trace, which its own recording would replace, or a
+    notebook."""
+    if path.suffix == ".gradviz" and path.is_file() and first_bytes(path, 6) == b"SQLite":
+        fail(f"{path} is a trace, not a script: gradviz step {path} steps through it")
+    if path.suffix == ".ipynb" and path.is_file():
+        fail(
+            f"{path} is a notebook: jupyter nbconvert --to script {path} makes a script of it; in the notebook, "
+            "%load_ext gradviz, and then %%gradviz above a cell, records that cell"
+        )
 
 
 def trace_for(output: Path | None, stem: str) -> Path:

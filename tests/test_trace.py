@@ -215,7 +215,7 @@ def test_what_only_ran_in_other_processes_is_not_called_undifferentiated(
 
 def test_a_process_that_starts_no_other_is_told_as_a_whole(gradviz: Run, tmp_path: Path) -> None:
     told = gradviz("trace", script(tmp_path, "print(1)")).stderr
-    assert "no leaf requires grad, so nothing was differentiated" in told
+    assert "recorded no operation on a tensor" in told
 
 
 def test_stdout_is_never_touched(gradviz: Run, gradviz_here: Run, tmp_path: Path) -> None:
@@ -318,12 +318,31 @@ def test_bad_input_gets_one_line(gradviz_here: Run, tmp_path: Path) -> None:
     assert "not a gradviz trace" in one_line(gradviz_here("step", photo, "--commands", "next"))
 
 
+def test_what_was_meant_by_a_wrong_name_is_said(gradviz_here: Run, tmp_path: Path) -> None:
+    script(tmp_path, DIFFERENTIATES)
+    assert "(did you mean script.py?)" in one_line(gradviz_here("trace", "scirpt.py"))
+    assert "did you mean gradviz trace?" in one_line(gradviz_here("trce", "script.py"))
+    assert "is no command: gradviz trace script.py" in one_line(gradviz_here("script.py"))
+    (tmp_path / "mine.gradviz").write_bytes(b"")
+    assert "(did you mean mine.gradviz?)" in one_line(gradviz_here("info", "mine"))
+    assert "gradviz trace script.py" in one_line(gradviz_here("step", "script.py"))
+    (tmp_path / "book.ipynb").write_text('{"cells": []}')
+    assert "book.ipynb is a notebook: jupyter nbconvert" in one_line(gradviz_here("trace", "book.ipynb"))
+
+
 def test_a_trace_is_not_run_and_replaced_by_its_own_recording(gradviz_here: Run, tmp_path: Path) -> None:
     gradviz_here("trace", script(tmp_path, DIFFERENTIATES))
     recorded = (tmp_path / "script.gradviz").read_bytes()
     told = one_line(gradviz_here("trace", "script.gradviz"))
     assert "script.gradviz is a trace, not a script: gradviz step script.gradviz" in told
     assert (tmp_path / "script.gradviz").read_bytes() == recorded
+
+
+def test_a_run_without_an_operation_is_told_in_one_sentence(gradviz_here: Run, tmp_path: Path) -> None:
+    done = gradviz_here("trace", script(tmp_path, "raise SystemExit"))
+    assert "recorded no operation on a tensor → script.gradviz" in done.stderr
+    assert "differentiated" not in done.stderr
+    assert "which is empty" in gradviz_here("graph").stdout
 
 
 def test_an_unknown_module_of_torch_is_said_to_be_missing(gradviz_here: Run, tmp_path: Path) -> None:

@@ -199,7 +199,9 @@ def _sliced(
 
 def _told(graph: Graph, path: Path) -> str:
     """One line about the written file and its contents."""
-    parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items()) or "nothing"
+    if not graph.nodes:
+        return f"wrote {path}, which is empty: {graph.run()} has nothing to draw"
+    parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items())
     edges = plural(len(graph.edges), "edge")
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)

@@ -85,9 +85,29 @@ class _Commands(click.Group):
                 parameter.type.readable = False
         return command
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise GradvizError(_no_command(args[0]))
+        return super().resolve_command(context, args)
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _no_command(name: str) -> str:
+    """The message for a word that is no command: perhaps a script, a trace, or a typing error."""
+    from gradviz.nearest import nearest
+    from gradviz.words.escape import shortened
+
+    for suffix, command in (".py", "trace"), (".gradviz", "step"):
+        if name.endswith(suffix):
+            return f"{shortened(name, _LONGEST)} is no command: gradviz {command} {shortened(name, _LONGEST)}"
+    near = nearest(name, COMMANDS)
+    hint = f"did you mean gradviz {near}?" if near else "gradviz --help lists the commands"
+    return f"there is no command {shortened(name, _LONGEST)}: {hint}"
 
 
 def _unforeseen(error: Exception, command: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,9 +64,13 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
 
     Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
     """
-    if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-        fail('step needs a terminal; without one, use --commands: gradviz step --commands "next; next; back"')
     with all_opened(traces) as recorded:
+        if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+            names = "".join(f" {shlex.quote(str(trace))}" for trace in traces)
+            fail(
+                "step needs a terminal; without one, use --commands: "
+                f'gradviz step{names} --commands "next; next; back"'
+            )
         lines = None if text is None else _commands(text, lang)
         group = Group([_session(trace, at - 1, lang) for trace in recorded])
         if number is not None:

@@ -47,6 +47,8 @@ def _line(label: str, text: str, style: str = "") -> Text:
 
 
 def _counts(trace: Trace, found: Overview) -> Text:
+    if not found.ops and not found.passes:
+        return _line("recorded", f"no operation on a tensor → {trace.path}", "bold")
     passes = plural(found.passes, "backward pass", "backward passes")
     if found.kept:
         passes += f" of {trace.passes_begun:,} kept ({found.kept})"
@@ -57,6 +59,8 @@ def _counts(trace: Trace, found: Overview) -> Text:
 
 def _leaves(found: Overview) -> list[Text]:
     wanting = found.wanting
+    if not found.ops and not wanting and not found.of_others:
+        return []
     if not wanting and found.of_others:
         return [
             _line(

@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gradviz.errors import GradvizError
+from gradviz.nearest import nearest
 from gradviz.system.paths import absolute
 
 _PYC_HEADER = 16  # bytes
@@ -57,7 +58,9 @@ class Target:
         if path.is_dir() and not (path / "__main__.py").exists():
             raise ScriptError(f"{self.name} is a directory without __main__.py")
         if not path.exists():
-            raise ScriptError(f"no such script: {self.name}")
+            near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.py")))
+            hint = f" (did you mean {path.with_name(near)}.py?)" if near else ""
+            raise ScriptError(f"no such script: {self.name}{hint}")
 
     @property
     def first_of_path(self) -> str:

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+from gradviz.nearest import nearest
 from gradviz.tracefile.database import Database, bound, opened, rows_of
 from gradviz.tracefile.file import first_bytes
 from gradviz.tracefile.reader import Trace
@@ -55,7 +56,9 @@ def _header_of(path: Path) -> bytes:
     if path.is_dir():
         raise TraceError(f"{path} is a directory, not a trace")
     if not path.exists():
-        raise TraceError(f"no such file: {path}")
+        near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.gradviz")))
+        hint = f" (did you mean {path.with_name(near)}.gradviz?)" if near else ""
+        raise TraceError(f"no such file: {path}{hint}")
     if not path.is_file():
         raise TraceError(f"{path} is not a regular file, so it is no trace")
     try:
@@ -69,7 +72,8 @@ def _check_header(path: Path, header: bytes) -> None:
         raise TraceError(f"{path} is empty: not a gradviz trace")
     magic, journaling, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
     if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
-        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace SCRIPT)")
+        script = path if path.suffix == ".py" else "SCRIPT"
+        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace {script})")
     if journaling != _ROLLBACK_JOURNAL:  # reading a write-ahead log leaves files behind
         raise TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")
     if version < VERSION:

@@ -250,7 +250,7 @@ def test_an_event_that_names_what_there_is_not_is_refused(
     ("column", "value", "why"),
     [
         ("form", 4_000_000_000, "form"),
-        ("what", 3 << 8, "form, or a value"),
+        ("what", 4 << 8, "form, or a value"),
         ("length", 2**32 - 1, "does not fit|missing"),
         ("event", 2**32 - 1, "no event of its chunk|order"),
         ("base", 1, "view of itself"),

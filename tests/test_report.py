@@ -133,7 +133,7 @@ def test_norms_and_ratios_are_those_of_the_run(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         w = torch.tensor([3.0, 4.0], requires_grad=True)
         v = torch.ones(20, 20, requires_grad=True)
-        optimizer = torch.optim.SGD([w, v], lr=0.1)
+        optimizer = torch.optim.Adam([w, v], lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
             ((w**3).sum() + (v**2).sum()).backward()
@@ -158,11 +158,16 @@ def test_norms_and_ratios_are_those_of_the_run(tmp_path: Path) -> None:
 def test_a_change_of_unknown_size_has_no_norm(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         v = torch.ones(20, 20, requires_grad=True)
-        optimizer = torch.optim.Adam([v], lr=0.1)
-        for _ in range(3):
+        optimizer = torch.optim.LBFGS([v], lr=0.1, max_iter=1)  # it may write several times in a step
+
+        def closure() -> torch.Tensor:
             optimizer.zero_grad()
-            (v**2).sum().backward()
-            optimizer.step()
+            loss = (v**2).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert change_norms(Query(trace)).values.tolist() == [-1.0] * 3
 

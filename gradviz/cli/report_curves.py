@@ -43,10 +43,8 @@ _OF_COUNTED = (
 )
 _MOST_SPREADS = 16  # the most tensors of a sort
 _MOST_PASSES = 5  # the most passes of a tensor
-_CHANGES = (
-    "How much a step changes a tensor of more than 64 elements is known for SGD without momentum and weight decay, "
-    "and for other optimizers with --values full."
-)
+_CHANGES = "A module without a curve has a parameter whose changes were not recorded."
+_CHANGES_OF_RUNS = "A run without a curve has a parameter whose changes were not recorded."
 
 
 def charts_of_run(query: Query) -> list[Drawn]:
@@ -86,7 +84,7 @@ def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
         ),
         Drawn(
             "Change of all parameters relative to their size, by step",
-            *_of_all(queries, lambda query: changes_of_modules(query, whole), _CHANGES),
+            *_of_all(queries, lambda query: changes_of_modules(query, whole), _CHANGES_OF_RUNS),
         ),
     ]
     by_run = {name: gradients_of_modules(query, modules_of(query, MOST)) for name, query in queries.items()}

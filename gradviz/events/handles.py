@@ -83,6 +83,14 @@ class Reader(Protocol):
         they are not available."""
 
 
+class Changed(NamedTuple):
+    """The handle of a value that a step of an optimizer has written, with the Euclidean norm of its change: a number,
+    or something that the value's reader settles to the bytes of a double."""
+
+    value: Any
+    norm: float | Later
+
+
 class NumpyReader:
     """NumPy arrays, which are read at once."""
 
@@ -110,8 +118,35 @@ class NumpyReader:
         return value
 
 
+class ChangedReader:
+    """Reads the value of a `Changed`. The norm is kept by who knows what it belongs to."""
+
+    def at_once(self, value: Changed) -> None:
+        """None: it is read in its parts."""
+
+    def form(self, value: Changed) -> Form:
+        """The shape, dtype and device of the value."""
+        return reader_of(value.value).form(value.value)
+
+    def keep(self, value: Changed, whole: bool) -> bytes | Later | None:
+        """The part of the value to keep."""
+        return reader_of(value.value).keep(value.value, whole)
+
+    def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:
+        """An empty list: the reader of the value settles what waits."""
+        return []
+
+    def size(self, value: Changed) -> int:
+        """The number of elements of the value."""
+        return reader_of(value.value).size(value.value)
+
+    def array(self, value: Changed) -> np.ndarray | None:
+        """The elements of the value."""
+        return elements_of(value.value)
+
+
 _NUMPY = NumpyReader()
-READERS: dict[type, Reader] = {np.ndarray: _NUMPY, np.generic: _NUMPY}
+READERS: dict[type, Reader] = {np.ndarray: _NUMPY, np.generic: _NUMPY, Changed: ChangedReader()}
 
 
 def reader_of(value: Any) -> Reader:

@@ -45,12 +45,16 @@ class Listener:
     source may save itself the work, except for scopes: they are always emitted.
 
     While it `rests`, a source may stop watching altogether until the pass before the next that is wanted has ended, and
-    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass."""
+    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass.
+
+    If it `wants_changes`, the value of a tensor of more than `values.SMALL` elements that a step of an optimizer has
+    written may be a `handles.Changed`."""
 
     __slots__ = ()
     detailed: bool = True
     rests: bool = False
     sums: bool = False
+    wants_changes: bool = False
 
     @property
     def detailed_passes(self) -> bool:

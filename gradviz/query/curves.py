@@ -38,8 +38,9 @@ def accumulated_norms(query: Query) -> Norms:
 def change_norms(query: Query) -> Norms:
     """The norms of the changes that each step of an optimizer makes to each parameter, by the number of the step.
 
-    Where elements were kept, it is the norm of their difference. Else, for SGD without momentum and weight decay, it
-    is the rate times the norm of the gradient. Other changes are not known."""
+    Where elements were kept, it is the norm of their difference, else the norm that was kept with the statistics. Where
+    neither was, for SGD without momentum and weight decay it is the rate times the norm of the gradient. Other changes
+    are not known."""
     trace = query.trace
     stepped, mutated = trace.table(Kind.STEPPED), trace.table(Kind.MUTATED)
     if not len(stepped) or not len(mutated):
@@ -51,6 +52,7 @@ def change_norms(query: Query) -> Norms:
     after = trace.states.rows_of(tensors, events)
     sizes = _norms(trace, before)
     changes = trace.states.distances(before, after)
+    changes = np.where(changes == -1, trace.states.changes(after), changes)
     plain = np.flatnonzero(changes == -1)
     changes[plain] = _plain_changes(query, tensors[plain], step[plain])
     return Norms(tensors, step + 1, np.where(sizes == -1, -1, changes), sizes)

@@ -80,6 +80,10 @@ class InScope(Listener):
     def detailed_passes(self) -> bool:
         return self.listener.detailed_passes
 
+    @property
+    def wants_changes(self) -> bool:  # type: ignore[override]
+        return self.listener.wants_changes
+
     def wants(self, node: int) -> bool:
         return node in self.nodes
 

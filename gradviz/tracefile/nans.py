@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.events.values import Stat
 from gradviz.sets import distinct
-from gradviz.tracefile.schema import ELEMENTS, STATS
+from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
 _GLANCE = 1 << 20  # the most bytes of values that are tested together
@@ -30,9 +30,10 @@ def with_bad(
         return np.zeros(0, np.int64)
     grades = valued["what"] >> 8
     bad = np.zeros(len(valued), bool)
-    (of_stats,) = (grades == STATS).nonzero()
-    packed = b"".join([payload[at] for at in of_stats.tolist()])
-    bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, STATISTICS)[:, statistic] > 0
+    for grade, numbers in ((STATS, STATISTICS), (CHANGED, STATISTICS + 1)):
+        (of_stats,) = (grades == grade).nonzero()
+        packed = b"".join([payload[at] for at in of_stats.tolist()])
+        bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, numbers)[:, statistic - STATISTICS] > 0
     (in_full,) = (grades == ELEMENTS).nonzero()
     if _are_sound(
         [payload[at] for at in in_full.tolist()],

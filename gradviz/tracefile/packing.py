@@ -16,11 +16,11 @@ import numpy as np
 
 from gradviz.events.event_layout import ROW
 from gradviz.events.field_types import Rule
-from gradviz.events.handles import READERS, AtOnce, Form, Later, Reader, reader_of
+from gradviz.events.handles import READERS, AtOnce, Changed, Form, Later, Reader, reader_of
 from gradviz.events.listener import NO_RULE, Listener, State
-from gradviz.events.values import LARGEST, SMALL, packed_stats_of
+from gradviz.events.values import LARGEST, SMALL, STATISTICS, packed_stats_of
 from gradviz.tracefile.batch import Batch, Interned
-from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
+from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import PAYLOAD_LIMIT
 
@@ -29,6 +29,7 @@ OWN_FAULTS = MemoryError, struct.error, OverflowError
 _LARGE = 4096  # elements; for more, statistics take longer than a test whether they are known
 _MOST_FORMS = 10_000  # the most forms that are known by their identity
 FEW = 2000  # the number of events that the writer may always be behind
+_pack_double = struct.Struct("<d").pack
 pack_state = struct.Struct("<7I").pack
 _float32 = np.dtype(np.float32)
 
@@ -67,6 +68,12 @@ class Packing(Listener):
         self.last_ident = self.last_thread = 0
         self.last_op: dict[int, int] = {}  # the last OP event of each thread
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
+
+    @property
+    def wants_changes(self) -> bool:  # type: ignore[override]
+        """Whether the norms of the changes by optimizers are kept: where the elements are kept, they follow from
+        these."""
+        return self.keeps_values and self.values == STATISTICS
 
     # --- numbers for the fields of an event (event_layout.Numbers)
 
@@ -232,6 +239,8 @@ class Packing(Listener):
 
     def _keep(self, value: Any, reader: Reader) -> tuple[int, int]:
         """Put a tensor's value into the payload; returns its grade and its length."""
+        if type(value) is Changed:
+            return self._keep_changed(value)
         batch = self.batch
         whole = reader.size(value) <= self.most_elements
         kept = reader.keep(value, whole)
@@ -249,6 +258,21 @@ class Packing(Listener):
         if batch.bytes > PAYLOAD_LIMIT:
             self.limit = 0
         return ELEMENTS if whole else STATS, length
+
+    def _keep_changed(self, value: Changed) -> tuple[int, int]:
+        """Put the value that a step of an optimizer has written into the payload, behind the norm of its change."""
+        batch, reader = self.batch, reader_of(value.value)
+        waited = len(batch.waiting)
+        grade, length = self._keep(value.value, reader)
+        if grade != STATS:
+            return grade, length
+        if not isinstance(value.norm, Later):
+            batch.payload[-1] = _pack_double(value.norm) + batch.payload[-1]
+        elif len(batch.waiting) > waited:  # what waits for one place is put there in this order
+            batch.waiting.insert(waited, (len(batch.payload) - 1, reader, value.norm))
+        else:
+            return grade, length
+        return CHANGED, length + 8 if length else 0
 
 
 class _Whole:

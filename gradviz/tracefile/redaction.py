@@ -28,8 +28,8 @@ from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chunk_tables import ChunkTables
 from gradviz.tracefile.file import TraceFile
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATE, STATS
-from gradviz.tracefile.sound import elements_of
+from gradviz.tracefile.schema import CHANGED, ELEMENTS, NO_VALUE, STATE, STATS
+from gradviz.tracefile.sound import STATISTICS, elements_of
 
 FEW = 16  # elements; of a tensor with so few, statistics would give the elements away
 
@@ -251,14 +251,15 @@ def reduce_values(states: np.ndarray, values: bytes, forms: dict[int, Form]) -> 
     for row, array in _in_full(states, grades, ends, values, forms):
         if array.size > FEW or (array.size and not np.isfinite(array).any()):
             kept[row] = packed_stats_of(array)
-    for row in np.flatnonzero(grades == STATS).tolist():
+    for row in np.flatnonzero((grades == STATS) | (grades == CHANGED)).tolist():
         stats = values[int(ends[row] - states["length"][row]) : int(ends[row])]
         is_large = math.prod(forms[int(states["form"][row])].shape) > FEW
-        if is_large or np.isnan(np.frombuffer(stats, "<f8")[Stat.MIN]):
+        if is_large or np.isnan(np.frombuffer(stats, "<f8")[Stat.MIN - STATISTICS]):
             kept[row] = stats
     left = np.zeros(len(states), bool)
     left[list(kept)] = True
-    states["what"] = (states["what"] & 0xFF) | np.where(left, STATS, NO_VALUE).astype(np.uint32) << 8
+    left_grades = np.where(left, np.where(grades == CHANGED, CHANGED, STATS), NO_VALUE)
+    states["what"] = (states["what"] & 0xFF) | left_grades.astype(np.uint32) << 8
     states["length"] = 0
     states["length"][left] = [len(kept[row]) for row in sorted(kept)]
     return [kept[row] for row in sorted(kept)]

@@ -67,7 +67,8 @@ MAY_BE_NULL = {"last", "nodes", "digest"}  # columns of a pass that did not end
 # form of 0 it has only flags and version.
 STATE = np.dtype([(name, "<u4") for name in ("tensor", "version", "base", "form", "what", "length", "event")])
 
-NO_VALUE, ELEMENTS, STATS = 0, 1, 2  # a state's grade
+# A state's grade: no value, all elements, statistics, or the norm of the change by an optimizer's step and statistics.
+NO_VALUE, ELEMENTS, STATS, CHANGED = 0, 1, 2, 3
 
 # Set in the flags of a PASS_BEGAN whose pass is not recorded in detail.
 SKIPPED = 1 << 7

@@ -21,7 +21,7 @@ from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, summed
-from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
+from gradviz.tracefile.schema import CHANGED, ELEMENTS, NO_VALUE, STATS
 
 _DEEPEST, _MOST_SIZES = 8, 64  # the most nested lists of JSON; the most sizes of a shape, as in NumPy
 _SPARE = 1 << 20  # the most numbers of places and forms that a table may leave out
@@ -309,7 +309,7 @@ def check_values(
 ) -> None:
     """Check that every state has a known form, and as many bytes of a value as that form and its grade need."""
     highest = max(known, default=0)
-    if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > max(ELEMENTS, STATS):
+    if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > CHANGED:
         raise ValueError("a state has a form, or a value of a kind, that there is not")
     needed = np.full((highest + 1, 4), _IMPOSSIBLE, np.int64)
     needed[0, NO_VALUE] = 0
@@ -318,6 +318,7 @@ def check_values(
         needed[number, NO_VALUE] = 0
         needed[number, ELEMENTS] = _ANY_LENGTH if dtype is None else math.prod(form.shape) * dtype.itemsize
         needed[number, STATS] = 8 * STATISTICS
+        needed[number, CHANGED] = 8 * (STATISTICS + 1)
     due = needed.reshape(-1).take(4 * forms.astype(np.int64) + grades)
     if np.any((due != lengths) & (due != _ANY_LENGTH)):
         raise ValueError("a value does not fit its form")

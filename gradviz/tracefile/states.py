@@ -24,7 +24,7 @@ from gradviz.events.values import (
     unpack_stats,
 )
 from gradviz.sets import distinct
-from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
+from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 _BITS = 31  # bits of an event's number in a key; the tensor's number has 32: a key has 63 and a sign
@@ -260,12 +260,12 @@ class States:
         if row in self._filled:
             return self._filled[row], None
         grade, length = int(self._grades[row]), int(self._lengths[row])
-        if grade not in (ELEMENTS, STATS):
+        if grade not in (ELEMENTS, STATS, CHANGED):
             return None, None
         chunk = int(np.searchsorted(self.firsts_of_chunks, row, side="right")) - 1
         data = self._read(chunk, int(self._offsets[row]), length)
-        if grade == STATS:
-            return None, unpack_stats(data)
+        if grade != ELEMENTS:
+            return None, unpack_stats(data[-8 * STATISTICS :])
         array = elements_of(np.frombuffer(data, np.uint8), form.dtype)
         if array is None:
             return None, None
@@ -327,6 +327,19 @@ class States:
         stats[rows >= 0] = self.stats[rows[rows >= 0]]
         return stats
 
+    def changes(self, rows: np.ndarray) -> np.ndarray:
+        """The Euclidean norm of the change that a step of an optimizer made to each state, where it was kept: NaN where
+        an element is not finite. −1 where it was not kept."""
+        changes = np.full(len(rows), -1.0)
+        kept = np.flatnonzero((rows >= 0) & (self._grades[rows] == CHANGED))
+        chunks = np.searchsorted(self.firsts_of_chunks, rows[kept], side="right") - 1
+        for chunk in distinct(chunks).tolist():
+            places = kept[chunks == chunk]
+            payload = np.frombuffer(self._payload(chunk), np.uint8)
+            norms = payload[self._offsets[rows[places]][:, None] + np.arange(8)].view(np.float64)[:, 0]
+            changes[places] = np.where(norms < 0, -1.0, norms)
+        return changes
+
     def distances(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """The Euclidean norm of the difference of each pair of states; −1 if elements of one of them were not kept, or
         if their forms differ."""
@@ -383,8 +396,10 @@ class States:
         ):
             payload = memoryview(self._payload(chunk)) if self._lengths[first:after].any() else b""
             for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
-                start = int(self._offsets[row])
-                value = payload[start : start + int(self._lengths[row])]
+                start, length = int(self._offsets[row]), int(self._lengths[row])
+                if self._grades[row] == CHANGED:  # the value is the same, whatever it was before
+                    start, length = start + 8, length - 8
+                value = payload[start : start + length]
                 checksums[row] = zlib.crc32(value, seeds.get(int(self.forms[row]), 0)) or 1
         return checksums
 
@@ -397,8 +412,8 @@ class States:
             rows = np.flatnonzero(kinds == kind)
             length = int(lengths[rows[0]])
             packed = payload[offsets[rows][:, None] + np.arange(length)]
-            if kind & 0xFF == STATS:
-                found[here.start + rows] = packed.view(np.float64).reshape(len(packed), STATISTICS)
+            if kind & 0xFF != ELEMENTS:
+                found[here.start + rows] = packed.view(np.float64)[:, -STATISTICS:]
                 continue
             array = elements_of(packed, self._known_forms[kind >> 8 & 0xFFFFFFFF].dtype)
             if array is not None:

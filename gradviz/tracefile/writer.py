@@ -414,7 +414,7 @@ def settle(batch: Batch) -> None:
             if data is None:
                 missing.add(position)
             else:
-                batch.payload[position] = data
+                batch.payload[position] += data
     states = np.frombuffer(batch.states, STATE)
     valued = np.flatnonzero(states["what"] >> 8)
     states["length"][valued] = [len(payload) for payload in batch.payload]

@@ -18,6 +18,7 @@ from gradviz.engine.tensors.writing import tell_written, write
 from gradviz.events.field_types import Group
 from gradviz.events.listener import Where
 from gradviz.events.settings_text import SettingsText
+from gradviz.events.values import SMALL
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # options of PyTorch that change its speed only
 _as_json = SettingsText(repr)
@@ -97,15 +98,19 @@ class Optimizer:
             ]
             where = self._tell(ready_by_group)
             written: list[Tensor] = []
+            norms: list[float | None] = []
             try:
                 for group, ready in zip(self.param_groups, ready_by_group, strict=True):
                     for parameter in ready:
                         gradient = parameter._rare.grad.array
                         gradient = -gradient if group.get("maximize") else gradient
-                        write(parameter, self.update(parameter, gradient, group))
+                        array = self.update(parameter, gradient, group)
+                        norm = _norm_of_change(parameter.array, array)
+                        write(parameter, array)
                         written.append(parameter)
+                        norms.append(norm)
             finally:
-                tell_written(written, type(self).__name__, where)
+                tell_written(written, type(self).__name__, where, norms)
         return loss
 
     @property
@@ -207,6 +212,17 @@ class Optimizer:
 def _unnamed(entry: Any) -> Any:
     """The parameter, without its name where it comes as a pair (name, parameter)."""
     return entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+
+
+def _norm_of_change(before: np.ndarray, after: np.ndarray) -> float | None:
+    """The Euclidean norm of the change of a parameter, if the listener wants it. None for a parameter with few
+    elements, which are all kept, and for one that is written in place."""
+    listener = state.listener
+    if listener is None or not listener.wants_changes or before.size <= SMALL or after is before:
+        return None
+    with np.errstate(all="ignore"):  # they may have infinities
+        change = np.abs(np.subtract(after, before)).astype(np.float64).ravel()
+        return float(np.sqrt(np.dot(change, change)))
 
 
 def settings_in(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from gradviz.engine.core.views import complaint, spoil, views_of
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import geometry_of
 from gradviz.engine.tensors.copy_slices import CopySlices
+from gradviz.events.handles import Changed
 from gradviz.events.listener import Where
 
 
@@ -140,14 +141,21 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None, whe
     return x
 
 
-def tell_written(tensors: Sequence[Tensor], how: str, where: Where) -> None:
-    """Tell the listener, if there is one, that `write` wrote to these tensors."""
+def tell_written(
+    tensors: Sequence[Tensor], how: str, where: Where, norms: Sequence[float | None] = ()
+) -> None:
+    """Tell the listener, if there is one, that `write` wrote to these tensors, with the norms of the changes as far as
+    they are known."""
     if state.listener is not None and tensors:
         running = state.modes.running
         for x in tensors:
             number_of(x)
         in_pass = 0 if running is None else running.number
-        state.listener.all_mutated(where, how, [state_of(x) for x in tensors], in_pass)
+        states = [state_of(x) for x in tensors]
+        for at, norm in enumerate(norms):
+            if norm is not None:
+                states[at] = states[at]._replace(value=Changed(states[at].value, norm))
+        state.listener.all_mutated(where, how, states, in_pass)
 
 
 def keep_original(node: Any, x: Tensor) -> None:

@@ -18,11 +18,13 @@ from torch.optim import optimizer as torch_optimizer
 
 from gradviz.events.counters import next_optimizer_number
 from gradviz.events.field_types import Group
-from gradviz.events.listener import Where
+from gradviz.events.handles import Changed
+from gradviz.events.listener import State, Where
 from gradviz.events.settings_text import SettingsText
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
-from gradviz.sources.torch_recorder.tensor_values import READER
+from gradviz.sources.torch_recorder.step_changes import Copies, StepChanges
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that affect only the speed
 
@@ -40,6 +42,7 @@ class Training:
     ) -> None:
         self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
         self.resting = resting
+        self.changes = StepChanges()
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.recorded: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
@@ -115,6 +118,8 @@ class Training:
         step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
         self.pause()
+        if source.listener is not None and source.listener.wants_changes:
+            step.keep_parameters(has_closure=closure is not None)
         if closure is None:
             step.tell()
             return None
@@ -251,6 +256,18 @@ class _Step:
         # the parameters with a gradient, once the step was emitted
         self.parameters: list[torch.Tensor] | None = None
         self.is_in_closure = False
+        self.changeable: list[torch.Tensor] = []  # the parameters that the step may change
+        self.copies: Copies | None = None  # ...as they were before it
+
+    def keep_parameters(self, has_closure: bool) -> None:
+        """Copy the parameters that the step may change. Which of them have a gradient is known only after a closure."""
+        with torch._C.DisableTorchFunction():
+            self.changeable = [
+                p
+                for p in parameters_of(self.optimizer)
+                if type(p) in PLAIN and (has_closure or p.grad is not None)
+            ]
+            self.copies = self.training.changes.before(self.optimizer, self.changeable)
 
     def with_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure, which belongs to the program: its events are recorded."""
@@ -292,6 +309,20 @@ class _Step:
             self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers
         )
 
+    def _with_changes(self, states: list[State]) -> list[State]:
+        """The states of the parameters after the step, with the norms of their changes where they are known."""
+        if self.copies is None:
+            return states
+        norms = self.training.changes.after(self.optimizer, self.changeable, self.copies)
+        if not norms:
+            return states
+        own = [norms.get(id(parameter)) for parameter in self.parameters or ()]
+        return [
+            state if norm is None else State(number, Changed(value, norm), *others)
+            for norm, state in zip(own, states, strict=True)
+            for number, value, *others in (state,)
+        ]
+
     @safely
     def tell_results(self) -> None:
         """Emit the new states of the parameters."""
@@ -300,6 +331,7 @@ class _Step:
         READER.recent.clear()
         with torch._C.DisableTorchFunction():
             states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
+            states = self._with_changes(states)
             listener.all_mutated(self.where, name, states, self.source.in_pass)
 
 

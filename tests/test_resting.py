@@ -30,7 +30,7 @@ from gradviz.events.kinds import (  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.module_curves import learning_rates, losses, norms_of_steps  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
-from gradviz.tracefile import Trace, open_trace  # noqa: E402
+from gradviz.tracefile import Trace, open_trace, part  # noqa: E402
 from gradviz.words.numbers import number  # noqa: E402
 from gradviz.words.sentences import sentence  # noqa: E402
 
@@ -280,10 +280,15 @@ def test_the_table_of_passes_says_why_a_pass_was_recorded(tmp_path: Path) -> Non
     assert [norm for _, _, norm, _ in rows] == pytest.approx(loop.norms, rel=1e-5)
 
 
-def test_info_shows_why_passes_were_recorded_and_the_course_of_the_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("long", [200_000, 100], ids=["short", "long"])
+def test_info_shows_why_passes_were_recorded_and_the_course_of_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: int
+) -> None:
+    monkeypatch.setattr(part, "LONG", long)
     loop = Loop(disturb=jump_in_25)
     recorded(tmp_path, loop).close()
     told = " ".join(CliRunner().invoke(info, [str(tmp_path / "run.gradviz")]).output.split())
+    assert "passes 60, 18 of them in detail" in told
     assert "recorded 10 first, 5 sample, 3 jump" in told
     assert f"loss {number(loop.losses[0])} in pass 1, {number(loop.losses[-1])} in pass 60" in told
     assert f"largest norm of all gradients {number(max(loop.norms))} in pass 25" in told
@@ -372,6 +377,24 @@ def test_gradients_that_are_summed_over_passes_are_no_fault(tmp_path: Path) -> N
 
     recorded(tmp_path, program).close()
     assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
+
+
+def test_passes_that_are_summed_are_counted_where_all_were_watched(tmp_path: Path) -> None:
+    def program() -> None:
+        net = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(1, 25):
+            net(torch.randn(8, 4)).square().mean().backward()
+            if step % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def found(passes: str) -> list[str]:
+        recorded(tmp_path, program, passes=passes).close()
+        return [one.fix for one in gradviz.check(tmp_path / "run.gradviz").at_least("warning")]
+
+    assert found("3-4,7-8,11-12,15-16,19-20,23-24") == []
+    assert found("5-8,13-16") == ["(loss / 4).backward()"]
 
 
 def test_a_thawed_leaf_is_emitted(tmp_path: Path) -> None:

@@ -46,6 +46,12 @@ class Lives:
         return _exclusive(rows[::-1], self.windows[::-1])[::-1]
 
     @property
+    def begins_known(self) -> np.ndarray:
+        """Whether all is known that came to a gradient since the window of each row began: passes that were not watched
+        may have added to it before."""
+        return np.asarray(self.whats[np.searchsorted(self.windows, self.windows)] != UNKNOWN)
+
+    @property
     def ends_cleared(self) -> np.ndarray:
         """Whether the window of each row ends with a clearing, and not with the run or where it is no longer known."""
         following = np.searchsorted(self.windows, self.windows, side="right")

@@ -43,7 +43,7 @@ _WINDOWS = 256  # the most windows that are looked at
 def _search(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
-    summed = came & (lives.after(used) > 0) & (lives.before(used) == 0)
+    summed = came & (lives.after(used) > 0) & (lives.before(used) == 0) & lives.begins_known
     by_number = case.query.passes.by_number
     sums: dict[int, list[tuple[int, ...]]] = {}
     first = np.flatnonzero(lives.leaves == lives.leaves[summed][0]) if summed.any() else np.zeros(0, np.int64)

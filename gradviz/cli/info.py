@@ -23,6 +23,7 @@ from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
+from gradviz.tracefile.part import Part
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
 from gradviz.words.numbers import brief, number, of_passes, plural
@@ -101,12 +102,12 @@ def _print(queries: list[Query]) -> None:
     columns = [
         {
             **_facts(query.trace, known),
-            "recorded": _recorded(query),
-            "loss": _course(query),
+            "recorded": _recorded(numbers),
+            "loss": _course(numbers),
             "profile": profile_line(query),
             "holds": _held(holdings(query), query.trace),
         }
-        for query, known in zip(queries, found, strict=True)
+        for query, known, numbers in zip(queries, found, map(_of_all_passes, queries), strict=True)
     ]
     if len(traces) > 1:
         columns = [
@@ -210,16 +211,20 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     }
 
 
+def _of_all_passes(query: Query) -> Query:
+    """A query over the whole trace, if it has numbers of every pass: they are few, and they are everywhere in it."""
+    trace = query.trace
+    return Query(trace.whole) if isinstance(trace, Part) and "passes" in trace.meta else query
+
+
 def _recorded(query: Query) -> str:
     """Why passes were recorded in detail, of a run that chose them itself: `10 first, 5 sample, 3 nan`."""
-    counts = Counter(reasons(query).values()) if query.trace.is_whole else Counter[str]()
+    counts = Counter(reasons(query).values())
     return ", ".join(f"{count:,} {why}" for why, count in counts.items())
 
 
 def _course(query: Query) -> str:
     """The first and the last loss of a run that kept a few numbers of every pass, and the largest norm."""
-    if not query.trace.is_whole:
-        return ""
     found = query.of(pass_summaries)
     passes, losses = found.passes[found.has_loss], found.losses[found.has_loss]
     if not len(passes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Container
 from typing import NamedTuple
 
 AUTO = "auto"
@@ -128,3 +129,8 @@ def passes_of(text: str) -> Passes | AutoPasses:
         if not number and not 1 <= ranges[-1][0] <= ranges[-1][1]:
             raise ValueError(f"{part!r} is no range of passes: they count up from 1")
     return Passes(tuple(ranges), tuple(steps))
+
+
+def chosen_text(passes: Container[int] | Passes | AutoPasses) -> str:
+    """How a choice of passes is noted in a trace: as its option, or as `chosen` where it was no option."""
+    return str(passes) if isinstance(passes, (Passes, AutoPasses)) else "chosen"

@@ -23,7 +23,7 @@ from gradviz.events.field_types import Living
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.chosen import AutoPasses, Passes
+from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.news import News
 from gradviz.tracefile.packing import FEW
@@ -71,7 +71,7 @@ class Recorder(Frequent):
             Kind.ACCUMULATED: self._prepare_leaf,
             Kind.ERROR: self._prepare_error,
         }
-        chosen = {"passes": str(passes)} if isinstance(passes, (AutoPasses, Passes)) else {}
+        chosen = {} if passes is None else {"passes": chosen_text(passes)}
         self.writer = Writer(path, self, {**(meta or {}), "values": values, **chosen}, last, say)
 
     @property

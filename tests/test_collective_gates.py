@@ -18,6 +18,8 @@ from gradviz.cli.page import write_page  # noqa: E402
 from gradviz.events.kinds import Kind  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
+from gradviz.graph.over_ranks import over_ranks  # noqa: E402
+from gradviz.pictures.node_text import exchange_told  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.collective_calls import sums  # noqa: E402
@@ -53,6 +55,92 @@ def drawn(tmp_path: Path, group: None) -> Callable[..., Scene]:
             return scene_of(graph if depth is None else folded(graph, depth))
 
     return draw
+
+
+class Gathered(torch.autograd.Function):
+    """Gathers a part from all ranks, and sums the gradient over them."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Any) -> Any:
+        parts = [torch.empty_like(part)]
+        dist.all_gather(parts, part.detach())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        whole = gradient.clone()
+        dist.all_reduce(whole)
+        return whole
+
+
+def gathers() -> None:
+    part = torch.ones(3, requires_grad=True)
+    dist.all_reduce(torch.ones(1))  # inside no op of the pass
+    (Gathered.apply(part) * 2).sum().backward()
+
+
+def test_the_collectives_inside_a_function_stand_at_its_op_and_its_node(drawn: Callable[..., Scene]) -> None:
+    inside = {
+        thing.lines[0][1]: [text for role, text in thing.lines if text.startswith("all_")]
+        for thing in drawn(gathers).things.values()
+    }
+    assert {name: texts for name, texts in inside.items() if texts} == {
+        "Gathered": ["all_gather"],
+        "GatheredBackward": ["all_reduce"],
+    }
+
+
+def first_stage() -> None:
+    w, upstream = torch.ones(2, requires_grad=True), torch.ones(2)
+    y = w * 3
+    dist.send(y.detach(), 1)
+    dist.recv(upstream, 1)
+    y.backward(upstream)
+
+
+def last_stage() -> None:
+    x = torch.zeros(2)
+    dist.recv(x, 0)
+    x.requires_grad_().exp().sum().backward()
+    dist.send(x.grad, 0)
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> dict[int, Query]:
+    """The traces of two ranks of a pipeline. Neither waits for the other: nothing is really sent."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg", reason="not in this PyTorch")
+    for rank, run in enumerate((first_stage, last_stage)):
+        dist.init_process_group("fake", store=fake.FakeStore(), rank=rank, world_size=2)
+        try:
+            with gradviz.record(tmp_path / f"{rank}.gradviz"):
+                run()
+        finally:
+            dist.destroy_process_group()
+    return {rank: Query(open_trace(tmp_path / f"{rank}.gradviz")) for rank in range(2)}
+
+
+def test_what_is_sent_and_received_stands_at_the_tensors(stages: dict[int, Query]) -> None:
+    exchanges = {
+        node.name: [*map(exchange_told, node.exchanges)]
+        for query in stages.values()
+        for node in build(query, 1).nodes.values()
+        if node.exchanges
+    }
+    assert exchanges == {
+        "y": ["sent to rank 1"],
+        "MulBackward0": ["gradient received from rank 1"],
+        "x": ["received from rank 0", ".grad sent to rank 0"],
+    }
+
+
+def test_the_stages_of_a_pipeline_have_a_frame_each_and_edges_between_them(stages: dict[int, Query]) -> None:
+    graph = over_ranks({rank: build(query, 1) for rank, query in stages.items()}, stages)
+    rank_of = {node.id: node.scope.partition("/")[0] for node in graph.nodes.values()}
+    between = [edge for edge in graph.edges if rank_of[edge.source] != rank_of[edge.target]]
+    ends = [(edge.kind, graph.nodes[edge.source].name, graph.nodes[edge.target].name) for edge in between]
+    assert sorted(ends) == [("data", "y", "x"), ("grad", "AccumulateGrad", "MulBackward0")]
+    assert set(rank_of.values()) == {"rank 0", "rank 1"}
+    assert not any(node.apart for node in graph.nodes.values())
 
 
 def gates(scene: Scene) -> dict[str, str]:

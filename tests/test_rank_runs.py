@@ -183,6 +183,27 @@ def test_a_box_that_one_rank_has_says_so(frozen: Path, tmp_path: Path) -> None:
     assert "inside not the same" not in text
 
 
+# Each rank has another part of a layer.
+PARTS = """\
+import os
+import gradviz.engine as torch
+part = torch.full((3,), 1.0 + int(os.environ["RANK"])).requires_grad_()
+optimizer = torch.optim.SGD([part], lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    (part * part).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_parts_of_a_layer_are_not_compared(tmp_path: Path) -> None:
+    recorded(tmp_path, 2, program=PARTS)
+    written = gradviz(tmp_path, "graph", ".", "--pass", "1", "-o", "ranks.json").stdout
+    assert "each rank has its own values of 1 leaf: not compared" in written
+    nodes = json.loads((tmp_path / "ranks.json").read_text())["nodes"]
+    assert [node.get("ranks") for node in nodes if node["name"] == "part"] == [None]
+
+
 def test_a_rank_without_the_pass_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHORTER)
     for rank in range(3):

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, Produced, Received
 from gradviz.graph import model as m
+from gradviz.graph.exchanges import note_exchanges
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
@@ -26,6 +27,7 @@ def fill_values(
     _fill_tensors(graph, query, states)
     if backward_pass is not None:
         _fill_gradients(graph, query, backward_pass)
+        note_exchanges(graph, query, backward_pass)
 
 
 def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:

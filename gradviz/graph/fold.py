@@ -150,6 +150,7 @@ def _add_to_group(group: Node, node: Node) -> None:
     group.ran = group.ran or node.ran
     group.root = group.root or node.root
     group.error = group.error or node.error
+    group.exchanges = tuple(dict.fromkeys((*group.exchanges, *node.exchanges)))
     is_lacking = [one for one in node.apart if one.what == "node"]
     group.apart = tuple(is_lacking) if held.total() == 1 or is_lacking == [*group.apart] else ()
     group.held_apart += bool(node.apart)

@@ -14,6 +14,7 @@ from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
+SEND, RECEIVE = "send", "recv"  # the exchanges of two ranks
 _NOTHING: Mapping[str, int] = MappingProxyType({})  # shared, because most nodes are not groups
 _SAME: Mapping[str, Snapshot] = MappingProxyType({})
 
@@ -38,6 +39,17 @@ class Apart(NamedTuple):
 
     what: str
     held: tuple[tuple[Snapshot | str | None, tuple[int, ...]], ...]
+
+
+class Exchange(NamedTuple):
+    """Something that ranks exchanged at a node: `how` is a collective that ran inside an op or a grad_fn, or `send` or
+    `recv`. Of the last two, `whose` is what was sent or received: the tensor (empty), its `.grad`, or the `gradient`
+    that a root was given; `rank` is the other rank, None if it is not known, and `tensor` the tensor."""
+
+    how: str
+    whose: str = ""
+    rank: int | None = None
+    tensor: int = 0
 
 
 @dataclass(slots=True)
@@ -100,6 +112,7 @@ class Node:
         None  # a leaf's .grad before the shown pass, and the gradient that was added
     )
     collectives: str = ""  # the collectives that a leaf's gradient went through: `all_reduce · 2 ranks`
+    exchanges: tuple[Exchange, ...] = ()  # between ranks
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
     reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from gradviz.graph.model import GRAD_FN, LEAF, OP, TENSOR, Apart, Graph, Node
+from gradviz.graph.model import (
+    DATA,
+    GRAD,
+    GRAD_FN,
+    LEAF,
+    OP,
+    RECEIVE,
+    SEND,
+    TENSOR,
+    Apart,
+    Edge,
+    Graph,
+    Node,
+    Scope,
+    scopes_around,
+)
 from gradviz.query.query import Query
 from gradviz.query.rank_values import alike
 from gradviz.query.reduced_gradients import reduced_gradients
+from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Snapshot
 
 _Held = Snapshot | str | None
@@ -19,9 +35,13 @@ _Key = tuple[object, ...]
 def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Graph:
     """One graph for the same pass of several ranks: the graph of the first rank, with the nodes that only other ranks
     have. A node has the values of the first rank that has it. The parameters, their gradients (after collectives), the
-    shapes, the collectives, errors and findings are compared; what each rank computes from its own data is not."""
+    shapes, the collectives, errors and findings are compared; what each rank computes from its own data is not.
+
+    Ranks that train on what other ranks send them are the stages of a pipeline: each has a frame of its own, and they
+    are not compared."""
     (first, joined), *_ = graphs.items()
-    keys = {rank: _keys(graph) for rank, graph in graphs.items()}
+    are_stages = any(map(_is_stage, graphs.values()))
+    keys = {rank: _keys(graph, rank if are_stages else -1) for rank, graph in graphs.items()}
     ids: dict[_Key, str] = {}  # in the joined graph
     for rank, graph in graphs.items():
         for key, id_of_rank in keys[rank].items():
@@ -29,18 +49,79 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
         if rank != first:
             _add(joined, graph, {id_of_rank: ids[key] for key, id_of_rank in keys[rank].items()})
     reduced = {rank: _reduced(graph, queries[rank]) for rank, graph in graphs.items()}
+    parts = dict(zip(queries, Replicas(queries).own_parts, strict=True))
     for key, joined_id in ids.items():
         own_ids = {rank: keys[rank].get(key, "") for rank in graphs}
         nodes = {rank: graphs[rank].nodes.get(id_of_rank) for rank, id_of_rank in own_ids.items()}
-        joined.nodes[joined_id].apart = tuple(_differences(nodes, reduced))
+        joined.nodes[joined_id].apart = tuple(_differences(nodes, reduced, parts))
         joined.nodes[joined_id].finding = _finding(nodes)
-    joined.notes.append(f"values of rank {first}")
+    if are_stages:
+        _frame_ranks(joined, keys)
+    else:
+        joined.notes.append(f"values of rank {first}")
+    if count := sum(_is_part(first, node, parts) for node in joined.nodes.values() if node.kind == LEAF):
+        joined.notes.append(
+            f"each rank has its own values of {count} {'leaf' if count == 1 else 'leaves'}: not compared"
+        )
     return joined
 
 
-def _keys(graph: Graph) -> dict[_Key, str]:
+def _frame_ranks(joined: Graph, keys: Mapping[int, Mapping[_Key, str]]) -> None:
+    """Draw a frame around the nodes of each rank, which are a stage of a pipeline, and edges for what the ranks send to
+    one another."""
+    scopes, joined.scopes = joined.scopes, {}
+    first = next(iter(keys))
+    nodes_of = {
+        rank: [joined.nodes[own_id if rank == first else f"r{rank}:{own_id}"] for own_id in of_rank.values()]
+        for rank, of_rank in keys.items()
+    }
+    for rank, nodes in nodes_of.items():
+        joined.scopes[f"rank {rank}"] = Scope("", 1)
+        for node in nodes:
+            node.apart = ()
+            joined.scopes |= {f"rank {rank}/{path}": scopes[path] for path in scopes_around(node.scope)}
+            node.scope = f"rank {rank}/{node.scope}".rstrip("/")
+    received = {
+        (exchange.rank, rank, exchange.whose): node
+        for rank, nodes in nodes_of.items()
+        for node in nodes
+        for exchange in node.exchanges
+        if exchange.how == RECEIVE
+    }
+    for rank, nodes in nodes_of.items():
+        for node in nodes:
+            joined.edges += _edges_to_other_ranks(rank, node, received, joined)
+
+
+def _edges_to_other_ranks(
+    rank: int, node: Node, received: Mapping[tuple[int | None, int, str], Node], joined: Graph
+) -> Iterable[Edge]:
+    """The edges from what a rank sends at a node to where another rank receives it in the same pass: an activation, or
+    the gradient of one."""
+    for exchange in node.exchanges:
+        if exchange.how != SEND or exchange.rank is None:
+            continue
+        is_gradient = exchange.whose == ".grad"
+        target = received.get((rank, exchange.rank, "gradient" if is_gradient else ""))
+        if target is not None and is_gradient:
+            accumulator = node.pair if node.pair in joined.nodes else node.id
+            yield Edge(accumulator, target.id, GRAD, "send", gradient=exchange.tensor, value=node.grad)
+        elif target is not None and target.shape == node.shape:
+            yield Edge(node.id, target.id, DATA, "send")
+
+
+def _is_stage(graph: Graph) -> bool:
+    """Whether a rank got from another rank a leaf that requires grad, or the gradient of a root."""
+    return any(
+        one.how == RECEIVE and (one.whose == "gradient" or bool(node.requires_grad))
+        for node in graph.nodes.values()
+        for one in node.exchanges
+    )
+
+
+def _keys(graph: Graph, stage: int = -1) -> dict[_Key, str]:
     """The ids of the nodes by a key that is the same on all ranks: the kind, the name, the leaf of an AccumulateGrad,
-    the place, and the position among nodes that agree in these."""
+    the place, and the position among nodes that agree in these. The keys of a `stage` have its number."""
     seen: Counter[_Key] = Counter()
     ids: dict[_Key, str] = {}
     for node in graph.nodes.values():
@@ -56,7 +137,7 @@ def _keys(graph: Graph) -> dict[_Key, str]:
             node.line,
             node.col,
         )
-        ids[*key, seen[key]] = node.id
+        ids[stage, *key, seen[key]] = node.id
         seen[key] += 1
     return ids
 
@@ -83,9 +164,11 @@ def _reduced(graph: Graph, query: Query) -> dict[int, Snapshot | None]:
 
 
 def _differences(
-    nodes: Mapping[int, Node | None], reduced: Mapping[int, Mapping[int, Snapshot | None]]
+    nodes: Mapping[int, Node | None],
+    reduced: Mapping[int, Mapping[int, Snapshot | None]],
+    parts: Mapping[int, Collection[int]],
 ) -> Iterable[Apart]:
-    """The differences between ranks at a node."""
+    """The differences between ranks at a node. `parts` are the parameters that each rank has for itself."""
     there = {rank: node for rank, node in nodes.items() if node is not None}
     if len(there) < len(nodes):
         yield _held("node", {rank: "" if node is not None else None for rank, node in nodes.items()})
@@ -95,6 +178,8 @@ def _differences(
     yield from _unlike("error", {rank: node.error or None for rank, node in there.items()})
     if not (first.is_leaf and first.requires_grad) or first.overwritten:
         return
+    if any(_is_part(rank, node, parts) for rank, node in there.items()):
+        return
     yield from _unlike("value", {rank: node.value for rank, node in there.items()})
     yield from _unlike("collectives", {rank: node.collectives or None for rank, node in there.items()})
     gradients = {
@@ -102,6 +187,10 @@ def _differences(
         for rank, node in there.items()
     }
     yield from _unlike(".grad", gradients)
+
+
+def _is_part(rank: int, node: Node, parts: Mapping[int, Collection[int]]) -> bool:
+    return node.kind in (LEAF, TENSOR) and node.number in parts[rank]
 
 
 def _shape(node: Node) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from gradviz.graph.model import LEAF, TENSOR, Apart, Node
+from gradviz.graph.groups import PLACE
+from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Apart, Exchange, Node
 from gradviz.pictures.boxes import box_lines
 from gradviz.pictures.default_arguments import shown_arguments
 from gradviz.query.ops import FILLED
@@ -17,6 +18,7 @@ from gradviz.words.rank_names import called_ranks, told_apart
 
 Line = tuple[str, str]
 _MOST_APART = 3  # the most different values of ranks at a node
+_MOST_EXCHANGES = 4  # the most exchanges between ranks that a node lists
 
 
 FULL, OVERVIEW, BRIEF = "full", "overview", "brief"  # the levels of detail of a node's text
@@ -32,11 +34,22 @@ def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[L
         lines = [line for line in lines if line[1] not in _TOLD_BY_LOOK]
     if uses > 1 and node.is_leaf and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
+    role = "args" if node.kind == OP or node.op == PLACE else "fact"
+    lines += [(role, exchange_told(one)) for one in node.exchanges[:_MOST_EXCHANGES]]
     if node.finding:
         lines.append(("finding", plain(node.finding, 60)))
     if node.held_apart and not node.apart:
         lines.append(("apart", f"{node.held_apart:,} inside not the same on all ranks"))
     return [*lines, *(("apart", plain(told, 90)) for one in node.apart for told in apart_told(one))]
+
+
+def exchange_told(one: Exchange) -> str:
+    """An exchange between ranks: `all_gather · 2 ranks`, `sent to rank 1`, `.grad received from rank 0`."""
+    if one.how not in (SEND, RECEIVE):
+        return plain(one.how, 40)
+    other = "another rank" if one.rank is None else f"rank {one.rank}"
+    way = "sent to" if one.how == SEND else "received from"
+    return f"{one.whose} {way} {other}".strip()
 
 
 def apart_told(one: Apart) -> list[str]:

@@ -194,6 +194,12 @@ class Replicas:
         }
 
     @cached_property
+    def own_parts(self) -> list[set[int]]:
+        """The parameters that each rank has for itself, as tensors of each rank: no replicas that should be the
+        same."""
+        return [{known[name] for name in self._of_one_rank} for known in self.parameters]
+
+    @cached_property
     def _starts(self) -> dict[str, tuple[Snapshot | None, ...]]:
         """The values of the parameters before the first pass; empty if a rank makes no pass or no step."""
         if not self.steps or not all(query.trace.passes for query in self.queries):

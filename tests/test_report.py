@@ -121,6 +121,13 @@ def test_a_curve_of_many_points_keeps_its_peaks_and_gaps() -> None:
     assert drawn.count("not finite") == 1
 
 
+def test_the_numbers_of_a_million_passes_are_not_cut_off() -> None:
+    svg = chart([Series("loss", np.arange(1, 1_000_001), np.ones(1_000_000))], ["black"], [])
+    *_, last = re.findall(r'<text x="([0-9.]+)"[^>]*>1,000,000<', svg)
+    half = len("1,000,000") * 6.2 / 2  # units of the picture, in the font of the report
+    assert float(last) + half <= 520
+
+
 def test_negative_values_are_drawn_on_a_linear_scale() -> None:
     series = [Series("loss", np.array([1, 2, 3]), np.array([-1.0, 0.0, 1.0]))]
     assert is_clearer_linear(series)

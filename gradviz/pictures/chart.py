@@ -34,7 +34,7 @@ COLOURS = (
     "#f783ac",
 )
 MOST = 10  # the most curves in one chart of one run, which differ by colour
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520, 220, 56, 12, 22, 30
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520, 220, 56, 28, 22, 30  # right: half a number of passes
 _MOST_POINTS = 400  # the most points of a curve; a longer curve has the least and the largest of each stretch
 _SMALL = 110, 20  # width and height of the charts of a table
 _LABELS = 6

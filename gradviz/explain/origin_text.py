@@ -84,8 +84,12 @@ def _sum(reason: Reason) -> Iterator[Text]:
         yield _line("hooks", f"hooks on {clean(reason.called)} add {value_text(reason.hooks)}")
     same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
     size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
-    off = f"off by {number(reason.error / size, 2)} of it" + ", rounding" * reason.adds_up
-    yield _line("sum", f"{_addition(reason)}: {same} ({off})")
+    off = (
+        f" (off by {number(reason.error / size, 2)} of it{', rounding' * reason.adds_up})"
+        if reason.error
+        else ""
+    )
+    yield _line("sum", f"{_addition(reason)}: {same}{off}")
     hops = [hop for contribution in reason.contributions for hop in contribution.hops]
     if any(hop.others for hop in hops):
         yield _line("+", "more gradients meet here, and their sum goes on")

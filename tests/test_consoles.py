@@ -112,6 +112,10 @@ def test_a_western_console_shows_something_like_it() -> None:
     assert as_shown("∂L/∂w → −1 ━━ ✓ │ ┌ x² ≤ ∞ …", "cp1252") == "dL/dw -> -1 -- + | + x² <= inf …"
 
 
+def test_a_power_stays_a_power_where_there_are_no_small_digits() -> None:
+    assert as_shown("3 x² A⁻ᵀ x¹⁰", "ascii") == "3 x^2 A^-T x^10"
+
+
 def test_what_nothing_is_like_is_shown_as_its_number() -> None:
     assert as_shown("손실 \ud800", "cp1252") == r"\uc190\uc2e4 \ud800"
 

@@ -4,6 +4,7 @@ characters and keeps them; a cp1252 console has neither."""
 from __future__ import annotations
 
 import codecs
+import re
 import unicodedata
 
 SHOWN = "gradviz"  # the name of the error handler for streams that text is shown on
@@ -12,7 +13,7 @@ _INSTEAD = {
     "→": "->", "←": "<-", "↑": "^", "↓": "v", "↔": "<->", "⇒": "=>",
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": "x", "÷": "/", "·": "*", "•": "*", "±": "+/-", "√": "sqrt",
     "∂": "d", "∇": "grad", "Σ": "sum", "∑": "sum", "∏": "prod", "∞": "inf", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~",
-    "⌊": "floor(", "⌋": ")", "∕": "/", "⁻": "-",
+    "⌊": "floor(", "⌋": ")", "∕": "/",
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "eps", "λ": "lambda", "μ": "mu", "π": "pi",
     "\N{MICRO SIGN}": "u",
     "σ": "sigma", "τ": "tau", "φ": "phi", "ψ": "psi", "Φ": "Phi", "Γ": "Gamma",
@@ -22,6 +23,8 @@ _INSTEAD = {
     "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\N{NO-BREAK SPACE}": " ", "\N{REPLACEMENT CHARACTER}": "?",
     "\N{COMBINING CIRCUMFLEX ACCENT}": "^", "↳": ">",
 }  # fmt: skip
+
+_RAISED = re.compile(r"(\^[\w+-])\^(?=[\w+-])")  # of a power of several signs
 
 
 def encoded(text: str, encoding: str) -> bytes:
@@ -34,11 +37,11 @@ def _shown(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = "".join(map(instead, error.object[error.start : error.end]))
-    return text, error.end
+    return _RAISED.sub(r"\1", text), error.end
 
 
 def instead(character: str) -> str:
-    """ASCII that replaces a character; its number if there is nothing similar."""
+    """ASCII that replaces a character, behind ^ if it is raised; its number if there is nothing similar."""
     if character in _INSTEAD:
         return _INSTEAD[character]
     name = unicodedata.name(character, "")
@@ -46,6 +49,8 @@ def instead(character: str) -> str:
         return _line(name)
     if name.startswith("BRAILLE PATTERN"):  # a character of a spinner
         return "*"
+    if (parts := unicodedata.decomposition(character)).startswith("<super>"):
+        return "^" + instead(chr(int(parts.split()[1], 16)))
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
     return plain or character.encode("ascii", "backslashreplace").decode()
 

@@ -338,6 +338,14 @@ def test_a_trace_is_not_run_and_replaced_by_its_own_recording(gradviz_here: Run,
     assert (tmp_path / "script.gradviz").read_bytes() == recorded
 
 
+def test_a_command_with_an_odd_name_can_be_pasted(gradviz_here: Run, tmp_path: Path) -> None:
+    (tmp_path / "my script.py").write_text(DIFFERENTIATES)
+    told = gradviz_here("trace", "my script.py").stderr
+    assert 'gradviz info "my script.gradviz"' in told
+    (tmp_path / "cost$1.py").write_text(DIFFERENTIATES)
+    assert "gradviz info 'cost$1.gradviz'" in gradviz_here("trace", "cost$1.py").stderr
+
+
 def test_a_run_without_an_operation_is_told_in_one_sentence(gradviz_here: Run, tmp_path: Path) -> None:
     done = gradviz_here("trace", script(tmp_path, "raise SystemExit"))
     assert "recorded no operation on a tensor → script.gradviz" in done.stderr

@@ -16,6 +16,7 @@ from gradviz.errors import tracebacks_are_wanted
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
 from gradviz.replaying import fill_in_where_bad
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, TraceError
 from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
@@ -89,7 +90,9 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
             yield Text.assemble(("gradviz: cure ", "dim"), (clean(finding.fix), "green"))
     if findings:
         others = f"  (and {plural(len(findings) - _TOLD, 'other finding')})" if len(findings) > _TOLD else ""
-        yield Text.assemble(("gradviz: more ", "dim"), f"gradviz check {clean(str(trace.path))}{others}")
+        yield Text.assemble(
+            ("gradviz: more ", "dim"), f"gradviz check {clean(as_argument(trace.path))}{others}"
+        )
 
 
 def _first_note(trace: Trace, report: Iterable[Finding]) -> list[Finding]:

@@ -100,11 +100,12 @@ class _Commands(click.Group):
 def _no_command(name: str) -> str:
     """The message for a word that is no command: perhaps a script, a trace, or a typing error."""
     from gradviz.nearest import nearest
+    from gradviz.system.paths import as_argument
     from gradviz.words.escape import shortened
 
     for suffix, command in (".py", "trace"), (".gradviz", "step"):
         if name.endswith(suffix):
-            return f"{shortened(name, _LONGEST)} is no command: gradviz {command} {shortened(name, _LONGEST)}"
+            return f"{shortened(name, _LONGEST)} is no command: gradviz {command} {as_argument(name)}"
     near = nearest(name, COMMANDS)
     hint = f"did you mean gradviz {near}?" if near else "gradviz --help lists the commands"
     return f"there is no command {shortened(name, _LONGEST)}: {hint}"

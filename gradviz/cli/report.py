@@ -26,6 +26,7 @@ from gradviz.pictures.render import svg, write
 from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
 from gradviz.replaying import check
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural
@@ -224,7 +225,7 @@ def _item(number: int, finding: Finding, trace: Trace, nodes: Iterable[Node]) ->
         place_of(finding),
         finding.message,
         finding.fix,
-        f"gradviz step {trace.path.name} --at {event}" if event else "",
+        f"gradviz step {as_argument(trace.path.name)} --at {event}" if event else "",
         finding.number,
         _excerpt(finding, trace),
         tuple(f"{other.rule} ({place_of(other)}): {other.message}" for other in finding.consequences),

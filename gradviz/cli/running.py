@@ -20,6 +20,7 @@ from gradviz.events.values import GRADES
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.ranks_here import of_this_rank
 from gradviz.sources.script import Outcome, Target
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.claim import claim_first
 from gradviz.tracefile.file import first_bytes
@@ -127,11 +128,11 @@ def _check_is_program(path: Path) -> None:
     """Exit with one line for a file that is no program: a trace, which its own recording would replace, or a
     notebook."""
     if path.suffix == ".gradviz" and path.is_file() and first_bytes(path, 6) == b"SQLite":
-        fail(f"{path} is a trace, not a script: gradviz step {path} steps through it")
+        fail(f"{path} is a trace, not a script: gradviz step {as_argument(path)} steps through it")
     if path.suffix == ".ipynb" and path.is_file():
         fail(
-            f"{path} is a notebook: jupyter nbconvert --to script {path} makes a script of it; in the notebook, "
-            "%load_ext gradviz, and then %%gradviz above a cell, records that cell"
+            f"{path} is a notebook: jupyter nbconvert --to script {as_argument(path)} makes a script of it; "
+            "in the notebook, %load_ext gradviz, and then %%gradviz above a cell, records that cell"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from gradviz.step.command_error import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain import commands, said_by_each, script
 from gradviz.step.state import Session
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, for_moments
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean
@@ -66,7 +66,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
     """
     with all_opened(traces) as recorded:
         if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
-            names = "".join(f" {shlex.quote(str(trace))}" for trace in traces)
+            names = "".join(f" {as_argument(trace)}" for trace in traces)
             fail(
                 "step needs a terminal; without one, use --commands: "
                 f'gradviz step{names} --commands "next; next; back"'

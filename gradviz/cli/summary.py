@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from pathlib import Path
 
 from rich.console import Group
 from rich.text import Text
@@ -14,6 +13,7 @@ from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.child_processes import SETTINGS
 from gradviz.sources.ranks_here import rank_meta
 from gradviz.sources.script import Outcome
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import rank_in
 from gradviz.words.escape import clean
@@ -108,7 +108,7 @@ def _error(found: Overview) -> Text:
 
 
 def _next(trace: Trace, found: Overview) -> Text:
-    name = trace.path if trace.path.parent != Path() else trace.path.name
+    name = as_argument(trace.path)
     if not found.ops:
         return _line("next", f"gradviz info {name}")
     return _line("next", f"gradviz graph {name}  ·  gradviz step {name}  ·  gradviz info {name}")

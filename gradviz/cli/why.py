@@ -12,6 +12,7 @@ from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS
 from gradviz.explain.origin_text import reason_json, reason_text
 from gradviz.replaying import why as reason_of
+from gradviz.system.paths import as_argument
 from gradviz.words.escape import json_text
 
 
@@ -40,7 +41,7 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     if len(words) > 2:
         fail(f"why reads one TRACE and one TENSOR; {words[2]} is one argument too many")
     if len(words) == 1 and Path(words[0]).is_file():
-        fail(f"{words[0]} is a file: name a tensor, too, as in: gradviz why {words[0]} TENSOR")
+        fail(f"{words[0]} is a file: name a tensor, too, as in: gradviz why {as_argument(words[0])} TENSOR")
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
         reason = reason_of(trace, words[-1], number, paths)
     if form == "json":

@@ -14,6 +14,7 @@ from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.diagnose.rule_page import RulePage
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import plural
@@ -76,7 +77,7 @@ def _indented(text: Text) -> RenderableType:
 def _events(finding: Finding, trace: Trace) -> str:
     """The command that shows the first event, and the other events."""
     first, *others = (event + 1 for event in finding.events[:_EVENTS])
-    name = clean(str(trace.path))
+    name = clean(as_argument(trace.path))
     also = f"  (also {', '.join(map(str, others))})" if others else ""
     return f"gradviz step {name} --at {first}{also}"
 

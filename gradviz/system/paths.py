@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
@@ -45,3 +47,11 @@ def data_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "gradviz"
     return Path.home() / ".local" / "share" / "gradviz"
+
+
+def as_argument(path: Path | str) -> str:
+    """A path as an argument that can be typed in a shell. Double quotes mean the same in all of them."""
+    name = str(path)
+    if re.fullmatch(r"[\w@%+=:,./\\-]+", name):
+        return name
+    return shlex.quote(name) if re.search(r"[$`\"!]", name) else f'"{name}"'

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gradviz.nearest import nearest
+from gradviz.system.paths import as_argument
 from gradviz.tracefile.database import Database, bound, opened, rows_of
 from gradviz.tracefile.file import first_bytes
 from gradviz.tracefile.reader import Trace
@@ -72,7 +73,7 @@ def _check_header(path: Path, header: bytes) -> None:
         raise TraceError(f"{path} is empty: not a gradviz trace")
     magic, journaling, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
     if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
-        script = path if path.suffix == ".py" else "SCRIPT"
+        script = as_argument(path) if path.suffix == ".py" else "SCRIPT"
         raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace {script})")
     if journaling != _ROLLBACK_JOURNAL:  # reading a write-ahead log leaves files behind
         raise TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")

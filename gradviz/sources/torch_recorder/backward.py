@@ -255,8 +255,8 @@ class Pass:
         identity, key = self.identity, self.identity.key
         for fn in fns:
             identity.record_of(fn)
-        seen, records, handles = self.targets, self.records, self.handles
-        wants, after, after_leaf = _wish_of(self.listener), self._hook(), self._leaf_hook()
+        seen, records, handles, hook_key = self.targets, self.records, self.handles, self.hook_key
+        wants, after = _wish_of(self.listener), self._hook()
         stack = [(fn, fn.metadata[key]) for fn in fns]
         while stack:
             fn, record = stack.pop()
@@ -266,32 +266,36 @@ class Pass:
             records[node] = record
             if record.is_leaf:
                 seen[node] = ()
-                self._watch_leaf(fn, record, after_leaf)
-                continue
-            targets = []
-            for target, _ in fn.next_functions:
-                if target is None:
-                    targets.append(0)
-                    continue
-                known = target.metadata.get(key) or identity.record_of(target)
-                number = known.number
-                targets.append(number)
-                if number not in seen:
-                    stack.append((target, known))
-            seen[node] = goes_to = tuple(targets)
-            if wants is not None and not wants(node):
-                continue
-            if record.of_function or record.retained or self.create_graph:
-                handles.append(fn.register_prehook(partial(self._before, record)))
-                handles.append(fn.register_hook(partial(self._after, record, goes_to)))
+                onward: Any = self._leaf_of(fn)
             else:
-                handles.append(fn.register_hook(self._watcher(record, after, goes_to)))
+                targets = []
+                for target, _ in fn.next_functions:
+                    if target is None:
+                        targets.append(0)
+                        continue
+                    known = target.metadata.get(key) or identity.record_of(target)
+                    number = known.number
+                    targets.append(number)
+                    if number not in seen:
+                        stack.append((target, known))
+                seen[node] = onward = tuple(targets)
+                if wants is not None and not wants(node):
+                    continue
+                if record.of_function or record.retained or self.create_graph:
+                    handles.append(fn.register_prehook(partial(self._before, record)))
+                    handles.append(fn.register_hook(partial(self._after, record, onward)))
+                    continue
+            if record.after is None:  # as `_watcher`, without a call
+                record.key, record.after, record.onward = hook_key, after, onward
+                handles.append(fn.register_hook(record))
+            else:
+                handles.append(fn.register_hook(self._watcher(record, after, onward)))
         make_room_for_graph(len(seen))
 
     def _watch_leaves(self, fns: Sequence[Any]) -> None:
         """Put a hook on the leaves that are reached, and on no other node."""
         seen: dict[Any, None] = {}
-        after_leaf = self._leaf_hook()
+        after = self._hook()
         stack = list(fns)
         while stack:
             fn = stack.pop()
@@ -302,16 +306,18 @@ class Pass:
                 record = self.identity.quiet_record(fn)
                 self.records[record.number] = record
                 self.targets[record.number] = ()
-                self._watch_leaf(fn, record, after_leaf)
+                self.handles.append(fn.register_hook(self._watcher(record, after, self._leaf_of(fn))))
             stack += [target for target, _ in fn.next_functions if target is not None]
         make_room_for_graph(len(seen))
 
-    def _watch_leaf(self, fn: Any, record: NodeRecord, after: Callable[..., None]) -> None:
-        leaf = self.identity.known.get(id(fn.variable))
+    def _leaf_of(self, fn: Any) -> Known:
+        """The leaf of its node."""
+        variable = fn.variable
+        leaf = self.identity.known.get(id(variable))
         if leaf is None:
-            self.identity.number_of(fn.variable)
-            leaf = self.identity.known[id(fn.variable)]
-        self.handles.append(fn.register_hook(self._watcher(record, after, leaf)))
+            self.identity.number_of(variable)
+            leaf = self.identity.known[id(variable)]
+        return leaf
 
     def _watcher(self, record: NodeRecord, after: Callable[..., None], onward: Any) -> NodeRecord | _Hook:
         """The hook on a node that calls `after` with the node's record and `onward`."""
@@ -349,31 +355,46 @@ class Pass:
                 self.listener.tensor(None, "gradient", State(number, value))
 
     def _hook(self) -> Callable[..., None]:
-        """The function that runs after each of PyTorch's own nodes and emits its events. It receives the node's
-        record, the targets of its gradients, and the produced and received gradients. It is not a method: one call
-        less a node saves a tenth of a pass."""
+        """The function that runs after each of PyTorch's own nodes, and after each leaf has accumulated a gradient, and
+        emits its events. It receives the node's record, the targets of its gradients (of a leaf's node: the leaf), and
+        the produced and received gradients. It is not a method, and what it needs most is written out in it: a call
+        less for a node saves a tenth of a pass."""
         source, flowing, ran, number = self.source, self.flowing, self.ran, self.number
-        expected, flows_of = flowing.expected, flowing.flows
+        thread, known_of, flows_of = source.thread, self.identity.known.get, self.flowing.flows
+        sent, sent_again, summed, leaf_ran = flowing.sent, flowing.sent_again, flowing.summed, self._leaf_ran
 
-        def after(
-            record: NodeRecord, targets: Sequence[int], produced: Sequence[Any], received: Sequence[Any]
-        ) -> None:
+        def after(record: NodeRecord, onward: Any, produced: Sequence[Any], received: Sequence[Any]) -> None:
             listener: Any = source.listener
             if listener is None:
                 return
             try:
-                if _is_outer(source, number):
+                passes = thread.passes
+                if passes and passes[-1].number != number:  # as `_is_outer`
                     return
                 with _Plain():
-                    node, name = record.number, record.name
+                    node = record.number
                     ran.add(node)
-                    gradient = expected(record, received)
+                    gradient = (
+                        0  # the number of the one that it received, if that is the very one that was sent
+                    )
+                    if len(received) == 1 and not summed and node not in sent_again:
+                        known = known_of(id(received[0]))
+                        if known is not None and sent.get(node) == known.number:
+                            try:
+                                if known.version == received[0]._version:
+                                    gradient = known.number
+                            except RuntimeError:  # a tensor of inference mode counts no versions
+                                pass
+                    if record.is_leaf:
+                        leaf_ran(listener, record, onward, gradient, received)
+                        return
+                    name = record.name
                     if gradient:
-                        flows, sent_values = flows_of(targets, produced)
+                        flows, sent_values = flows_of(onward, produced)
                         listener.ran(node, name, number, gradient, None, flows, sent_values)
                         return
                     numbers, values = flowing.received(record, received)
-                    flows, sent_values = flows_of(targets, produced)
+                    flows, sent_values = flows_of(onward, produced)
                     if len(numbers) == 1:
                         listener.ran(node, name, number, numbers[0], values[0], flows, sent_values)
                     else:
@@ -412,42 +433,25 @@ class Pass:
         with _Plain():
             self.listener.produced(record.number, self.number, flows, values)
 
-    def _leaf_hook(self) -> Callable[..., None]:
-        """The function that runs after each leaf has accumulated a gradient, and emits its events. It receives the
-        record of the leaf's node, the leaf, the produced gradients (none) and the received ones. Like `_hook`, it is
-        not a method."""
-        source, flowing, known_of, kept, leaves = (
-            self.source, self.flowing, self.identity.known.get, self.kept, self.leaves
-        )  # fmt: skip
-        ran, number, expected = self.ran, self.number, self.flowing.expected
-
-        def after(record: NodeRecord, leaf: Known, _: Sequence[Any], received: Sequence[Any]) -> None:
-            listener: Any = source.listener
-            if listener is None:
-                return
-            try:
-                if _is_outer(source, number):
-                    return
-                with _Plain():
-                    node = record.number
-                    ran.add(node)
-                    gradient = expected(record, received)
-                    tensor = leaf()
-                    grad = None if tensor is None else tensor.grad
-                    if not gradient or grad is None or self.create_graph:
-                        numbers, values = flowing.received(record, received)
-                        self._accumulated(record, leaf, numbers, values, received, grad)
-                        return
-                    known = known_of(id(grad)) or self._new_grad(grad, gradient)
-                    kept.add(known.number)
-                    known.version = version_of(grad)
-                    leaves.add(leaf.number)
-                    state = source.identity.state(grad, known)
-                    listener.leaf_ran(leaf.number, node, number, gradient, state)
-            except Exception as error:
-                source.gave_up(error)
-
-        return after
+    def _leaf_ran(
+        self, listener: Any, record: NodeRecord, leaf: Known, gradient: int, received: Sequence[Any]
+    ) -> None:
+        """Emit that a leaf has accumulated a gradient: the one with this number, or, if that is 0, what it received."""
+        tensor = leaf()
+        grad = None if tensor is None else tensor.grad
+        if not gradient or grad is None or self.create_graph:
+            numbers, values = self.flowing.received(record, received)
+            self._accumulated(record, leaf, numbers, values, received, grad)
+            return
+        known = self.identity.known.get(id(grad))
+        if known is None:
+            known = self._new_grad(grad, gradient)
+        else:
+            known.version = version_of(grad)
+        self.kept.add(known.number)
+        self.leaves.add(leaf.number)
+        state = self.identity.state(grad, known)
+        listener.leaf_ran(leaf.number, record.number, self.number, gradient, state)
 
     def _new_grad(self, grad: torch.Tensor, gradient: int) -> Known:
         """A new entry for a leaf's new `.grad`: it has the number of the received gradient, unless that is the

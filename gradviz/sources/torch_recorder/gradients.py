@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.kinds import REQUIRES_GRAD
@@ -13,7 +14,7 @@ from gradviz.events.listener import NO_RULE, State, Where, edges_of
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.derivative_values import inner_values, numbers_of
 from gradviz.sources.torch_recorder.identity import Identity, name_of_hook
-from gradviz.sources.torch_recorder.known_things import NodeRecord, version_of
+from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, version_of
 from gradviz.sources.torch_recorder.node_formulas import rule_in_derivative
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen
@@ -78,7 +79,8 @@ class Gradients:
 
     def flows(self, targets: Sequence[int], produced: Sequence[Any]) -> tuple[list[int], list[Any]]:
         """The gradients that go to each target, and the values of those that are new."""
-        known_of, fresh, sent = self.identity.known.get, self.identity.fresh, self.sent
+        identity, sent = self.identity, self.sent
+        all_known, when_dead = identity.known, identity.when_dead
         flows: list[int] = []
         values: list[Any] = []
         for target, gradient in zip(targets, produced):  # noqa: B905
@@ -86,12 +88,23 @@ class Gradients:
                 flows += (target, 0)
                 values.append(None)
                 continue
-            known = known_of(id(gradient))
-            if known is not None and known.version == version_of(gradient):
+            key = id(gradient)
+            try:
+                version = gradient._version
+            except RuntimeError:  # a tensor of inference mode counts none
+                version = 0
+            known = all_known.get(key)
+            if known is not None and known.version == version:
                 number = known.number
                 values.append(None)
-            else:
-                number = fresh(gradient).number
+            elif type(gradient) is Parameter:
+                number = identity.fresh(gradient).number
+                values.append(gradient)
+            else:  # as `identity.fresh`, without a call
+                known = all_known[key] = Known(gradient, when_dead)
+                known.key, known.version, known.views = key, version, None
+                known.base = known.alias = 0
+                number = known.number = next_tensor_number()
                 values.append(gradient)
             if target in sent:
                 self.send(target, number)
@@ -99,20 +112,6 @@ class Gradients:
                 sent[target] = number
             flows += (target, number)
         return flows, values
-
-    def expected(self, record: NodeRecord, received: Sequence[Any]) -> int:
-        """The number of the gradient that a node received, if it is the only one, was sent there, and has not changed
-        since; otherwise 0, and `received` is needed."""
-        if len(received) != 1 or self.summed:
-            return 0
-        known = self.identity.known.get(id(received[0]))
-        node = record.number
-        if known is None or self.sent.get(node) != known.number or node in self.sent_again:
-            return 0
-        try:  # as `version_of`, without a call
-            return known.number if known.version == received[0]._version else 0
-        except RuntimeError:
-            return 0
 
     def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
         """Emit the tensors that keep the gradient which has just arrived."""

@@ -64,7 +64,7 @@ class Identity:
         self.hooked: dict[int, Known] = {}  # tensors with hooks of the program, by their identity
         self._telling = threading.RLock()
         self._forget = self.known.pop
-        self._when_dead = self._dead  # one object for all tensors
+        self.when_dead = self._dead  # one object for all tensors
 
     # --- tensors
 
@@ -98,7 +98,7 @@ class Identity:
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
         key = id(tensor)
-        known = Known(tensor, self._when_dead)
+        known = Known(tensor, self.when_dead)
         known.key = key
         known.number = next_tensor_number()
         try:  # as `version_of`, without a call

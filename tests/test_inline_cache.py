@@ -27,6 +27,7 @@ import contextlib, sys, torch
 from torch import nn, overrides
 from torch.nn import functional as F
 import gradviz
+from gradviz.sources.torch_recorder import linear
 from gradviz.sources.torch_recorder.inline_cache import InlineCache
 
 hits = 0
@@ -41,6 +42,7 @@ def counted(*arguments):
 InlineCache.end = counted
 if sys.argv[2] == "without":
     InlineCache.begin = lambda *arguments: None
+    linear._SAVED = type("Forgetful", (dict,), {"get": lambda *key: None})()
 
 def twice(x):
     return x * 2
@@ -197,6 +199,21 @@ def cast(at):
         y = torch.mm(low, other)
     y.sum().backward()
 
+scale, bias = torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+
+def normalised(at):
+    given = w * 1 if at % 2 else x
+    weight = layers[0].weight.detach() if at == 3 else layers[0].weight
+    if at in (4, 5):
+        given, weight = given.bfloat16(), weight.bfloat16()
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with hooks if at in (6, 7) else contextlib.nullcontext():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=at in (2, 5)):
+            y = F.linear(given, weight, bias.to(given.dtype))
+            y = F.relu(F.layer_norm(y, (3,), None if at == 1 else scale.to(y.dtype), None))
+            y = F.log_softmax(F.softmax(y, -1), -1)
+    y.sum().backward()
+
 with gradviz.record(sys.argv[1], values="full"):
     v = torch.randn(3, 3, requires_grad=True)
     each([(w, v), (w, x), (x, w), (w, w), (v, w), (x, x), (w, v), (x, v), (w, x), (w, w)] * 2, saving)
@@ -212,6 +229,7 @@ with gradviz.record(sys.argv[1], values="full"):
         each(range(4), call)
     each([0, 1, 0, 2, 2, 3, 3, 1, 1, 4, 4, 5, 5, 0], linear_in)
     each([w * 1, [w, x], w * 1, w * 2], joined)
+    each([0, 0, 1, 1, 2, 0, 3, 3, 4, 5, 4, 5, 6, 0, 7, 1], normalised)
     each([False, True, False, True, True], differentiated)
 print(hits)
 """

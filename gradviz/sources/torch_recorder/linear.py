@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -15,8 +16,13 @@ from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import Numbered
 from gradviz.sources.torch_recorder.node_formulas import rules_of_linear
 from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
+from gradviz.sources.torch_recorder.saved_again import is_changed_below
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
+
+# Whether the node of `addmm` saves its second and its third input, by whether these have no history. A fact of
+# PyTorch's, as is a `Plan`, and read once.
+_SAVED: dict[tuple[bool, bool], tuple[bool, bool]] = {}
 
 
 def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) -> bool:
@@ -59,9 +65,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     else:
         fn, record, edges = main
         record.first = state.tensor
-        saved = identity.saved.flat(fn, ("_raw_saved_mat1",), (x,))
-        if data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None:
-            saved = (*saved, t, 0)
+        saved = _saved_by(identity, fn, edges, args, t)
         listener.differentiated(
             where, "addmm", "", of_addmm, in_pass, (b, x_number, t), state.tensor, out, state.flags, state.version, 0,
             record.number, record.name, identity.edges_of(edges, (b, x_number, t)), saved,
@@ -94,6 +98,24 @@ def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | N
         identity.number_leaf(leaf)
     *of_t, of_addmm = identity.number_made(new)
     return (of_t[0] if of_t else None), of_addmm
+
+
+def _saved_by(identity: Identity, fn: Any, edges: Any, args: Any, t: int) -> Sequence[int]:
+    """The tensors that the node of `addmm` saved, flat: (number, version, ...); `t` is the number of the transposed
+    weight."""
+    x, weight, _ = args
+    pattern = None
+    if x.dtype is weight.dtype and not is_changed_below():
+        pattern = edges[1][0] is None, edges[2][0] is None
+        known = _SAVED.get(pattern)
+        if known is not None:
+            of_x = (identity.known[id(x)].number, x._version) if known[0] else ()
+            return (*of_x, t, 0) if known[1] else of_x
+    saved = tuple(identity.saved.flat(fn, ("_raw_saved_mat1",), (x,)))
+    has_t = data_of(saved_as_is(fn, "_raw_saved_mat2", True)) is not None
+    if pattern is not None and saved[:1] in ((), (identity.known[id(x)].number,)):
+        _SAVED[pattern] = bool(saved), has_t
+    return (*saved, t, 0) if has_t else saved
 
 
 def _transposed(weight: torch.Tensor) -> Any:

@@ -2,7 +2,7 @@
 
 The nodes of PyTorch's own ops save inputs or results of the op unchanged. Which ones depends on the op, and on which
 of its inputs have a history. This holds if PyTorch computes the op directly: an op composed of other ops, such as
-`layer_norm`, may save a copy of an input. Autocast saves copies where dtypes differ.
+`batch_norm`, may save a copy of an input. Autocast saves copies where dtypes differ.
 """
 
 from __future__ import annotations
@@ -12,14 +12,26 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional as F
 
 from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder.saved import HAVE_DATA
+from gradviz.sources.torch_recorder.shared import PYTORCH
 
 _registered = optional(torch, "_C._dispatch_get_registrations_for_dispatch_key")
 _packing_hooks = optional(torch, "_C._autograd._top_saved_tensors_default_hooks")  # not in 2.5
 _modes_below = torch._C._len_torch_function_stack
 _IN_C = type(torch.add), type(torch.Tensor.add)  # neither is Python code
+# Functions in PyTorch's Python code that hand their tensors on, as they are, to the op of their name.
+_HANDING_ON = {
+    function
+    for function in (
+        F.relu, F.leaky_relu, F.elu, F.silu, F.mish, F.hardtanh, F.layer_norm, F.softmax, F.log_softmax
+    )
+    if function.__code__.co_filename.startswith(PYTORCH)  # else the program has put its own there
+}  # fmt: skip
+# Composed ops that hand their tensors on, as they are, to the one op with a derivative, and return its first result.
+_OF_ONE = {"layer_norm", "softmax", "log_softmax"}
 
 
 class Plan(NamedTuple):
@@ -37,7 +49,9 @@ def plan_of(
 ) -> Plan | None:
     """The plan of a call of `func`, the op with this name, whose node saved `saved`; `numbers` are the numbers of the
     inputs and the result. None if the next node at the place has to be read."""
-    if type(func) not in _IN_C or op not in _as_they_stand() or is_changed_below():
+    if type(func) not in _IN_C and func not in _HANDING_ON:
+        return None
+    if op not in _as_they_stand() or is_changed_below():
         return None
     if len(set(numbers)) < len(numbers) or not numbers:
         return None
@@ -56,12 +70,12 @@ def plan_of(
 def is_changed_below() -> bool:
     """Whether a mode or hook may change an op's inputs on their way to autograd, or the tensors that its node
     saves."""
-    return bool(_modes_below()) or _packing_hooks(True) is not None
+    return bool(_modes_below()) or _packing_hooks is None or _packing_hooks(True) is not None
 
 
 @cache
 def _as_they_stand() -> frozenset[str]:
-    """The names of the ops that have their own derivative in each form, and are never composed of other ops."""
+    """The names of the ops that have their own derivative in each form, and are never composed of several ops."""
     if _registered is None or _packing_hooks is None or not HAVE_DATA:
         return frozenset()
     derived, composed = (
@@ -72,4 +86,4 @@ def _as_they_stand() -> frozenset[str]:
         }
         for key in ("Autograd", "CompositeImplicitAutograd")
     )
-    return frozenset(derived - composed)
+    return frozenset(derived - composed | _OF_ONE)

@@ -18,7 +18,7 @@ from gradviz.query.upstream import Downstream
 from gradviz.tracefile import Site, Trace
 from gradviz.tracefile.columns import Table
 from gradviz.words.escape import clean
-from gradviz.words.numbers import listed
+from gradviz.words.numbers import listed, plural
 from gradviz.words.words import Words
 
 _T = TypeVar("_T")
@@ -50,6 +50,26 @@ class Case:
     def has_values(self) -> bool:
         """Whether the trace has values or statistics of tensors."""
         return self.trace.meta.get("values") != "none"
+
+    @cached_property
+    def recorded(self) -> tuple[int, int] | None:
+        """How many passes were recorded in detail, and how many ran; None if no pass was left out by a choice."""
+        of_run = self.trace.passes_in_detail, self.trace.passes_begun
+        is_chosen = not {"passes", "last"}.isdisjoint(self.trace.meta)
+        return of_run if is_chosen and of_run[0] < of_run[1] else None
+
+    def passes_called(self, count: int) -> str:
+        """So many passes of those that were recorded in detail: `5 passes`; or, where others were left out, `the 14
+        passes recorded of 1,500`, `5 of the 14 passes recorded of 1,500`."""
+        if self.recorded is None:
+            return plural(count, "pass", "passes")
+        recorded, of_run = self.recorded
+        those = f"the {plural(recorded, 'pass', 'passes')} recorded of {of_run:,}"
+        return f"{count:,} of {those}" if count < recorded else those
+
+    def calls_called(self, count: int) -> str:
+        """So many calls in passes that were recorded: `8 calls`, or `8 recorded calls` where others were left out."""
+        return f"{count:,} recorded calls" if self.recorded is not None else f"{count:,} calls"
 
     @cached_property
     def failures(self) -> list[Failure]:

@@ -31,8 +31,8 @@ def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarr
 
 
 def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
-    """For each line that calls backward(), its passes and the norm of all gradients in each (NaN if one is not
-    finite)."""
+    """For each line that calls backward(), its passes that were recorded in detail, and the norm of all gradients in
+    each (NaN if one is not finite)."""
     _, passes, rms, sizes = leaf_norms(case)
     numbers, at = ranked(passes)
     squares = np.zeros(len(numbers))
@@ -40,7 +40,7 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     norms = dict(zip(numbers.tolist(), np.sqrt(squares), strict=True))
     by_site: dict[int, list[PassInfo]] = {}
     for backward_pass in case.trace.passes:
-        if backward_pass.number in norms:
+        if backward_pass.number in norms and backward_pass.is_in_detail:
             by_site.setdefault(backward_pass.site, []).append(backward_pass)
     return [
         (group, np.array([norms[backward_pass.number] for backward_pass in group]))

@@ -67,7 +67,7 @@ def _search(case: Case) -> Iterator[Found]:
         place = case.query.places.site(site)
         yield Found(
             f"{case.called(leaves)} move{'s' * (len(leaves) == 1)} along the gradient and not against it: the loss "
-            f"rises from {number(roots[0], 3)} to {number(roots[-1], 3)} in {len(roots)} passes",
+            f"rises from {number(roots[0], 3)} to {number(roots[-1], 3)} in {case.passes_called(len(roots))}",
             _downhill(statement_at(case.query, place)) or "subtract the gradient in the update",
             (updates[leaves[0]],),
             site=place,
@@ -122,11 +122,13 @@ def _reads_a_frozen_parameter(case: Case, pass_number: int, climbing: set[int]) 
 
 
 def _losses(case: Case, leaf: int) -> list[float]:
-    """The values of the roots of all passes that gave a leaf a gradient, in order. Empty if a root is no loss, or if
-    its value is not known."""
+    """The values of the roots of the recorded passes that gave a leaf a gradient, in order. Empty if a root is no loss,
+    or if its value is not known."""
     came = case.trace.table(Kind.ACCUMULATED)
     values: list[float] = []
     for pass_number in distinct(came["in_pass"][came["tensor"] == leaf]).tolist():
+        if not case.query.passes.by_number[pass_number].is_in_detail:
+            continue
         began = case.query.passes.began(pass_number)
         if len(began.roots) != 1 or not _is_loss(case, began.roots[0].tensor):
             return []

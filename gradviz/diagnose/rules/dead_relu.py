@@ -88,7 +88,7 @@ def _search(case: Case) -> Iterator[Found]:
             names = [clean(case.trace.text(scope)) for scope in dead_ones if scope]
             yield Found(
                 f"the rectifier{f' in or after {few_of(names)}' if names else ''} gives {share[calls].mean():.0%} "
-                f"zeros{f' in its last {len(calls)} calls' * (len(calls) > 1)}: no gradient passes it",
+                f"zeros{f' in its last {case.calls_called(len(calls))}' * (len(calls) > 1)}: no gradient passes it",
                 "use a smaller learning rate or bias, another initialisation, or nn.LeakyReLU",
                 (int(events[calls[0]]),),
                 site=site,

@@ -64,9 +64,10 @@ def _search(case: Case) -> Iterator[Found]:
         first = int(steps[np.searchsorted(steps, begins)]) if steps[-1] > begins else int(steps[0])
         if contained(np.array([first]), case.of(range_tests)).any():
             continue
+        until = f"{case.passes_called(len(rising))}{' and then is no longer finite' if overflow else ''}"
         yield Found(
-            f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in "
-            f"{len(rising)} passes{' and then is no longer finite' if overflow else ''}: the updates overshoot",
+            f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in {until}: the "
+            "updates overshoot",
             _smaller(_part(rising)),
             (first, passes[-1].first),
             severity=ERROR if overflow else WARNING,

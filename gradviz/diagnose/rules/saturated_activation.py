@@ -105,7 +105,7 @@ def _found(
     names = [clean(case.trace.text(scope)) for scope in saturated if scope]
     return Found(
         f"{clean(ops[0].op).rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
-        f"all elements{_times(int(flat[calls].sum()), len(calls))}: almost no gradient passes it",
+        f"all elements{_times(case, int(flat[calls].sum()), len(calls))}: almost no gradient passes it",
         "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
         (ops[0].index,),
         site=site,
@@ -114,8 +114,8 @@ def _found(
     )
 
 
-def _times(count: int, calls: int) -> str:
-    return f" in {count} of {calls} calls" if calls > 1 else ""
+def _times(case: Case, count: int, calls: int) -> str:
+    return f" in {count} of {case.calls_called(calls)}" if calls > 1 else ""
 
 
 def _behind(case: Case, op: int) -> list[int]:

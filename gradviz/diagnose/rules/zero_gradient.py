@@ -84,7 +84,7 @@ def _search(case: Case) -> Iterator[Found]:
         else:
             why, cure = f"{what} gives 0 for any gradient", _cure(case, op, what)
         yield Found(
-            f"the gradient of {case.called(block.leaves)} is 0{' in every pass' * (len(case.trace.passes) > 1)}: {why}",
+            f"the gradient of {case.called(block.leaves)} is 0{_always(case)}: {why}",
             cure,
             (block.event, *((made.index,) if made is not None else ())),
             site=block.site if reader is None else case.site(reader),
@@ -97,6 +97,13 @@ def _search(case: Case) -> Iterator[Found]:
             or case.is_lesson
             else "",
         )
+
+
+def _always(case: Case) -> str:
+    """In which passes the gradient is 0, if there are several."""
+    if len(case.trace.passes) < 2:
+        return ""
+    return " in every pass" if case.recorded is None else f" in {case.passes_called(case.recorded[0])}"
 
 
 def _only_reader(case: Case, block: Block) -> int | None:

@@ -599,7 +599,7 @@ def test_a_module_says_which_parameter_of_another_it_reads(traced: Traced) -> No
     shown = boxes(rolled_of(Tied(), torch.tensor([1, 2, 3]), traced))
     assert lines_of(shown["head"], "both")[1:] == [
         ("value", "[3, 2] → [3, 5]"),
-        ("fact", "reads model.embedding.weight"),
+        ("fact", "reads model.embedding.weight as weight"),
     ]
     assert lines_of(shown["embedding"], "both")[1] == ("value", "→ [3, 2]")
 

@@ -17,6 +17,7 @@ from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
+from gradviz.query.tied_names import with_tied_names
 from gradviz.tracefile import Site, Trace, open_trace
 from gradviz.words.escape import clean, shortened
 
@@ -108,7 +109,7 @@ def _finding(case: Case, rule: Rule, found: Found) -> Finding:
     return Finding(
         rule=rule.id,
         severity=found.severity or rule.severity,
-        message=by_expressions(case, found.message),
+        message=with_tied_names(case.query, by_expressions(case, found.message), found.tensors),
         fix=typed(case, found),
         site=_site(case, found),
         events=found.events,

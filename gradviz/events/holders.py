@@ -46,6 +46,17 @@ def members(module: Any, of: str = "modules") -> list[tuple[str, Any]]:
         return []
 
 
+def tied_parameters(module: Any) -> list[tuple[str, Any]]:
+    """The further paths of parameters that several modules share, each with its parameter. Empty if the module lists
+    each parameter once, whatever it is asked for."""
+    try:
+        paths = list(module.named_parameters(remove_duplicate=False))
+    except TypeError:
+        return []
+    first = {path for path, _ in members(module, "parameters")}
+    return [(path, parameter) for path, parameter in paths if path not in first]
+
+
 def _spaces(frame: FrameType | None) -> Iterator[list[_Variable]]:
     """The variables of a frame, and of the frames that called it. Variables of gradviz's own frames are left out: in
     `gradviz.draw(net, x)` they are not the program's."""

@@ -89,6 +89,8 @@ class Kind(IntEnum):
     SUMMED = 33
 
 
+TIED = "tied"  # the role of a further name of a parameter
+
 _Made = TypeVar("_Made")
 
 
@@ -230,7 +232,7 @@ class Named(Event):
 
     tensor: Tensor = told("the tensor")
     name: Text = told("its name: `net.0.weight`")
-    role: Text = told("`parameter`, `buffer`, or empty for a plain variable")
+    role: Text = told("`parameter`, `buffer`, `tied` (a further name of one), or empty for a plain variable")
 
 
 @declared(Kind.SCOPE_ENTERED, detail=True)

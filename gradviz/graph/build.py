@@ -22,6 +22,7 @@ from gradviz.query import FIRST, Query, State
 from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.passes import ranges
+from gradviz.query.tied_names import tied_names
 from gradviz.tracefile import PassInfo, Trace
 
 MOST_VALUES = 20_000  # with more nodes than this, values are left out
@@ -291,6 +292,7 @@ class _Builder:
             grad_fn=self._grad_fn_of(state) if wanted and not is_leaf else None,
             is_leaf=is_leaf,
             requires_grad=wanted,
+            tied=self.query.of(tied_names).get(tensor, ()),
             parameter=tensor in self.trace.parameters,
             buffer=tensor in self.trace.buffers,
             scope=self._scope_of(op, made),

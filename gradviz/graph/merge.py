@@ -78,7 +78,7 @@ class Merging:
             _add(self.nodes[source.id], "gives", f"{name} {shape}" if name else shape)
         if target is not None and (source is not target or self._leads_to_another_turn(edge, target)):
             if target.kind == SCOPE and is_parameter and tensor.name:
-                _add(self.nodes[target.id], "reads", tensor.name)
+                _add(self.nodes[target.id], "reads", _name_in(target.scope, tensor))
             else:
                 _add(self.nodes[target.id], "takes", shape)
 
@@ -137,6 +137,13 @@ class Merging:
 def _is_read_by_rollout(source: Group | None, target: Group | None) -> bool:
     """Whether an edge leads into a box of data from outside: a rollout read a tensor of the network."""
     return target is not None and target.kind == DATA_BOX and source is not target
+
+
+def _name_in(scope: str, parameter: Node) -> str:
+    """The name of another module's parameter that a module reads; of a tied one, also its name in the module."""
+    within = scope.replace("/", ".") + "."
+    own = next((name.removeprefix(within) for name in parameter.tied if name.startswith(within)), "")
+    return f"{parameter.name} as {own}" if own else parameter.name or ""
 
 
 def _known_name(tensor: Node) -> str:

@@ -67,6 +67,7 @@ class Node:
     kind: str
     number: int
     name: str | None = None
+    tied: tuple[str, ...] = ()  # the further names of a parameter
     called: str = ""  # a tensor's name in every view, also if the source gives it none
     op: str | None = None
     grad_fn: str | None = None

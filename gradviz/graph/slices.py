@@ -48,7 +48,7 @@ def find_nodes(graph: Graph, text: str) -> list[str]:
 
 
 def _is_tensor(node: Node, text: str) -> bool:
-    return node.kind in (LEAF, TENSOR) and text in (node.name, node.called)
+    return node.kind in (LEAF, TENSOR) and text in (node.name, node.called, *node.tied)
 
 
 def _is_grad_fn(node: Node, text: str) -> bool:

@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any
 
 from gradviz.events.event_layout import LAYOUTS
-from gradviz.events.kinds import WHOLE, Kind
+from gradviz.events.kinds import TIED, WHOLE, Kind
 from gradviz.events.listener import State
 from gradviz.live.measures import measured
 from gradviz.live.older import Numbered, OlderValues
@@ -100,7 +100,7 @@ class Present:
             self.open_passes.append(number)
             self.nest().append((number, ""))
         elif kind == Kind.NAMED:
-            if fields[2]:
+            if fields[2] not in ("", TIED):
                 self.parameters[fields[0]] = fields[1]
         elif kind in (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED):
             self.grad_before = self.grads.get(fields[0], 0)

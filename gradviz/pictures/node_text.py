@@ -77,6 +77,7 @@ def _tensor(node: Node, show: str) -> list[Line]:
     named = node.name is not None
     name = plain_name(node.label, 40)
     lines = [("name" if named else "unnamed", name), ("fact", facts(node))]
+    lines += [("fact", f"= {plain_name(other, 40)}") for other in node.tied]
     if node.grad_fn and (named or show == "forward"):
         lines.append(("fact", f"grad_fn={plain(node.grad_fn, 40)}"))
     lines.append(_shape_and_value(node))

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from gradviz.events.kinds import Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
@@ -347,9 +347,15 @@ class Labels(Lookup):
             return next((edge.tensor for edge, flow in along if flow.gradient == gradient), 0)
         return 0
 
+    def _tied(self, name: str) -> int:
+        """The parameter of which `name` is a further name; 0 if there is none."""
+        table = self.trace.table(Kind.NAMED)
+        rows = self.trace.named(table["role"], (TIED,)) & self.trace.named(table["name"], (name,))
+        return int(table["tensor"][rows][0]) if rows.any() else 0
+
     def tensor_called(self, text: str, k: int) -> int:
         """The newest tensor of this name at event k, else the first later one; 0 if there is none."""
-        named = self.names.tensor_called(text, k)
+        named = self.names.tensor_called(text, k) or self._tied(text)
         if named or not text:
             return named
         sites = [

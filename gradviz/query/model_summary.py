@@ -12,6 +12,7 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.module_curves import alike
 from gradviz.query.profile import flops_of_stretches, is_profiled
 from gradviz.query.query import Query
+from gradviz.query.tied_names import tied_names
 
 _MOST_ROWS = 40  # the most rows without rolling; of more, equal ones share a row
 
@@ -82,6 +83,11 @@ def _first_calls(query: Query) -> dict[str, tuple[int, int]]:
 
 def _add_parameters(query: Query, rows: dict[str, ModuleRow]) -> None:
     trace = query.trace
+    for tensor, names in query.of(tied_names).items():
+        for name in names:
+            path, _, own_name = name.rpartition(".")
+            if path in rows and (snapshot := trace.snapshot(tensor)) is not None:
+                rows[path].shapes += ((f"{own_name} = {trace.parameters.get(tensor, '?')}", snapshot.shape),)
     for tensor, name in trace.parameters.items():
         snapshot = trace.snapshot(tensor) if tensor not in trace.buffers else None
         if snapshot is None:

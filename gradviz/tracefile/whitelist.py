@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gradviz.events.handles import device_of_part, part_of, whole_device
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import TIED, Kind
 from gradviz.tracefile.sound import nested
 
 GONE = "…"
@@ -82,7 +82,7 @@ def formula(text: str) -> str:
 
 def role(text: str) -> str:
     """The role of a named tensor in its module."""
-    return text if text in ("parameter", "buffer") else ""
+    return text if text in ("parameter", "buffer", TIED) else ""
 
 
 def _tokens(text: str, pattern: re.Pattern[str] = _TOKEN) -> Iterator[tuple[str, str]]:

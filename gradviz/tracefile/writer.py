@@ -21,7 +21,7 @@ from gradviz import background
 from gradviz.background import Background
 from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.handles import Later, Reader
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import TIED, Kind
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chosen import AutoPasses
@@ -342,6 +342,8 @@ class Writer:
         self._write_passes(cursor, list(_of_kind(Kind.PASS_BEGAN, events)))
         for _, row in _of_kind(Kind.NAMED, events):
             tensor, name, role = row["tensor"], text(row["name"]), text(row["role"])
+            if role == TIED:
+                continue  # the parameter keeps its first name
             if role:
                 cursor.execute("INSERT OR REPLACE INTO parameters VALUES (?, ?, ?)", (tensor, name, role))
             else:

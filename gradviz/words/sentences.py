@@ -8,6 +8,7 @@ from typing import Any
 from gradviz.events.kinds import (
     LEAF,
     REQUIRES_GRAD,
+    TIED,
     UNWATCHED,
     VIEW,
     Accumulated,
@@ -201,6 +202,10 @@ def _binned(stop: Stop, event: ElementsBinned) -> str:
 
 
 def _named(stop: Stop, event: Named) -> str:
+    if event.role == TIED:
+        return stop.say(
+            "{tensor} has a second name: {name}", tensor=stop.called(event.tensor), name=clean(event.name)
+        )
     text, role = "a {role} is named {name}: {value}", clean(event.role) or "tensor"
     return stop.say(text, role=role, name=clean(event.name), value=stop.brief(event.tensor))
 

@@ -20,7 +20,8 @@ from gradviz.engine.nn.parameter import Buffer, Parameter
 from gradviz.engine.nn.state_dict import StateDict
 from gradviz.engine.nn.tree import Tree
 from gradviz.engine.tensors.clearing import clear_grads
-from gradviz.events.holders import holder_of, outermost_modules, parameters_below
+from gradviz.events.holders import holder_of, outermost_modules, parameters_below, tied_parameters
+from gradviz.events.kinds import TIED
 
 __all__ = ["Module", "Parameter"]
 
@@ -312,6 +313,8 @@ class Module(Tree, StateDict):
             number = number_of(parameter)
             state.nameless.pop(number, None)
             state.listener.named(number, f"{root}.{path}")
+        for path, parameter in tied_parameters(self):
+            state.listener.named(number_of(parameter), f"{root}.{path}", TIED)
         for path, buffer in self.named_buffers():
             state.listener.named(number_of(buffer), f"{root}.{path}", "buffer")
 

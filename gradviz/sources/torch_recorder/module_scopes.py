@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from gradviz.events.counters import next_scope_number
-from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below
+from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below, tied_parameters
+from gradviz.events.kinds import TIED
 from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 
@@ -135,6 +136,8 @@ class Scopes:
             number = source.identity.number_of(parameter)
             source.identity.nameless.pop(number, None)
             listener.named(number, f"{root}.{path}")
+        for path, parameter in tied_parameters(module):
+            listener.named(source.identity.number_of(parameter), f"{root}.{path}", TIED)
         for path, buffer in members(module, "buffers"):
             listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
         return self._name_of(module)

@@ -1,10 +1,10 @@
 """What `--passes auto` costs in findings: programs of tests/zoo that train in a loop, with longer loops, recorded with
 all passes and with `auto`, and checked.
 
-    python benchmarks/zoo_auto.py [PROGRAMS] [STEPS] [SECONDS]
+    python benchmarks/zoo_auto.py [PROGRAMS] [STEPS] [SECONDS] [PASSES]
 
 PROGRAMS is how many programs are taken, evenly among all that have such a loop, STEPS how many steps they make, SECONDS
-how long a program may take."""
+how long a program may take, PASSES the choice that is compared with all passes: `auto`, or `1-1000,auto`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from gradviz.sources.script import Target, run
 from gradviz.tracefile import passes_of
 found = {}
 for passes in ("all", "auto"):
-    chosen = passes_of(passes) if passes == "auto" else None
+    chosen = passes_of(sys.argv[2]) if passes == "auto" else None
     run(Target(sys.argv[1], False, []), passes + ".gradviz", engine="torch", passes=chosen)
     found[passes] = [[one.rule, one.line] for one in check(passes + ".gradviz").at_least("warning")]
 with open("found.json", "w") as file:
     json.dump(found, file)
 """
 _USUAL = 40, 1500, 120
+_CHOSEN = "auto"
 Findings = set[tuple[str, int]]
 
 
@@ -69,11 +70,11 @@ def _trains(loop: ast.For) -> bool:
     )
 
 
-def findings(text: str, seconds: float) -> tuple[Findings, Findings] | None:
+def findings(text: str, seconds: float, passes: str) -> tuple[Findings, Findings] | None:
     """What is found with all passes, and with `auto`; None if the program takes too long or cannot be recorded."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "program.py").write_text(text, encoding="utf-8")
-        command = [sys.executable, "-c", _ONE, "program.py"]
+        command = [sys.executable, "-c", _ONE, "program.py", passes]
         try:
             subprocess.run(command, cwd=folder, capture_output=True, timeout=seconds, check=False)
             found = json.loads((Path(folder) / "found.json").read_text())
@@ -87,14 +88,15 @@ def main() -> None:
     """Print what differs, program by program, and the sums."""
     from zoo_programs import ALL
 
-    given = [int(text) for text in sys.argv[1:]]
+    given = [int(text) for text in sys.argv[1:4]]
+    passes = (sys.argv[4:] or [_CHOSEN])[0]
     count, steps, seconds = (*given, *_USUAL[len(given) :])
     suited = [(one, text) for one in ALL if (text := lengthened(one.text, steps))]
     chosen = suited[:: max(1, len(suited) // count)][:count]
-    print(f"{len(chosen)} of {len(suited)} programs of {steps} steps; {machine()}", flush=True)
+    print(f"{len(chosen)} of {len(suited)} programs of {steps} steps, {passes}; {machine()}", flush=True)
     same = lost = new = late = total = 0
     for one, text in chosen:
-        found = findings(text, seconds)
+        found = findings(text, seconds, passes)
         if found is None:
             late += 1
             print(f"{one.name}: {one.state}: no result in {seconds} s", flush=True)

@@ -36,6 +36,12 @@ def test_passes_are_chosen_ever_farther_apart() -> None:
     assert str(passes) == "auto"
     chosen = [number for number in range(1, 5001) if number in passes]
     assert chosen == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100), *range(2000, 5001, 1000)]
+    longer = passes_of("1-250,auto")
+    assert str(longer) == "1-250,auto"
+    assert [number for number in range(1, 1001) if number in longer] == [
+        *range(1, 251),
+        *range(300, 1001, 100),
+    ]
 
 
 def test_three_passes_behind_each_trouble_are_chosen() -> None:

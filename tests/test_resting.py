@@ -180,6 +180,13 @@ def test_the_trace_has_the_weights_as_they_are_behind_passes_that_were_not_watch
             assert np.array_equal(value.array, loop.weights[number - 1])
 
 
+def test_auto_begins_with_as_many_passes_as_are_chosen(tmp_path: Path) -> None:
+    recorded(tmp_path, Loop(32, jump_in_25), passes="1-12,auto").close()
+    rows = gradviz.open(tmp_path / "run.gradviz").sql("SELECT pass, why FROM passes WHERE why IS NOT NULL")
+    assert [*rows] == [*((number, "first") for number in range(1, 13)), (20, "sample"),
+                       (26, "jump"), (27, "jump"), (28, "jump"), (30, "sample")]  # fmt: skip
+
+
 def test_what_has_changed_unseen_is_emitted_without_a_place(tmp_path: Path) -> None:
     with recorded(tmp_path, Loop()) as trace:
         unseen = [event for event in of_kind(trace, Mutated) if event.how == UNWATCHED]

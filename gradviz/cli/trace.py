@@ -41,7 +41,7 @@ _NAMED = 6  # the most scopes that are listed by name
 def _pass_numbers(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> Passes | AutoPasses | None:
-    """The numbers, ranges and steps in an option: `1-3,100,every:50`, or `auto`."""
+    """The numbers, ranges and steps in an option: `1-3,100,every:50`, or `auto`, or `1-1000,auto`."""
     if text is None:
         return None
     try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.tracefile.chosen import AUTO, BEHIND_TROUBLE, FIRST, is_regular
+from gradviz.tracefile.chosen import BEHIND_TROUBLE, first_of, is_regular
 
 FIRST_PASSES, SAMPLE, ERROR, TROUBLE = "first", "sample", "error", "trouble"
 
@@ -50,7 +50,8 @@ def reasons(query: Query) -> dict[int, str]:
     NaN (`nan`), a jump of the loss or the norm (`jump`) or an exception (`error`) that was noticed, or behind trouble
     in what was recorded (`trouble`). Empty for a run that was not recorded with `--passes auto`."""
     trace = query.trace
-    if trace.meta.get("passes") != AUTO:
+    first = first_of(trace.meta.get("passes", ""))
+    if first is None:
         return {}
     summed = trace.table(Kind.SUMMED)
     recorded = [one.number for one in trace.passes if one.recorded]
@@ -61,11 +62,11 @@ def reasons(query: Query) -> dict[int, str]:
     }
     errors = trace.table(Kind.ERROR)
     causes |= dict.fromkeys(errors["in_pass"][errors["in_pass"] > 0].tolist(), ERROR)
-    return {number: _reason(number, causes) for number in recorded}
+    return {number: _reason(number, first, causes) for number in recorded}
 
 
-def _reason(number: int, causes: dict[int, str]) -> str:
+def _reason(number: int, first: int, causes: dict[int, str]) -> str:
     before = (causes.get(number - distance) for distance in range(1, BEHIND_TROUBLE + 1))
-    if number <= FIRST:
+    if number <= first:
         return FIRST_PASSES
     return next(filter(None, before), SAMPLE if is_regular(number) else TROUBLE)

@@ -68,8 +68,8 @@ class record:
 
     `values` is `none`, `stats`, `inputs` (what a pass can be run again from) or `full`; `passes` the numbers of the
     backward passes to record in detail (None: all), or a text as of `--passes` (`auto`: ever fewer, and those behind a
-    NaN, a jump or an error), or `every` so many of them; `scope` the name of the modules or custom Functions to record
-    in detail (None: the whole program); `last` how many passes to keep (None: all),
+    NaN, a jump or an error; `1-1000,auto`: so many first), or `every` so many of them; `scope` the name of the modules
+    or custom Functions to record in detail (None: the whole program); `last` how many passes to keep (None: all),
     besides those around an error or a NaN; `aten` whether to record the aten ops that PyTorch's ops are made of;
     `check_functions` whether to compare the backward of custom Functions with finite differences, for which their
     forward runs again; `source` whether the trace keeps the source texts of the program (places stay); `profile`

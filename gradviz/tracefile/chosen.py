@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Container
 from typing import NamedTuple
@@ -15,6 +16,7 @@ _MOST_TROUBLES = 8
 _JUMP = 10  # so many times the median is a jump
 _REMEMBERED = 64  # sizes of which it is the median
 _LEAST = 10
+_AUTOMATIC = re.compile(rf"(1-(?P<first>[1-9][0-9]{{0,14}}),)?{AUTO}")
 
 
 class Passes(NamedTuple):
@@ -36,11 +38,12 @@ class Passes(NamedTuple):
 
 
 class AutoPasses:
-    """Passes that are chosen while a program runs: the first ten, and then ever fewer, those whose number has one digit
+    """Passes that are chosen while a program runs: the `first`, and then ever fewer, those whose number has one digit
     that is not 0 (20, 30, ... 100, 200, ... 1,000); and some behind each trouble. A run asks for its passes one after
     the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = FIRST) -> None:
+        self.first = first
         self.closely_until = 0  # the last pass that is chosen because of trouble
         self.troubles = 0
         self.was_bad = False  # whether what was recorded last shows trouble
@@ -50,10 +53,10 @@ class AutoPasses:
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
             return False
-        return number <= max(FIRST, self.closely_until) or is_regular(number)
+        return number <= max(self.first, self.closely_until) or is_regular(number)
 
     def __str__(self) -> str:
-        return AUTO
+        return AUTO if self.first == FIRST else f"1-{self.first},{AUTO}"
 
     def seen(self, is_bad: bool, passes_begun: int) -> None:
         """Note whether what was recorded since the last call shows a NaN or an error; so many passes have begun."""
@@ -110,9 +113,10 @@ class _Usual:
 
 
 def passes_of(text: str) -> Passes | AutoPasses:
-    """The passes of a text such as `1-3,100,every:50`, or `auto`. Raises ValueError for any other text."""
-    if text == AUTO:
-        return AutoPasses()
+    """The passes of a text such as `1-3,100,every:50`, or `auto`, or `1-1000,auto` with so many first passes. Raises
+    ValueError for any other text."""
+    if (first_passes := first_of(text)) is not None:
+        return AutoPasses(first_passes)
     ranges, steps = [], []
     for part in text.split(","):
         words, _, number = part.partition(":")
@@ -129,6 +133,12 @@ def passes_of(text: str) -> Passes | AutoPasses:
         if not number and not 1 <= ranges[-1][0] <= ranges[-1][1]:
             raise ValueError(f"{part!r} is no range of passes: they count up from 1")
     return Passes(tuple(ranges), tuple(steps))
+
+
+def first_of(text: str) -> int | None:
+    """The number of first passes that are chosen by a text such as `auto` or `1-1000,auto`; None for another text."""
+    found = _AUTOMATIC.fullmatch(text)
+    return None if found is None else int(found["first"] or FIRST)
 
 
 def chosen_text(passes: Container[int] | Passes | AutoPasses) -> str:

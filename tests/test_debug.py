@@ -329,7 +329,8 @@ def test_what_cannot_be_is_told_in_one_line(
 
 def test_without_a_terminal_and_commands_there_is_nothing_to_debug_with(gradviz: Run, tmp_path: Path) -> None:
     (tmp_path / "lesson.py").write_text(LESSON)
-    refused(gradviz("debug", "lesson.py", start_new_session=True), "debug needs a terminal")
+    meant = 'debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why" lesson.py'
+    refused(gradviz("debug", "lesson.py", start_new_session=True), meant)
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str) -> None:

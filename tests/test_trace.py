@@ -323,6 +323,11 @@ def test_what_was_meant_by_a_wrong_name_is_said(gradviz_here: Run, tmp_path: Pat
     assert "(did you mean script.py?)" in one_line(gradviz_here("trace", "scirpt.py"))
     assert "did you mean gradviz trace?" in one_line(gradviz_here("trce", "script.py"))
     assert "is no command: gradviz trace script.py" in one_line(gradviz_here("script.py"))
+    for words in (("python", "script.py", "--lr", "3"), ("python3 script.py --lr", "3")):
+        assert one_line(gradviz_here("trace", *words)).strip().endswith("gradviz trace script.py --lr 3")
+    assert "has no option --lr; options of the script" in one_line(
+        gradviz_here("trace", "--lr", "3", "script.py")
+    )
     (tmp_path / "mine.gradviz").write_bytes(b"")
     assert "(did you mean mine.gradviz?)" in one_line(gradviz_here("info", "mine"))
     assert "gradviz trace script.py" in one_line(gradviz_here("step", "script.py"))

@@ -26,6 +26,7 @@ from gradviz.step.plain import commands
 from gradviz.step.state import Settings
 from gradviz.system.console import screen
 from gradviz.system.descriptors import write
+from gradviz.system.paths import as_argument
 
 
 @click.command(
@@ -91,7 +92,8 @@ def debug(
     try:
         for what in breaks:
             settings.breakpoints.add(breakpoint_of(what, live=True))
-        reader = _reader(text)
+        words = ("-m", module, script) if module is not None else (script,)
+        reader = _reader(text, " ".join(as_argument(word) for word in (*words, *arguments) if word))
         starts = not breaks if at_start is None else at_start
         path = trace_for(output, f"{target.stem}.debug")
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
@@ -108,12 +110,15 @@ def debug(
         fail(str(error))
 
 
-def _reader(text: str | None) -> Reader:
+def _reader(text: str | None, program: str) -> Reader:
     if text is not None:
         return Commands(commands(text), lambda piece: click.echo(piece, file=stderr.file))
     terminal = screen()
     if terminal is None:
-        fail('debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why"')
+        fail(
+            "debug needs a terminal; without one, use --commands: "
+            f'gradviz debug --commands "continue; why" {program}'
+        )
     return AtTerminal(terminal)
 
 

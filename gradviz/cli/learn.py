@@ -121,7 +121,8 @@ def _list(lang: str) -> None:
         row = (lesson.name, lesson.title[lang], str(len(lesson.questions)))
         table.add_row(*row, *[_score(known.get(lesson.name), lang)] * bool(known))
     Console(highlight=False).print(table)
-    click.echo("\ngradviz learn LESSON" + (f" --lang {lang}" if lang != "en" else ""))
+    following = next((name for name in lessons() if name not in known), next(iter(lessons())))
+    click.echo(f"\ngradviz learn {following}" + (f" --lang {lang}" if lang != "en" else ""))
 
 
 def _score(score: Score | None, lang: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, count
@@ -119,6 +120,7 @@ def target_of(
     _warn_of_options(arguments)
     if module is None:
         _check_is_program(Path(script or ""))
+        _check_is_named_first(script or "", arguments)
     target = Target(module or script or "", module is not None, arguments)
     target.check()
     return target
@@ -134,6 +136,18 @@ def _check_is_program(path: Path) -> None:
             f"{path} is a notebook: jupyter nbconvert --to script {as_argument(path)} makes a script of it; "
             "in the notebook, %load_ext gradviz, and then %%gradviz above a cell, records that cell"
         )
+
+
+def _check_is_named_first(script: str, arguments: tuple[str, ...]) -> None:
+    """Exit with one line where `python` or an option of the script stands in place of the script."""
+    command, words = click.get_current_context().info_name, [*script.split(), *arguments]
+    if Path(script).exists() or not words:
+        return
+    if re.fullmatch(r"python[0-9.]*(\.exe)?", Path(words[0]).name):
+        rest = " ".join(map(as_argument, words[1:])) or "SCRIPT"
+        fail(f"leave {words[0]} out, gradviz runs the script itself: gradviz {command} {rest}")
+    if script.startswith("-"):
+        fail(f"gradviz {command} has no option {script}; options of the script come after SCRIPT")
 
 
 def trace_for(output: Path | None, stem: str) -> Path:

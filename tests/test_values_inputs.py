@@ -142,6 +142,25 @@ def test_other_grades_tell_nothing_of_it(tmp_path: Path, values: str) -> None:
         assert not [event for event in trace if isinstance(event, (CallMade, ValueKept))]
 
 
+def test_all_other_events_are_those_of_another_grade(tmp_path: Path) -> None:
+    """From the second step on, calls are emitted from the cache of calls."""
+
+    def emitted(values: str) -> list[Any]:
+        net = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 2), torch.nn.BatchNorm1d(3), torch.nn.ReLU())
+        with gradviz.record(tmp_path / f"{values}.gradviz", values=values):
+            for _ in range(3):
+                (net(torch.ones(2, 2, 4)) * 2).mean().backward()
+        with open_trace(tmp_path / f"{values}.gradviz") as trace:
+            events = [event for event in trace if not isinstance(event, (CallMade, ValueKept))]
+            places = [trace.sites[event.site].place if event.site else None for event in events]
+            names = [getattr(event, "grad_fn", getattr(event, "op", "")) for event in events]
+            return [*zip(map(type, events), places, names, strict=True)]
+
+    of_inputs = emitted("inputs")
+    assert len(of_inputs) > 100
+    assert of_inputs == emitted("stats")
+
+
 def test_arguments_are_data_and_never_code() -> None:
     x = torch.ones(2)
     tensors, text = typed_call(

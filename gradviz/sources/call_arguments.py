@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 _DEEPEST = 8  # nested lists and objects: the most that a reader accepts
 _LARGEST = 1 << 63
 _MOST = 4096  # characters
-_as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode  # `json.dumps` makes it anew
 
 
 class NotExpressed(Exception):
@@ -35,11 +34,9 @@ def typed_call(library: Library, args: Sequence[Any], kwargs: Mapping[str, Any])
     """The tensors among the arguments, each once, and all arguments as JSON: `[[ARGS], {NAME: ARG}]`. Raises
     NotExpressed."""
     writing = _Writing(library)
-    tree = [
-        [writing.typed(arg, 2) for arg in args],
-        {name: writing.typed(arg, 2) for name, arg in kwargs.items()},
-    ]
-    text = _as_json(tree)
+    positional = ",".join([writing.typed(arg, 2) for arg in args])
+    named = ",".join([f"{json.dumps(name)}:{writing.typed(arg, 2)}" for name, arg in kwargs.items()])
+    text = f"[[{positional}],{{{named}}}]"
     if len(text) > _MOST:
         raise NotExpressed
     return writing.tensors, text
@@ -52,31 +49,39 @@ class _Writing:
         self.library = library
         self.tensors: list[Any] = []
 
-    def typed(self, value: Any, depth: int) -> Any:
-        """An argument as data."""
+    def typed(self, value: Any, depth: int) -> str:
+        """An argument as JSON: written at once, which takes less than to make a tree that `json` writes."""
         library = self.library
         if depth >= _DEEPEST:
             raise NotExpressed
-        if value is None or value is True or value is False or type(value) is str:
-            return value
+        if value is None:
+            return "null"
+        if value is True or value is False:
+            return "true" if value else "false"
+        if type(value) is str:
+            return json.dumps(value)
         if isinstance(value, library.tensor):
-            return {"tensor": self._place(value)}
+            return f'{{"tensor":{self._place(value)}}}'
         if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"float": str(float(value))}
-        if type(value) in (list, tuple, library.size):
-            parts = [self.typed(part, depth + (1 if type(value) is list else 2)) for part in value]
-            return parts if type(value) is list else {"tuple": parts}
+            return repr(float(value)) if math.isfinite(value) else f'{{"float":"{float(value)}"}}'
+        if type(value) is list:
+            return self._list(value, depth + 1)
+        if type(value) in (tuple, library.size):
+            return f'{{"tuple":{self._list(value, depth + 2)}}}'
         if type(value) is slice:
-            return {"slice": [self.typed(part, depth + 2) for part in (value.start, value.stop, value.step)]}
+            return f'{{"slice":{self._list((value.start, value.stop, value.step), depth + 2)}}}'
         if value is Ellipsis:
-            return {"ellipsis": None}
+            return '{"ellipsis":null}'
         if type(value) is complex:
-            return {"complex": [self.typed(value.real, depth + 2), self.typed(value.imag, depth + 2)]}
+            return f'{{"complex":{self._list((value.real, value.imag), depth + 2)}}}'
         if type(value) is library.device:
-            return {"device": str(value)}
+            return f'{{"device":{json.dumps(str(value))}}}'
         if type(value) in library.named:
-            return {library.named[type(value)]: str(value).removeprefix("torch.")}
-        return _whole(value)
+            return f'{{"{library.named[type(value)]}":{json.dumps(str(value).removeprefix("torch."))}}}'
+        return str(_whole(value))
+
+    def _list(self, parts: Iterable[Any], depth: int) -> str:
+        return f"[{','.join([self.typed(part, depth) for part in parts])}]"
 
     def _place(self, tensor: Any) -> int:
         """The place of a tensor in the list; a tensor that is not in the list is added."""

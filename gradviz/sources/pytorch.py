@@ -161,7 +161,7 @@ class Attachment:
         if self.inputs is not None:
             from gradviz.sources.torch_recorder.replayable import Replayable
 
-            Replayable(recorder.source, self.inputs).follow(recorder.forward.ways)
+            Replayable(recorder.source, self.inputs).follow(recorder.forward)
         recorder.begin()
         self.recorder = recorder
         self.began()

@@ -20,7 +20,7 @@ from gradviz.sources.torch_recorder.attributes import Attributes
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import outside
-from gradviz.sources.torch_recorder.inline_cache import InlineCache
+from gradviz.sources.torch_recorder.inline_cache import Call, InlineCache
 from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
@@ -96,11 +96,7 @@ class Forward(TorchFunctionMode):
         result = made(*args, **kwargs)
         if call is not None:
             try:
-                if not self.cache.end(call, result, frame):
-                    _, inputs, _, before = call
-                    self._ran(func, name, args, kwargs, inputs, before, result, frame)
-                elif name == "batch_norm" and func in calls.RUNNING:
-                    self._tell_running(name, calls.running_statistics(func, args, kwargs), frame)
+                self._end(call, func, name, args, kwargs, result, frame)
             except Exception as error:
                 self.source.gave_up(error)
         elif steps is not None:
@@ -117,6 +113,29 @@ class Forward(TorchFunctionMode):
         return sort
 
     # --- ops
+
+    def cached(self, way: Way) -> Way:
+        """A way that emits a call from the cache where the last call at its place was alike, and else as `way` does."""
+
+        def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+            call = self.cache.begin(func, args, kwargs, frame)
+            if call is None:
+                yield from way(func, name, args, kwargs, frame)
+                return
+            result = yield
+            self._end(call, func, name, args, kwargs, result, frame)
+
+        return run
+
+    def _end(
+        self, call: Call, func: Any, name: str, args: Any, kwargs: Any, result: Any, frame: FrameType
+    ) -> None:
+        """Emit a call that an entry of the cache matched before it was made."""
+        if not self.cache.end(call, result, frame):
+            _, inputs, _, before = call
+            self._ran(func, name, args, kwargs, inputs, before, result, frame)
+        elif name == "batch_norm" and func in calls.RUNNING:
+            self._tell_running(name, calls.running_statistics(func, args, kwargs), frame)
 
     def _op(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         if not self.source.is_detailed:

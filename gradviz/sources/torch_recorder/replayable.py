@@ -24,6 +24,7 @@ from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
+from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.known_things import grad_fn_of, version_of
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
@@ -91,11 +92,13 @@ class Replayable:
         self.names = {function: name for name, function in reversed(functions_of(torch).items())}
         self.held = HeldValues(recorder, _TorchTensors(source))
 
-    def follow(self, ways: dict[str, Way]) -> None:
-        """Record the calls that these ways of a recorder handle."""
+    def follow(self, forward: Forward) -> None:
+        """Record the calls that the ways of a recorder handle."""
+        ways = forward.ways
         self.source.differentiated = self.differentiated
-        for sort in (calls.OP, calls.LINEAR, calls.DATA):
-            ways[sort] = self._following(ways[sort])
+        for sort in (calls.OP, calls.LINEAR):
+            ways[sort] = self._following(forward.cached(ways[sort]))
+        ways[calls.DATA] = self._following(ways[calls.DATA])
         ways[calls.FILL] = self._noting(ways[calls.FILL])
         ways[calls.REQUIRE] = self._forgetting(ways[calls.REQUIRE])
         ways[calls.SET_REQUIRES_GRAD] = self._forgetting(ways[calls.SET_REQUIRES_GRAD])

@@ -16,8 +16,8 @@ from gradviz.tracefile.claim import MOMENT, locked_file, stays_locked
 from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
 
 # Bytes of a page of the database: small pages waste less at the end of an array, large pages are written faster.
-PAGE, LARGE_PAGE = 2048, 8192
-_CACHE = 8 << 10  # KiB of pages, for large pages: the values of a chunk, so that each page is written once
+PAGE, LARGE_PAGE = 2048, 16384
+_CACHE = 14 << 10  # KiB of pages, for large pages: the values of a chunk, so that each page is written once
 
 
 class TraceFile:

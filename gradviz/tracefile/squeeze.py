@@ -23,7 +23,7 @@ _SAME = 0.99  # ...so many that no better period is searched: every 50th step ma
 _VALUES = 64  # bytes of values for an event: more are large arrays, which zlib packs slowly and badly
 _LARGE = 1 << 16  # bytes of a value, from which on it is written by itself
 # Bytes: more do not fit into SQLite's cache (file.py), and are written twice, as zeros first.
-_MOST_IN_PIECES = 6 << 20
+_MOST_IN_PIECES = 12 << 20
 _PATIENCE = 16  # the most chunks until a period is searched again
 _FEW = 512  # the most events whose period is found without a Fourier transform
 _HEAD, _SITE, _LINKS = (ROW.names.index(name) for name in ("head", "site", "links"))  # type: ignore[union-attr]

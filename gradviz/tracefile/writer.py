@@ -44,7 +44,7 @@ _SELDOM = 0.5  # ...while the source rests, and there are only a few numbers of 
 _SHORTLY = 0.01  # seconds
 _PATIENCE = 60  # the most seconds that another program may hold the file
 # Bytes of values in memory, from which on they are written at once. As many more may be on their way.
-PAYLOAD_LIMIT = 2 << 20
+PAYLOAD_LIMIT = 4 << 20
 _ROOM_WHILE_HELD = 256 << 20  # the same, while another program holds the file
 _LARGE = 1 << 20  # bytes of values, from which on the program does not wait for the write
 

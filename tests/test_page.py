@@ -642,6 +642,31 @@ def test_of_very_many_passes_the_page_says_which_it_holds(
 # --- keyboard, themes, sizes
 
 
+def long_chain() -> None:
+    x = torch.tensor([1.0], requires_grad=True)
+    y = x
+    for _ in range(30):
+        y = y.exp().log()
+    y.sum().backward()
+
+
+def test_the_overview_of_a_large_picture_leads_to_its_parts(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(long_chain), 1)
+    page.unroll()
+    page.press("u")
+    root = page.tab.locator("#overview").bounding_box()
+    assert page.tab.is_visible("#overview")
+    assert root is not None
+    before = page.tab.evaluate("document.querySelector('#overview .seen').getAttribute('y')")
+    page.tab.mouse.click(root["x"] + root["width"] / 2, root["y"] + root["height"] - 4)
+    assert (
+        float(page.tab.evaluate("document.querySelector('#overview .seen').getAttribute('y')"))
+        > float(before) + 50
+    )
+    page.press("0")
+    assert not page.tab.is_visible("#overview")
+
+
 def goes_wrong() -> None:
     w = torch.tensor([1.0, 4.0], requires_grad=True)
     unused = torch.tensor(3.0, requires_grad=True)

@@ -58,6 +58,7 @@ SCRIPTS = (
     "ranks",
     "drawing",
     "zoom",
+    "overview",
     "layers",
     "panel",
     "source",

@@ -208,6 +208,7 @@ function draw() {
   $("graph").dataset.nodes = layout.boxes.size;
   $("graph").dataset.edges = layout.edges.length;
   $("stage").classList.toggle("many", visible > 150);
+  drawOverview();
   refresh();
 }
 

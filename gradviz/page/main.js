@@ -231,6 +231,7 @@ async function start() {
   $("keys").replaceChildren(...KEYS.flatMap(([keys, what]) => fact(keys, said(what))));
   startSigns();
   startZoom();
+  startOverview();
   startPasses();
   app.quiet = true;
   await openView(data.shown);

@@ -12,6 +12,7 @@ const moveBy = (dx, dy) => zoom.translateBy(stage, dx / eye().k, dy / eye().k);
 function look({ x, y, k }) {
   $("world").setAttribute("transform", `translate(${round(x)} ${round(y)}) scale(${k.toFixed(4)})`);
   stage.classed("far", k < 0.5).classed("further", k < 0.28);
+  showSeen({ x, y, k });
 }
 
 // Where the notes over the picture end.

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import gradviz
+from gradviz.events.kinds import Kind
 from gradviz.pictures.default_arguments import DEFAULTS, shown_arguments
+from gradviz.tracefile import open_trace
 
 FUNCTIONS = sorted((op, text) for text, ops in DEFAULTS.items() for op in ops)
 
@@ -53,3 +56,17 @@ def test_the_picture_of_a_training_step_says_what_its_program_chose(tmp_path: Pa
     said = [text for thing in scene.things.values() for role, text in thing.lines if role == "args"]
     assert "p=0.25" in said
     assert not any("training" in text or "reduction" in text for text in said)
+
+
+@pytest.mark.torch
+def test_an_index_says_what_stands_beside_its_tensors(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    x, i = torch.ones(3, 4, 2), torch.tensor([0, 1])
+    with gradviz.record(tmp_path / "index.gradviz"):
+        _ = x[:, i], x[None], x[..., i, 0], x[i], x[i, i]
+        x[:, i] = 1.0
+    with open_trace(tmp_path / "index.gradviz") as trace:
+        ops = map(trace.event, trace.table(Kind.OP).events.tolist())
+        texts = [op.args for op in ops if op.op in ("getitem", "setitem")]
+    beside = ["index=(:, a tensor)", "index=None", "index=(..., a tensor, 0)"]
+    assert texts == [*beside, "", "", "(:, a tensor), 1.0"]

@@ -81,7 +81,7 @@ def read_inputs(call: OpRan) -> tuple[int, ...]:
 
 def takes_first(shape: Sequence[int], indices: Sequence[Sequence[int]], result: Sequence[int]) -> bool:
     """Whether tensors of these shapes, which index one of `shape`, must be indices of its first dimensions, as the
-    result has its shape. What stands beside them, `x[:, i]`, is not in the trace."""
+    result has its shape. Of what stands beside them, `x[:, i]`, older traces say nothing."""
     if len(indices) == len(shape):
         return True
     wanted = [size for size in result if size > 1]

@@ -27,6 +27,7 @@ _DEFAULTS: dict[str, tuple[str, ...]] = {
     "stack": ("dim",), "getitem": ("index",), "clamp": ("min", "max"), "norm": ("p", "dim"),
     "dropout": ("p", "training"),
 }  # fmt: skip
+_INDEXED = ("getitem", "setitem")
 _LONGEST = 200  # characters of a text
 _MOST = 8  # elements of a list
 
@@ -58,6 +59,9 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
     names = _DEFAULTS.get(name, ())
     parts = []
     for position, arg in enumerate(args):
+        if position == 1 and name in _INDEXED and _stands_beside(arg):
+            parts.append(f"index={_written(arg)}" if name == "getitem" else _written(arg))
+            continue
         if isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {})):
             continue
         if name in OPERANDS:
@@ -72,6 +76,14 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
         if not holds_tensor and arg is not None and arg is not False:
             parts.append(f"{label}={_written(arg)}")
     return ", ".join(parts)[:_LONGEST]
+
+
+def _stands_beside(index: Any) -> bool:
+    """Whether an index has something beside tensors that its other arguments do not tell: `x[:, i]`, `x[None]`."""
+    if type(index) is not tuple:
+        return index is None
+    are_tensors = [isinstance(part, torch.Tensor) for part in index]
+    return any(are_tensors) and not all(are_tensors)
 
 
 def call_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

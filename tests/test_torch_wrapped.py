@@ -4,6 +4,7 @@ bit, whether the function was wrapped before the recording or inside it."""
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pytest
 import gradviz
 
 torch = pytest.importorskip("torch")
+originals = pytest.importorskip("gradviz.sources.torch_recorder.originals")
 F: Any = pytest.importorskip("torch.nn.functional")
 
 pytestmark = pytest.mark.torch
@@ -140,6 +142,35 @@ def test_a_wrapped_function_gives_what_it_gives_unrecorded(
     with gradviz.open(path) as trace:
         assert trace.meta["ended"] == "ok"
         assert len(trace) > 0
+
+
+IN_PYTHON = (
+    "a method in Python",
+    "backward",
+    "an operator, wrapped in Python",
+    "another of its code",
+    "a function in Python",
+    "nn.functional",
+    "nn.functional with two ways",
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [
+        (place, way)
+        for place in IN_PYTHON
+        for way in (ON_A_CLASS if isinstance(PLACES[place][0], type) else WAYS)
+    ],
+)
+def test_what_a_wrapper_wraps_is_found_where_objects_are_frozen(place: str, way: str, tmp_path: Path) -> None:
+    expected = results(place, way)
+    originals._known.clear()
+    gc.freeze()  # as `gradviz trace` does when PyTorch is imported
+    try:
+        assert equal(expected, results(place, way, tmp_path / "run.gradviz"))
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", ["T", "real", "grad", "data"])

@@ -164,7 +164,7 @@ def test_statistics_are_those_of_the_elements(kind: str, size: int, tmp_path: Pa
     expected = astuple(stats_of(out.float().cpu().numpy()))
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         rows = [trace.states.snapshot(row, row) for row in range(len(trace.states))]
-    found = [astuple(row.stats) for row in rows if row is not None and row.stats is not None][-1:]
+    found = [astuple(row.told) for row in rows if row is not None and row.told is not None][-1:]
     assert len(found) == (size > 64)
     for numbers in found:
         assert numbers[4:] == expected[4:]

@@ -401,6 +401,9 @@ class GraphsAlive(Event):
     graphs: LivingNodes = told(
         "for each of these passes how many of its nodes are alive, of 8 that are watched"
     )
+    are_whole: Flag = told(
+        "whether the first node of each of these passes is alive, which keeps all of its graph alive"
+    )
 
 
 @declared(Kind.SUMMED)

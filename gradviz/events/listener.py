@@ -336,9 +336,9 @@ class Listener:
         """A pass ended."""
         self.tell(Kind.PASS_ENDED, None, (number,))
 
-    def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
+    def graphs_alive(self, in_pass: int, graphs: Sequence[Living], are_whole: bool = False) -> None:
         """Graphs of earlier passes are alive as a pass ends."""
-        self.tell(Kind.ALIVE, None, (in_pass, tuple(graphs)))
+        self.tell(Kind.ALIVE, None, (in_pass, tuple(graphs), are_whole))
 
     def summed(
         self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = ""

@@ -140,9 +140,9 @@ class Recorder(Frequent):
     def place(self, where: Where) -> int:
         return self.sites.number(where)
 
-    def graphs_alive(self, in_pass: int, graphs: Sequence[Living]) -> None:
+    def graphs_alive(self, in_pass: int, graphs: Sequence[Living], are_whole: bool = False) -> None:
         known = self.all_passes
-        super().graphs_alive(in_pass, [Living(known.of(g.number), g.nodes) for g in graphs])
+        super().graphs_alive(in_pass, [Living(known.of(g.number), g.nodes) for g in graphs], are_whole)
 
     # --- any event
 

@@ -1,7 +1,8 @@
 """`graph-leak`: a tensor that lives on from pass to pass keeps the graphs of all passes alive. Each time that its
 line runs, the tensor leads to the nodes of one more pass, and no pass ever goes through it.
 
-Why it is bad: memory grows with each pass until none is left, and there is no other sign.
+Why it is bad: memory grows with each pass until none is left, and there is no other sign. Where passes keep the saved
+tensors (`retain_graph=True`), the finding says how much memory these take at least.
 
 Example:
 
@@ -32,10 +33,12 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import given_away, keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import GraphsAlive, Kind
+from gradviz.query.held_memory import held_bytes
 from gradviz.query.training import STEPPED
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
+from gradviz.words.numbers import size
 
 _LEAST = 3  # additions at one line
 _OF_A_LINE = 2  # the fewest graphs from one line: with fewer, the program has many lines and no loop
@@ -66,7 +69,8 @@ def _longest_chain(case: Case) -> Found | None:
     site, of_line = longest
     result = case.called(case.query.nodes.outputs(int(table["node"][of_line[-1]])))
     return Found(
-        f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each",
+        f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each"
+        f"{_held_at_last(case)}",
         "total += loss.item()  # or loss.detach()",
         (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,
@@ -110,13 +114,30 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     if chained is not None and (line is None or line.place.line == chained.place.line):
         return
     what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
+    held = _held_text(case, int(table.events[outside_steps][-1]))
+    also = f", and {held}" if held else ""
     yield Found(
-        f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive",
+        f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive{also}",
         f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
         (int(table.events[outside_steps][-1]), backward_pass.first),
         site=line or backward_pass.site,
         number=number,
     )
+
+
+def _held_at_last(case: Case) -> str:
+    """How much memory the graphs hold that were alive at the end of a pass last; empty if that is not known."""
+    table = case.trace.table(Kind.ALIVE)
+    text = _held_text(case, int(table.events[-1])) if len(table) else ""
+    return text and f"; at the end of pass {table['in_pass'][-1]} they {text}"
+
+
+def _held_text(case: Case, event: int) -> str:
+    """How much memory living graphs hold; empty if it is not known that they hold any."""
+    alive = case.trace.event(event)
+    assert isinstance(alive, GraphsAlive)
+    held = held_bytes(case.query, alive)
+    return f"hold at least {size(held)} of saved tensors" if held else ""
 
 
 def _last_of_steps(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

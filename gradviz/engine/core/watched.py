@@ -93,9 +93,9 @@ class WatchedPass:
     def _tell_alive(self, listener: Any) -> None:
         """Tell which graphs of earlier passes are alive, if there are some. Leaves live longer than graphs."""
         nodes = (node for node in self.waiting if not node.runs_first)
-        graphs = state.living.ended(self.number, nodes, len(self.waiting))
+        graphs, are_whole = state.living.ended(self.number, nodes, len(self.waiting))
         if graphs:
-            listener.graphs_alive(self.number, graphs)
+            listener.graphs_alive(self.number, graphs, are_whole)
 
     def reaches(self, node: Node) -> bool:
         """Whether a gradient reaches a node in this pass."""

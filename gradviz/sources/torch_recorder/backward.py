@@ -190,9 +190,10 @@ class Pass:
     def _tell_end(self) -> None:
         nodes = [record for record in self.records.values() if not record.is_leaf]
         # in a pass that is left out no node is watched: it would be asked again about the same graphs
-        graphs = self.source.living.ended(self.number, nodes, len(self.records)) if nodes else []
-        if graphs and not self.has_failed:
-            self.listener.graphs_alive(self.number, graphs)
+        if nodes:
+            graphs, are_whole = self.source.living.ended(self.number, nodes, len(self.records))
+            if graphs and not self.has_failed:
+                self.listener.graphs_alive(self.number, graphs, are_whole)
         self.listener.pass_ended(self.number)
 
     @safely

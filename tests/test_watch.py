@@ -158,6 +158,17 @@ def test_check_watches_as_trace_does(gradviz: Command, tmp_path: Path) -> None:
     assert "nonfinite-forward" in done.stdout
 
 
+def test_the_origin_of_a_nan_in_a_run_of_inputs_is_told_at_the_end(gradviz: Command, tmp_path: Path) -> None:
+    """While the program runs the pass does not run again: it would share the program's random numbers."""
+    long = LONG.replace("[1.0, 2.0]", "[1.0] * 100").replace(".sum()", ".abs().sum()")
+    (tmp_path / "long.py").write_text(long)
+    done = gradviz("check", "--engine", "numpy", "--values", "inputs", "--watch", "long.py", 150)
+    said = "NaN is seen first in loss, and where it comes from is looked for at the end: gradviz check runs pass 21"
+    assert f"gradviz: error nonfinite-forward  long.py:8  {said} again then" in done.stderr
+    assert "not recorded" not in done.stderr
+    assert f"1. error nonfinite-forward  long.py:{LINE}" in done.stdout
+
+
 def test_check_ends_a_script_where_it_goes_wrong(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     done = gradviz("check", "--engine", "numpy", "--stop-on", "error", "long.py", 20_000)

@@ -30,6 +30,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import PassSummed
+from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
 from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
@@ -73,6 +74,9 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
         told = f"and {those} not recorded in detail"
         cure = f"record that with gradviz trace --passes {missing}: the line is named then"
         events = (case.query.passes.by_number[origin.number].first, origin.event)
+    elif origin.number and case.trace.meta.get("values") == INPUTS and case.trace.is_being_recorded:
+        told = f"and where it comes from is looked for at the end: gradviz check runs pass {origin.number} again then"
+        cure = f"when the program has ended: gradviz check {clean(case.trace.path.name)}"
     else:
         told = f"and where it comes from was not recorded (--values {case.trace.meta.get('values', '')})"
         cure = "record it with gradviz trace --values stats: the line is named then"

@@ -157,7 +157,8 @@ def test_a_command_says_the_same_on_another_system(
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("system", "script"),
-    [*(("windows", path.stem) for path in sorted((EXAMPLES / "torch").glob("*.py"))), ("macos", "mlp")],
+    # What depends on the system depends on no op: a network, calls back into Python, and a run with findings.
+    [("windows", "mlp"), ("windows", "custom_function"), ("windows", "cut_off"), ("macos", "mlp")],
 )
 def test_examples_with_pytorch_are_recorded_on_another_system(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str, script: str

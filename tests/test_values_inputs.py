@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import CallMade, ValueKept  # noqa: E402
-from gradviz.replay.function_names import NAMES, functions_of  # noqa: E402
+from gradviz.query.replayable_functions import NAMES, functions_of  # noqa: E402
 from gradviz.sources.call_arguments import NotExpressed, typed_call  # noqa: E402
 from gradviz.sources.torch_recorder.replayable import TORCH  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind, NodeMade, OpRan, Produced, TensorMade
+from gradviz.query.call_context import is_without_grad
 from gradviz.query.cut_places import GradMode, grad_mode_at
 from gradviz.query.equal_elements import same_bits
 from gradviz.query.ops import CLAMPING
 from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING, is_without_grad
+from gradviz.query.replayable_functions import DETACHING
 from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from gradviz.replay.function_names import base_name
+from gradviz.query.replayable_functions import base_name
 from gradviz.replay.outcome import Edits
 from gradviz.replay.plan import Input, Plan, ReplayError
 from gradviz.words.escape import clean, shortened

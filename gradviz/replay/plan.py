@@ -16,15 +16,15 @@ from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
 from gradviz.events.values import GRADIENT, INPUTS
+from gradviz.query.call_context import is_without_grad
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING, base_name, is_without_grad
+from gradviz.query.replayable_functions import DETACHING, base_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
 
 GENERATOR, LEAF, CUT, CARRIED = "generator", "leaf", "cut", "carried"
 _PARTS = {"slice": 3, "complex": 2}
-AUTOCASTING = ("cpu", "cuda")
 _NAMED = ("dtype", "layout", "memory_format", "device")
 HOW = "record it with gradviz trace --values inputs"
 
@@ -98,22 +98,6 @@ class Plan:
     def first_reader(self, tensor: int) -> Call | None:
         """The first call that reads a tensor; None if there is none."""
         return next((call for call in self.calls if tensor in call.inputs), None)
-
-
-class Settings(NamedTuple):
-    """The state that a call depends on besides its arguments: grad mode, the default dtype, and the dtype of autocast
-    on each device that has it."""
-
-    has_grad_mode: bool
-    default: str
-    autocast: dict[str, str]
-
-
-def settings_of(context: str) -> Settings:
-    """The state that a call's context describes: `no_grad default=float64 cpu=bfloat16`."""
-    named = dict(part.partition("=")[::2] for part in context.split())
-    autocast = {device: named[device] for device in AUTOCASTING if device in named}
-    return Settings(not is_without_grad(context), named.get("default", "float32"), autocast)
 
 
 class Argument(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradviz.query.ops import LOSSES
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DETACHING
+from gradviz.query.replayable_functions import DETACHING
 from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
 
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.query.call_context import AUTOCASTING, settings_of
 from gradviz.query.query import Query
-from gradviz.replay.function_names import DIFFERENTIATES, NAMES
-from gradviz.replay.plan import AUTOCASTING, Call, Input, Plan, ReplayError, argument_of, settings_of
+from gradviz.query.replayable_functions import DIFFERENTIATES, NAMES
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.words.escape import clean
 
 _HEAD = '''\

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from gradviz.query.call_context import settings_of
 from gradviz.query.query import Query
 from gradviz.replay.outcome import Edits, Graph, Outcome
-from gradviz.replay.plan import Call, Input, Plan, ReplayError, settings_of
+from gradviz.replay.plan import Call, Input, Plan, ReplayError
 from gradviz.sources.torch_replay import Replay, TorchRunner
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from gradviz.engine.core.values import Size
 from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.kinds import LEAF
 from gradviz.events.listener import Listener, State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
+from gradviz.query.call_context import context_of
+from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.tensors_returned import tensors_returned
@@ -225,6 +226,5 @@ def _of(own: dict[Any, Any], function: Any) -> Any:
 
 
 def _context() -> str:
-    """The state that a call depends on besides its arguments, where it is not the default: `default=float64`."""
-    default = str(engine.get_default_dtype()).removeprefix("torch.")
-    return "" if default == "float32" else f"default={default}"
+    """The state that a call depends on besides its arguments."""
+    return context_of(str(engine.get_default_dtype()).removeprefix("torch."), {})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
-from gradviz.replay.function_names import WITHOUT_GRAD, is_without_grad
+from gradviz.query.call_context import is_without_grad, without_grad
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 _MOST_WITHOUT_GRAD = (
@@ -121,7 +121,7 @@ class HeldValues:
         if not self._follows_without_grad(tensors, numbers):
             return None
         versions = self._have_all_without_grad(tensors, numbers, where)
-        return f"{context} {WITHOUT_GRAD}".lstrip(), versions
+        return without_grad(context), versions
 
     def have_all(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
         """Keep the values of tensors that a replay does not have; returns the tensors' versions."""

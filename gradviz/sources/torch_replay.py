@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradviz.events.values import SMALL
+from gradviz.query.call_context import WITHOUT_GRAD, settings_of
 from gradviz.query.query import Query
-from gradviz.replay.function_names import WITHOUT_GRAD, functions_of, is_dropout
+from gradviz.query.replayable_functions import functions_of, is_dropout
 from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, indices_of
-from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of, settings_of
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned

@@ -17,7 +17,8 @@ import torch
 from torch import is_grad_enabled
 
 from gradviz.events.listener import State, Where
-from gradviz.replay.function_names import DIFFERENTIATES, base_name, functions_of, is_random
+from gradviz.query.call_context import AUTOCASTING, context_of
+from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.torch_recorder import calls
@@ -27,11 +28,11 @@ from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.known_things import grad_fn_of, version_of
+from gradviz.sources.torch_recorder.memory import dtype_name
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
-_AUTOCASTING = ("cpu", "cuda")
 TORCH = Library(
     torch.Tensor,
     torch.Size,
@@ -213,20 +214,13 @@ class Replayable:
 
 
 def _context() -> str:
-    """The state that a call depends on besides its arguments, where it is not the default: `cpu=bfloat16
-    default=float64`."""
-    parts = [
-        f"{device}={_name(torch.get_autocast_dtype(device))}"
-        for device in _AUTOCASTING
+    """The state that a call depends on besides its arguments."""
+    autocast = {
+        device: dtype_name(torch.get_autocast_dtype(device))
+        for device in AUTOCASTING
         if torch.is_autocast_enabled(device)
-    ]
-    if (default := torch.get_default_dtype()) is not torch.float32:
-        parts.append(f"default={_name(default)}")
-    return " ".join(parts)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    }
+    return context_of(dtype_name(torch.get_default_dtype()), autocast)
 
 
 def _is_pytorchs_own(frame: FrameType) -> bool:

@@ -90,14 +90,6 @@ _FFT = """
     rfft2 rfftn
 """.split()
 
-WITHOUT_GRAD = "no_grad"  # in the context of a call that was made without grad mode
-
-
-def is_without_grad(context: str) -> bool:
-    """Whether a call with this context was made without grad mode."""
-    return WITHOUT_GRAD in context.split()
-
-
 DIFFERENTIATES = "autograd.grad"  # a pass that can itself be differentiated
 
 NAMES: frozenset[str] = frozenset(

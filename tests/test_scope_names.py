@@ -140,3 +140,39 @@ def test_a_layer_that_two_modules_hold_has_the_name_of_named_modules(
         assert [f"net.a.layer.{name}" for name in ("weight", "bias")] == list(
             dict.fromkeys(trace.parameters[tensor] for tensor in sorted(trace.parameters))
         )
+
+
+ADAPTED = """
+import torch
+from torch import nn
+
+class Adapter(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.down = base, nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.down
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return sum(part(x) for part in (self.one,))
+
+net = nn.Sequential(Block())
+net(torch.ones(1, 2)).sum().backward()
+net[0].one = Adapter(net[0].one)
+net(torch.ones(1, 2)).sum().backward()
+"""
+
+
+def test_a_layer_that_is_put_in_later_has_its_path_below_the_module_that_calls_it(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "adapted.py"
+    script.write_text(ADAPTED)
+    run(Target(str(script), False, ()), tmp_path / "run.gradviz", engine="torch")
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert "net.0.one.down" in trace.parameters.values()

@@ -123,12 +123,23 @@ class Scopes:
         known = self.names.get(id(module))
         return known[1] if known is not None and known[0]() is module else ""
 
+    def _path_in_callers(self, module: torch.nn.Module) -> str:
+        """The path of a module below a named module that is running, which got it after its first call, as an adapter
+        that is put in place of a layer; empty if none has it."""
+        for _, owner in self.source.thread.scopes:
+            known = self.names.get(owner)
+            running = known[0]() if known is not None else None
+            for path, part in members(running) if running is not None else ():
+                if part is module and known is not None:
+                    return f"{known[1]}.{path}"
+        return ""
+
     def _name_all(self, module: torch.nn.Module, frame: FrameType) -> str:
         """Emit the names of all parameters and buffers of the outermost called module; returns the module's own
         name."""
         source = self.source
         listener: Any = source.listener
-        root = holder_of(module, users_frame(frame)) or type(module).__name__
+        root = self._path_in_callers(module) or holder_of(module, users_frame(frame)) or type(module).__name__
         for path, part in members(module) or [("", module)]:
             if not self._name_of(part):
                 self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root

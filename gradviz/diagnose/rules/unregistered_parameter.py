@@ -30,6 +30,7 @@ Not reported: a tensor that the module gets from outside, or that another optimi
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -39,7 +40,9 @@ from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.lack import PARAMETER
+from gradviz.query.source_trees import trees
 from gradviz.query.upstream import leaves_behind
+from gradviz.tracefile import Site
 
 _NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 
@@ -75,12 +78,29 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _is_of_a_module(case: Case, leaf: int, made: TensorMade) -> bool:
-    """Whether a leaf is meant as a part of a module: it is a Parameter, or it was made in an `__init__`. Other leaves
-    are inputs of a module: the points at which a differential equation is to hold, an image that is optimized."""
+    """Whether a leaf is meant as a part of a module: it is a Parameter, or it was made in the `__init__` of a class
+    that can be a module. Other leaves are inputs of a module: the points at which a differential equation is to hold,
+    an image that is optimized."""
     if made.how == PARAMETER or leaf in case.trace.parameters:
         return True
-    callers = case.query.places.callers(made.site)
-    return any("__init__" in caller.place.function.split(".") for caller in callers)
+    making = [
+        caller
+        for caller in case.query.places.callers(made.site)
+        if "__init__" in caller.place.function.split(".")
+    ]
+    return any(not _is_of_a_plain_class(case, caller) for caller in making)
+
+
+def _is_of_a_plain_class(case: Case, site: Site) -> bool:
+    """Whether the line of a site is in a class that has no base, which is no module."""
+    tree = case.query.of(trees).get(site.place.file)
+    around = (
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.ClassDef) and node.lineno <= site.place.line <= (node.end_lineno or 0)
+    )
+    innermost = max(around, key=lambda node: node.lineno, default=None)
+    return innermost is not None and not innermost.bases and not innermost.keywords
 
 
 def _beneath_failures(case: Case) -> list[int]:

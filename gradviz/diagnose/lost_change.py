@@ -1,21 +1,24 @@
-"""Updates that never reach their leaf: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`. The result is a new tensor that no
-op reads, and the leaf stays as it was."""
+"""Updates that never reach their leaf: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`, or in the loop of an average
+`old = old.data * 0.9 + new.data * 0.1`. The result is a new tensor that no op reads, and the leaf stays as it was."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.cuts import sources
 from gradviz.query.ops import ADDING, SUBTRACTING
-from gradviz.query.source_trees import statement_at
+from gradviz.query.source_trees import statement_at, trees
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
 
 _CHANGING = ADDING | SUBTRACTING | {"addcmul", "addcdiv", "lerp"}
+_NEAR = 3  # the most ops between a parameter and its average
 _LEAST = 2  # the fewest times that the line ran
 
 
@@ -48,6 +51,62 @@ def lost_changes(case: Case) -> list[LostChange]:
         ):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found
+
+
+def lost_averages(case: Case) -> list[LostChange]:
+    """The lines that give the variable of a loop over parameters a new tensor, which nothing reads: the parameters stay
+    as they were. Use `case.of(lost_averages)`."""
+    ops = case.trace.table(Kind.OP)
+    events = ops.events[case.trace.named(ops["op"], _CHANGING)]
+    written = case.query.of(Writes).changed
+    found = []
+    for own in case.by_site(events).values():
+        if len(own) < _LEAST or not _rebinds_its_loop(case, int(own[0])):
+            continue
+        last = case.query.tensors.op(int(own[-1]))
+        behind = (leaf for event in own.tolist() for leaf in _parameters_behind(case, event))
+        leaves = tuple(
+            leaf for leaf in dict.fromkeys(behind) if not contained(np.array([leaf]), written).any()
+        )
+        if leaves and last.outputs and not _is_used(case, own.tolist()):
+            found.append(LostChange(tuple(own.tolist()), leaves))
+    return found
+
+
+def _rebinds_its_loop(case: Case, event: int) -> bool:
+    """Whether the value of an event is assigned to the variable of a loop around it, from which it is computed."""
+    site = case.place(event)
+    statement = statement_at(case.query, site)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if site is None or not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name):
+        return False
+    value = statement.value
+    if (value.lineno, value.col_offset) != (site.place.line, site.place.col) or target.id not in _names(
+        value
+    ):
+        return False
+    loops = (node for node in ast.walk(case.query.of(trees)[site.place.file]) if isinstance(node, ast.For))
+    return any(
+        target.id in _names(loop.target) and loop.lineno < statement.lineno <= (loop.end_lineno or 0)
+        for loop in loops
+    )
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def _parameters_behind(case: Case, event: int) -> Iterator[int]:
+    """The parameters from whose values the op of an event was computed, at most a few ops before it."""
+    waiting = [(tensor, 0) for tensor in case.query.tensors.op(event).inputs if tensor]
+    while waiting:
+        tensor, depth = waiting.pop(0)
+        if tensor in case.trace.parameters:
+            yield tensor
+        elif depth < _NEAR:
+            waiting += [
+                (source, depth + 1) for source in sources(case.query, tensor, through_memory=True) if source
+            ]
 
 
 def _gets_another(case: Case, leaf: int, event: int) -> bool:

@@ -21,7 +21,8 @@ Cure: hand the parameters to the optimizer, call its `step()`, or change the lea
 under `torch.no_grad()`.
 
 Not reported: a leaf that stays as it is while other leaves are trained is a note only. It may be meant: only the head
-is trained, or the parameters are chosen by name.
+is trained, or the parameters are chosen by name. No points by which the program differentiates are named: they require
+grad for `torch.autograd.grad`.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.forgotten import forgotten
 from gradviz.diagnose.homeless import homeless
-from gradviz.diagnose.lost_change import lost_changes
+from gradviz.diagnose.lost_change import lost_averages, lost_changes
 from gradviz.diagnose.never_stepped import never_stepped
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.thawed import thawed
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import Kind, TensorMade
+from gradviz.query.lack import PARAMETER
 from gradviz.query.own_names import call_with_first, first_argument, seen_at
 from gradviz.query.source_trees import in_place, statement_at
+from gradviz.sets import distinct
 from gradviz.words.escape import clean
 
 _UNREACHED = (
@@ -54,6 +57,7 @@ def _search(case: Case) -> Iterator[Found]:
     for found in (*_lost(case), *_without_step(case), *_thawed(case), *_forgotten(case)):
         told.update(found.tensors)
         yield found
+    told.update(_points(case))
     leaves = [leaf for leaf in case.of(homeless) if leaf not in told]
     if not leaves or not case.training.trained:
         return
@@ -69,8 +73,20 @@ def _search(case: Case) -> Iterator[Found]:
     )
 
 
+def _points(case: Case) -> Iterator[int]:
+    """The leaves, no Parameters, that require grad because the program differentiates by them: the points at which an
+    equation is to hold."""
+    for leaf in distinct(case.trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist():
+        made = case.query.tensors.made(leaf)
+        is_parameter = isinstance(made, TensorMade) and made.how == PARAMETER
+        if not is_parameter and leaf not in case.trace.parameters:
+            yield leaf
+
+
 def _lost(case: Case) -> Iterator[Found]:
-    for change in case.of(lost_changes):
+    by_gradient = case.of(lost_changes)
+    first = {change.events[0] for change in by_gradient}
+    for change in (*by_gradient, *(lost for lost in case.of(lost_averages) if lost.events[0] not in first)):
         what = case.words.expression(case.site(change.events[0]), 40) or "the result"
         one = len(change.leaves) == 1
         yield Found(
@@ -119,6 +135,8 @@ def _in_place(case: Case, event: int) -> str:
     statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
+    if not update and isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return clean(f"{target}.data.copy_({ast.unparse(statement.value)})  # in place")
     return f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
 
 

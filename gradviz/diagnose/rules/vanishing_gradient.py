@@ -63,7 +63,10 @@ def _search(case: Case) -> Iterator[Found]:
     counts, of_all = (np.bincount(places[some], minlength=len(tensors)) for some in (tiny, known))
     small = tensors[(counts > 0) & (counts >= _SHARE * of_all)]
     small = common(small, leaves[tiny & (passes == passes.min())])
-    small = _not_cancelled(case, small, _largest(leaves[known], rms[known]))
+    at_first = known & (passes == passes.min())
+    small = _not_cancelled(
+        case, small, dict(zip(leaves[at_first].tolist(), rms[at_first].tolist(), strict=True))
+    )
     first = int(passes[tiny & contained(leaves, small)].min(initial=numbers[-1] + 1))
     small = without(small, sorted(on_short_branch(case, set(small.tolist()), first)))
     if not len(small):
@@ -85,22 +88,16 @@ def _search(case: Case) -> Iterator[Found]:
     )
 
 
-def _largest(leaves: np.ndarray, rms: np.ndarray) -> dict[int, float]:
-    """The largest gradient of each leaf."""
-    order = np.argsort(rms, kind="stable")
-    return dict(zip(leaves[order].tolist(), rms[order].tolist(), strict=True))
-
-
-def _not_cancelled(case: Case, small: np.ndarray, largest: dict[int, float]) -> np.ndarray:
-    """The leaves that no op reads together with a leaf whose gradient is sound. A bias before a normalisation gets
-    nothing but rounding errors, while the weight beside it learns."""
+def _not_cancelled(case: Case, small: np.ndarray, norms: dict[int, float]) -> np.ndarray:
+    """The leaves that no op reads together with a leaf whose gradient is sound, by the norms of one pass. A bias before
+    a normalisation gets nothing but rounding errors, while the weight beside it learns."""
     below = case.downstream
     return np.array(
         [
             leaf
             for leaf in small.tolist()
             if not any(
-                largest.get(other, 0.0) >= _BESIDE * largest[leaf]
+                norms.get(other, 0.0) >= _BESIDE * norms[leaf]
                 for event in below.readers(leaf)[:1]
                 for read in case.query.tensors.op(event).inputs
                 for other in (read, *sources(case.query, read, through_memory=True))

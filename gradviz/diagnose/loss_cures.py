@@ -40,12 +40,14 @@ def of_probabilities(case: Case, loss: str, source: OpRan) -> str:
 
 
 def of_data(case: Case, op: OpRan) -> str:
-    """The cure for an `nll_loss` that gets no logarithms."""
+    """The cure for an `nll_loss` or a `ctc_loss` that gets no logarithms. Classes are in the second dimension of what
+    the first gets, and in the last of what the second gets."""
+    dim, other = (-1, "") if op.op == "ctc_loss" else (1, ", or use cross_entropy")
     call = _call(case, op.site)
     if call is None or not call.args:
-        return "take torch.log_softmax(..., dim=1) of what nll_loss gets, or use cross_entropy"
+        return f"take torch.log_softmax(..., dim={dim}) of what {op.op} gets{other}"
     inside = ast.unparse(call.args[0])
-    call.args[0] = ast.parse(f"torch.log_softmax({inside}, dim=1)", mode="eval").body
+    call.args[0] = ast.parse(f"torch.log_softmax({inside}, dim={dim})", mode="eval").body
     return clean(ast.unparse(call))
 
 

@@ -50,9 +50,9 @@ POINTWISE_WITH_NUMBERS = _and_in_place("leaky_relu", "elu", "celu", "pow", "mul"
 # Losses.
 REGRESSION_LOSSES = _kind("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
 OF_LOGITS = _kind("cross_entropy", "binary_cross_entropy_with_logits")
-OF_LOG_PROBABILITIES = _kind("nll_loss", "kl_div")
+OF_LOG_PROBABILITIES = _kind("nll_loss", "kl_div", "ctc_loss")
 LOSSES = REGRESSION_LOSSES | OF_LOGITS | OF_LOG_PROBABILITIES | {
-    "binary_cross_entropy", "ctc_loss", "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss",
+    "binary_cross_entropy", "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss",
     "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss", "gaussian_nll_loss", "poisson_nll_loss",
     "multilabel_soft_margin_loss", "multilabel_margin_loss", "triplet_margin_with_distance_loss",
     "linear_cross_entropy",

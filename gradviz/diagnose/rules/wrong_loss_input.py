@@ -43,13 +43,16 @@ from gradviz.query.ops import (
     OF_LOGITS,
     PROBABILITIES,
     RESHAPING,
+    SELECTING,
 )
 from gradviz.query.source_trees import statement_at
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
-_PASSING = RESHAPING | CONVERTING
+_PASSING = RESHAPING | CONVERTING | SELECTING
+_LOG_TARGET = "log_target=True"
 _EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
+_NEVER_POSITIVE = ("nll_loss", "ctc_loss")  # the losses whose input is never above 0
 _LOSS = "Loss"  # how PyTorch's modules of losses end
 # The messages of PyTorch when the module of a loss gets tensors as its settings.
 _MADE_OF_TENSORS = ("Boolean value of Tensor", "Loss.__init__() ")
@@ -115,14 +118,31 @@ def _search(case: Case) -> Iterator[Found]:
                 expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
                 yield Found(told, of_probabilities(case, loss, source), _events(op, source), site=op.site)
-            elif loss == "nll_loss" and _is_positive(case, op):
+            elif loss in _NEVER_POSITIVE and _is_positive(case, op):
                 yield Found(
-                    f"nll_loss expects log-probabilities, which are never above 0, and gets the result of {given} with "
+                    f"{loss} expects log-probabilities, which are never above 0, and gets the result of {given} with "
                     "values above 0",
                     of_data(case, op),
                     _events(op, source),
                     site=op.site,
                 )
+            elif loss == "kl_div":
+                yield from _target(case, op)
+
+
+def _target(case: Case, op: OpRan) -> Iterator[Found]:
+    """The finding for a `kl_div` whose target has logarithms where it expects none, or none where it expects them."""
+    source = op_behind(case.query, op.inputs[1], _PASSING) if len(op.inputs) > 1 else None
+    wants_logarithms = _LOG_TARGET in op.args.split(", ")
+    wrong, right = (PROBABILITIES, "log-probabilities") if wants_logarithms else (LOG_SHARES, "probabilities")
+    if source is None or source.op not in wrong:
+        return
+    yield Found(
+        f"kl_div with log_target={wants_logarithms} expects {right} as its target, and gets the result of {source.op}",
+        f"log_target={not wants_logarithms}  # in this call of kl_div",
+        _events(op, source),
+        site=op.site,
+    )
 
 
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:

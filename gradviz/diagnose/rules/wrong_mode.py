@@ -26,7 +26,8 @@ Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 
 Not reported: Monte Carlo dropout, which repeats one input, or whose layers alone are in training mode; a frozen part
 that stays in evaluation mode. A batch norm that is in evaluation mode from the first
-pass, with statistics that were counted or loaded before, is a note only.
+pass, with statistics that were counted or loaded before, is a note only, as is a frozen module whose batch norm is in
+training mode.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.frozen_statistics import frozen_statistics
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind, ScopeEntered
@@ -56,6 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _evaluated_in_training_mode(case, roots)
     yield from _trained_in_evaluation_mode(case, roots)
     yield from _dropout_that_is_always_on(case)
+    yield from _statistics_of_what_is_frozen(case)
 
 
 def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
@@ -86,6 +89,20 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             f"{first.name}.eval()  # before the evaluation, and {first.name}.train() after it",
             (first.event,),
             site=site,
+        )
+
+
+def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
+    """Notes on frozen modules whose batch norm counts on."""
+    for frozen in case.of(frozen_statistics):
+        name = clean(frozen.module.name)
+        yield Found(
+            f"{name} is frozen, and in training mode: its batch norm {_MIXES}, so that its results change from call to "
+            "call",
+            f"{name}.eval()  # and again after each train() of a module around it",
+            (frozen.module.index,),
+            tensors=frozen.weights,
+            severity=NOTE,
         )
 
 

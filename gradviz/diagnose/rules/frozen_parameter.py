@@ -1,6 +1,7 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
 parameter group of an optimizer, for good; or at a single layer with random values, between layers that learn. Also
-reported: parameters that are frozen and switched on again before any op reads them.
+reported: parameters that are frozen and switched on again before any op reads them; a line that sets a misspelt
+`requires_grad`, as `p.require_grad = False`, so that nothing is frozen.
 
 Why it is bad: a frozen parameter never learns. If no leaf requires grad, backward() raises. If a group is frozen, its
 learning rate has no effect.
@@ -29,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from gradviz.diagnose.case import Case, few_of
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
+from gradviz.diagnose.misspelt import misspelt
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
@@ -54,6 +56,24 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _groups(case)
     yield from _layers(case)
     yield from _undone(case)
+    yield from _misspelt(case)
+
+
+def _misspelt(case: Case) -> Iterator[Found]:
+    """Lines that would switch requires_grad, and set another attribute."""
+    first = case.trace.passes[0] if case.trace.passes and case.training.trained else None
+    if first is None:
+        return
+    for line in case.of(misspelt):
+        yield Found(
+            f"{clean(line.text)} sets an attribute that PyTorch does not know and that no line reads: it switches no "
+            "requires_grad",
+            clean(line.cure),
+            (first.first,),
+            site=line.site,
+            number=first.number,
+            severity=WARNING,
+        )
 
 
 def _layers(case: Case) -> Iterator[Found]:

@@ -1,0 +1,63 @@
+"""Assignments to a misspelt `requires_grad`: Python makes a new attribute, which nothing reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradviz.diagnose.case import Case
+from gradviz.nearest import nearest
+from gradviz.query.source_trees import trees
+from gradviz.tracefile import Site
+
+_MEANT = "requires_grad"
+_LEAST = "grad"  # what each misspelling of it still has
+
+
+@dataclass(frozen=True, slots=True)
+class Misspelt:
+    """The line of an assignment, its text, and its text with the attribute that is meant."""
+
+    site: Site
+    text: str
+    cure: str
+
+
+def misspelt(case: Case) -> list[Misspelt]:
+    """The assignments to an attribute that is called nearly `requires_grad`, and that the program never reads."""
+    found = []
+    for file, tree in case.query.of(trees).items():
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        read = {node.attr for node in attributes if isinstance(node.ctx, ast.Load)}
+        for statement, target in _assignments(tree):
+            site = case.query.places.of_line(file, statement.lineno)
+            if target.attr in read or not _is_meant(target) or site is None:
+                continue
+            text = ast.unparse(statement)
+            target.attr, own = _MEANT, target.attr
+            found.append(Misspelt(site, text, ast.unparse(statement)))
+            target.attr = own
+    return found
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Assign, ast.Attribute]]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Attribute)
+        ):
+            yield node, node.targets[0]
+
+
+def _is_meant(target: ast.Attribute) -> bool:
+    """Whether an attribute of another object than `self` is nearly called so. A class may have attributes of its own
+    that are called alike."""
+    is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
+    return (
+        not is_own
+        and target.attr != _MEANT
+        and _LEAST in target.attr
+        and nearest(target.attr, [_MEANT]) != ""
+    )

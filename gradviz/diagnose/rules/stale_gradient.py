@@ -27,8 +27,10 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.own_names import optimizer_name, seen_at
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 from gradviz.sets import distinct
+from gradviz.words.escape import clean
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -44,14 +46,16 @@ def _search(case: Case) -> Iterator[Found]:
     backward_pass = case.query.passes.by_number[number]
     window = lives.windows == lives.windows[first]
     step = int(lives.events[window & used][0])
-    by_hand = int(lives.numbers[window & used][0]) == BY_HAND
-    name = case.words.called(int(leaves[0]))
+    stepped = int(lives.numbers[window & used][0])
+    if stepped == BY_HAND:
+        cure = f"{case.words.called(int(leaves[0]))}.grad = None"
+    else:
+        name = seen_at(case.query, backward_pass.site, optimizer_name(case.query, {stepped}) or "optimizer")
+        cure = f"{clean(name) or 'optimizer'}.zero_grad()"
     yield Found(
         f"pass {number} adds to gradients that a step has already used ({case.called(leaves.tolist())}): "
         f"they are not cleared after {case.at(step)}",
-        f"{name}.grad = None  # before backward()"
-        if by_hand
-        else "optimizer.zero_grad()  # before backward()",
+        f"{cure}  # before backward()",
         (backward_pass.first, step, int(lives.events[first])),
         site=backward_pass.site,
         number=number,

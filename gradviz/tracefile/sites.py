@@ -142,7 +142,9 @@ class Sites:
         if kind != CALL:
             return self.number_of_frame(frame)
         self.open.pop(id(frame), None)
-        number = self.open[id(frame)] = self.number_of_frame(frame)
+        caller = frame.f_back
+        is_first = caller is None or caller is self.root
+        number = self.open[id(frame)] = self.number_of_frame(frame) if is_first else self._walk(caller)
         return number
 
     def leave(self, frame: int) -> None:

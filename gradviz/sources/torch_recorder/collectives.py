@@ -45,6 +45,7 @@ class Collectives:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.others: set[type] = set()  # the classes of called modules that average none
         self.replicas: weakref.WeakSet[Any] = weakref.WeakSet()  # modules whose gradients are averaged
         self.rank: dict[str, str] = {}  # the rank of this process and the number of ranks, once known
         self.syncing: Any = None  # a replica that is being called and will copy its buffers from rank 0
@@ -129,7 +130,9 @@ class Collectives:
                 self.replicas.add(module)
                 self._tell_broadcast(self._changed(module), frame)
             self.syncing = module if module.will_sync_module_buffers() else None
-        elif self.syncing is not None and module is self.syncing.module:
+            return
+        self.others.add(type(module))
+        if self.syncing is not None and module is self.syncing.module:
             self.syncing = None
             self._tell_broadcast(list(module.buffers()), frame)
 

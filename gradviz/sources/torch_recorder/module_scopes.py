@@ -15,6 +15,7 @@ from gradviz.events.counters import next_scope_number
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below, tied_parameters
 from gradviz.events.kinds import TIED
 from gradviz.sources.torch_recorder.binning import Binning
+from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 
 
@@ -25,12 +26,12 @@ class Scopes:
         self,
         source: Source,
         opaque: Callable[..., Any],
-        note: Callable[[Any, FrameType], None],
+        collectives: Collectives,
         rests: Callable[[], bool | None],
     ) -> None:
         self.source, self.opaque = source, opaque  # calls a compiled module
         self.rests = rests  # whether nothing is watched from here on
-        self.note = note  # receives each called module, and the frame
+        self.collectives = collectives  # notes the called modules that average gradients
         self.binning: Binning | None = None  # receives the results of modules, if it is set
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
 
@@ -42,13 +43,17 @@ class Scopes:
             self: Any, *args: Any, **kwargs: Any
         ) -> Any:  # PyTorch's profiler looks for the module by this name
             source = scopes.source
-            if source.is_off or (not source.thread.scopes and scopes.rests()):
+            if source.is_off:
                 return call(self, *args, **kwargs)
-            if source.thread.stepping is not None:
+            thread = source.thread
+            open_scopes = thread.scopes
+            if not open_scopes and scopes.rests():
+                return call(self, *args, **kwargs)
+            if thread.stepping is not None:
                 source.recover()
             is_compiled = None
             try:
-                is_compiled = scopes._enter(self, sys._getframe())
+                is_compiled = scopes._enter(self, sys._getframe(), open_scopes)
             except Exception as error:
                 source.gave_up(error)
             try:
@@ -63,18 +68,20 @@ class Scopes:
                 return result
             finally:
                 try:
-                    scopes._leave(self)
+                    scopes._leave(self, open_scopes)
                 except Exception as error:
                     source.gave_up(error)
 
         run.__name__, run.__qualname__ = call.__name__, call.__qualname__
         return run
 
-    def _enter(self, module: torch.nn.Module, frame: FrameType) -> bool:
-        """Emit that a module is called; returns whether it runs compiled by `torch.compile`."""
+    def _enter(self, module: torch.nn.Module, frame: FrameType, open_scopes: list[tuple[int, int]]) -> bool:
+        """Emit that a module is called inside the open scopes; returns whether it runs compiled by `torch.compile`."""
         source = self.source
         listener: Any = source.listener
-        self.note(module, frame)
+        collectives = self.collectives
+        if collectives.syncing is not None or type(module) not in collectives.others:
+            collectives.note(module, frame)
         known = self.names.get(id(module))
         name = known[1] if known is not None and known[0]() is module else ""
         if not name or source.identity.pending:
@@ -82,24 +89,24 @@ class Scopes:
                 source.identity.tell_pending()
                 name = name or self._name_all(module, frame)
         number = next_scope_number()
-        source.thread.scopes.append((number, id(module)))
+        open_scopes.append((number, id(module)))
         listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
         attributes = module.__dict__
         return attributes.get("_compiled_call_impl") is not None or "dynamo_ctx" in attributes
 
-    def _leave(self, module: torch.nn.Module) -> None:
+    def _leave(self, module: torch.nn.Module, scopes: list[tuple[int, int]]) -> None:
         source = self.source
-        scopes = source.thread.scopes
-        if source.listener is None:
+        listener = source.listener
+        if listener is None:
             return
         if scopes and scopes[-1][1] == id(module):  # the usual case: the scope was not left in another way
-            source.listener.scope_left(scopes.pop()[0])
+            listener.scope_left(scopes.pop()[0])
             return
         if id(module) not in [owner for _, owner in scopes]:
             return
         while scopes:
             number, owner = scopes.pop()
-            source.listener.scope_left(number)
+            listener.scope_left(number)
             if owner == id(module):
                 return
 

@@ -70,7 +70,7 @@ class TorchRecorder:
         self.replaced, self.replaced_in_detail = Replaced(self.source), Replaced(self.source)
         self.resting = Resting(self.source, watching, self.replaced_in_detail, PassNumbers(self.source))
         rests = self.resting.begin_if_due
-        self.scopes = Scopes(self.source, self.opaque, self.collectives.note, rests)
+        self.scopes = Scopes(self.source, self.opaque, self.collectives, rests)
         self.binning = self.scopes.binning = Binning(self.source) if histograms else None
         self.training = Training(self.source, watching.pause, watching.go_on, watching.paused, self.resting)
         self.source.pause, self.source.go_on = watching.pause, watching.go_on

@@ -120,13 +120,22 @@ class Frequent(Packing):
     def _put_nodes(
         self, site: int, made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]]
     ) -> None:
-        thread = self._thread()
+        thread, count = self._thread(), self.count
+        op = self.last_op.get(thread)
+        text, rule_of = self.strings.known.get, self.same_rules.get
+        rows = packed = b""
         for node, grad_fn, rule, outputs, edges, saved in made:
             links = (len(outputs), len(edges) // 3, *outputs, *edges, *saved)
-            row = _ROW(
-                _NODE | thread, site, node, self.text(grad_fn), self.earlier(-1), self.rule(rule), len(links)
-            )
-            self._put(row, packed_numbers(links))
+            m = len(links)
+            name = text(grad_fn) or self.text(grad_fn)
+            number = rule_of(id(rule)) or self.rule(rule)
+            rows += _ROW(_NODE | thread, site, node, name, 0 if op is None else count - op, number, m)
+            packed += PACK_NUMBERS[m](*links) if m < _FEW else packed_numbers(links)
+            count += 1
+        batch = self.batch
+        batch.rows += rows
+        batch.links += packed
+        self.count = count
 
     def differentiated(
         self,
@@ -212,9 +221,8 @@ class Frequent(Packing):
         if not self.detailed:
             return
         self.scopes[scope] = id(where)
-        self.site = site = (
-            self.sites.enter(where) if isinstance(where, FrameType) else self.sites.number(where)
-        )
+        sites = self.sites
+        self.site = site = sites.enter(where) if isinstance(where, FrameType) else sites.number(where)
         self.last_gradient = None
         if self.count > self.limit:
             self._give_way()
@@ -238,9 +246,10 @@ class Frequent(Packing):
                     raise
 
     def scope_left(self, scope: int) -> None:
-        if scope not in self.scopes:  # a pass that ended inside may have changed `detailed`
+        frame = self.scopes.pop(scope, None)
+        if frame is None:  # a pass that ended inside may have changed `detailed`
             return
-        self.sites.leave(self.scopes.pop(scope))
+        self.sites.leave(frame)
         self.last_gradient = None
         if self.count > self.limit:
             self._give_way()

@@ -16,6 +16,7 @@ from gradviz.sources.torch_recorder.arguments import CONSTANTS, OPERANDS
 from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import grad_fn_of
+from gradviz.sources.torch_recorder.linear import saves_inner
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
 from gradviz.sources.torch_recorder.saved_again import Plan, plan_of
@@ -40,8 +41,9 @@ class Entry(NamedTuple):
     """The results of the last call at a place. `given` are its arguments, with `TENSOR` in place of tensors; `labels`
     are the names of the last of them. `absent` is the position among the inputs of an operand that is not a tensor.
     `node` is the type of the node that the call made, `edges` the number of its edges. If the call did not return one
-    tensor but `returned`, or made several nodes, `nodes` has all of them, the oldest first. A call that `is_in_place`
-    wrote to its first input and made no node. `plan` gives the tensors that its node saved, if they are certain.
+    tensor but `returned`, or made several nodes, `nodes` has all of them, the oldest first. If it `saves_inner`, they
+    saved tensors inside the op alone (`linear.saves_inner`). A call that `is_in_place` wrote to its first input and
+    made no node. `plan` gives the tensors that its node saved, if they are certain.
     `code` is kept alive because places are known by its address."""
 
     code: CodeType
@@ -59,6 +61,7 @@ class Entry(NamedTuple):
     saved: tuple[str, ...]  # the attributes of the node that hold its saved tensors
     returned: type
     nodes: tuple[Made, ...] | None
+    saves_inner: bool
     is_in_place: bool
     plan: Plan | None
 
@@ -99,12 +102,17 @@ class Entries:
         if nodes is None:
             return None
         is_one = type(result) is torch.Tensor and len(nodes) < 2
+        inner = (
+            not is_one and op == "linear" and saves_inner(inputs, [made.name for made in nodes if made.saved])
+        )
+        if inner:
+            nodes = tuple([made._replace(saved=()) for made in nodes])
         node, node_name, edges, rule_of_it, saved = nodes[0] if is_one and nodes else _NO_NODE
         plan = self._plan(func, name, inputs, result, saved) if saved else None
         return Entry(
             code, given, tuple(kwargs), op, text, rule_of_it if is_one and nodes else rule, absent,
             (inputs[0].dtype, outputs[0].dtype), dimensions, node, node_name, edges, saved, type(result),
-            None if is_one else nodes, is_in_place, plan,
+            None if is_one else nodes, inner, is_in_place, plan,
         )  # fmt: skip
 
     def _plan(

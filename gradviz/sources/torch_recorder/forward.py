@@ -67,6 +67,7 @@ class Forward(TorchFunctionMode):
     ) -> Any:
         """The result of a call of `func`, which is emitted; `made` is the function that makes the call."""
         steps = call = None
+        is_of_matrix = False
         try:
             try:
                 known = self.sorts.get(func)
@@ -88,15 +89,23 @@ class Forward(TorchFunctionMode):
                     and not self.source.is_silent
                     and not (is_cached and not self.source.is_detailed)
                 ):
-                    way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
-                    steps = way(func, name, args, kwargs, frame)
-                    next(steps)
+                    if is_cached and sort is calls.LINEAR and _is_of_matrix(args):
+                        is_of_matrix = True
+                    else:
+                        way = self.ways[sort] if plain else _of_subclass(self.ways[sort])
+                        steps = way(func, name, args, kwargs, frame)
+                        next(steps)
         except Exception as error:
             self.source.gave_up(error)
         result = made(*args, **kwargs)
         if call is not None:
             try:
                 self._end(call, func, name, args, kwargs, result, frame)
+            except Exception as error:
+                self.source.gave_up(error)
+        elif is_of_matrix:
+            try:
+                self._ran_linear(name, args, kwargs, result, frame)
             except Exception as error:
                 self.source.gave_up(error)
         elif steps is not None:
@@ -182,11 +191,14 @@ class Forward(TorchFunctionMode):
             self._tell_running(name, calls.running_statistics(func, args, kwargs), frame)
 
     def _linear(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-        plain = len(args) == 3 and args[2] is not None and type(args[0]) is torch.Tensor and args[0].ndim == 2
-        if not plain or in_transform() or not self.source.is_detailed:
+        if not _is_of_matrix(args) or not self.source.is_detailed:
             yield from self._op(func, name, args, kwargs, frame)
             return
         result = yield
+        self._ran_linear(name, args, kwargs, result, frame)
+
+    def _ran_linear(self, name: str, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
+        """Emit a `linear` of a matrix."""
         if self.identity.pending:
             self.identity.tell_pending()
         for tensor in args:
@@ -314,8 +326,11 @@ class Forward(TorchFunctionMode):
         return identity.state(tensor, known)
 
     def _note_view(self, tensor: torch.Tensor, known: Known, inputs: Sequence[torch.Tensor]) -> None:
-        base = tensor._base
-        near = next((one for one in inputs if one is base or (one._is_view() and one._base is base)), base)
+        near = base = tensor._base
+        for one in inputs:
+            if one is base or (one._is_view() and one._base is base):
+                near = one
+                break
         of = self.identity.known.get(id(near))
         if of is not None:
             self.identity.note_view(tensor, known, near, of)
@@ -463,6 +478,13 @@ class _Heard:
             return self.func(*args, **kwargs)
         finally:
             self.unheard.__enter__()
+
+
+def _is_of_matrix(args: Any) -> bool:
+    """Whether a call of `linear` has a matrix and a bias, and is no transform's."""
+    if len(args) != 3 or args[2] is None or type(args[0]) is not torch.Tensor:
+        return False
+    return args[0].ndim == 2 and not in_transform()
 
 
 def _without_passed_on(

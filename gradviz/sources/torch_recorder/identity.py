@@ -303,8 +303,9 @@ class Identity:
         record = fn.metadata[self.key] = NodeRecord(
             next_node_number(), LEAF_NODE, True, False, fn._sequence_nr()
         )
-        known = self.known.get(id(fn.variable))
-        record.first = self.number_of(fn.variable) if known is None else known.number
+        leaf = fn.variable
+        known = self.known.get(id(leaf))
+        record.first = self.number_of(leaf) if known is None else known.number
         return record
 
     def _number(self, fn: Any) -> NodeRecord:

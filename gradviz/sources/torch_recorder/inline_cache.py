@@ -22,6 +22,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.cache_entries import TENSOR, Entries, Entry, is_shape, plain_outputs
 from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.linear import saves_inner
 from gradviz.sources.torch_recorder.saved_again import Plan, is_changed_below
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
@@ -158,8 +159,8 @@ class InlineCache:
         metadata, nexts = fn.metadata, fn.next_functions
         if key in metadata or len(nexts) != entry.edges or result.output_nr or not is_grad_enabled():
             return False
-        leaves: list[Any] = []
-        edges: list[int] = []  # as `identity.edges_of`, while every leaf has a number
+        leaves: list[tuple[int, Any]] = []  # those without a number, and the places of their edges
+        edges: list[int] = []  # as `identity.edges_of`
         nowhere: tuple[int, ...] = ()
         aligned = numbers if len(numbers) == len(nexts) else (0,) * len(nexts)
         for (target, nr), number in zip(nexts, aligned):  # noqa: B905
@@ -169,16 +170,16 @@ class InlineCache:
             elif (known_node := target.metadata.get(key)) is not None:
                 edges += (known_node.number, nr, known_node.tensor(nr) if nr else known_node.first)
             elif hasattr(target, "variable"):
-                leaves.append(target)
-                edges += (0, 0, 0)
+                leaves.append((len(edges), target))
+                edges += (0, nr, 0)
             else:
                 return False
         known = identity.fresh(result)
         if result._is_view():
             self.note_view(result, known, inputs)
-        for leaf in reversed(leaves):  # in the order of the long way, so that they get the same numbers
-            if key not in leaf.metadata:
-                identity.number_leaf(leaf)
+        for at, leaf in reversed(leaves):  # in the order of the long way, so that they get the same numbers
+            of_leaf = leaf.metadata.get(key) or identity.number_leaf(leaf)
+            edges[at], edges[at + 2] = of_leaf.number, of_leaf.first
         node = next_node_number()
         record = metadata[key] = NodeRecord(node, entry.node_name, False, False, fn._sequence_nr())
         record.first = known.number
@@ -196,7 +197,7 @@ class InlineCache:
         listener.differentiated(
             frame, entry.op, entry.text, entry.rule, passes[-1].number if passes else 0, numbers, known.number, result,
             REQUIRES_GRAD | known.alias, known.version, known.base, node, entry.node_name,
-            identity.edges_of(nexts, numbers) if leaves else edges, saved,
+            edges, saved,
         )  # fmt: skip
         return True
 
@@ -212,6 +213,8 @@ class InlineCache:
         if identity.pending or any(id(output) in identity.known for output in outputs):
             return False
         if [tensor._version for tensor in inputs] != versions:
+            return False
+        if entry.saves_inner and not saves_inner(inputs):
             return False
         nodes = self._nodes_like(entry, outputs)
         if nodes is None:

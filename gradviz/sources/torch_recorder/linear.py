@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -20,6 +20,10 @@ from gradviz.sources.torch_recorder.saved_again import is_changed_below
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
 
+_OF_MATRICES = {
+    "AddmmBackward0",
+    "MmBackward0",
+}  # the nodes of a `linear` that save tensors, which are matrices
 # Whether the node of `addmm` saves its second and its third input, by whether these have no history. A fact of
 # PyTorch's, as is a `Plan`, and read once.
 _SAVED: dict[tuple[bool, bool], tuple[bool, bool]] = {}
@@ -98,6 +102,26 @@ def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | N
         identity.number_leaf(leaf)
     *of_t, of_addmm = identity.number_made(new)
     return (of_t[0] if of_t else None), of_addmm
+
+
+def saves_inner(inputs: Sequence[torch.Tensor], saving: Iterable[str] = ()) -> bool:
+    """Whether a `linear` of these inputs saves tensors inside it alone, of which the program knows nothing. `saving`
+    are the names of the nodes that save any.
+
+    They save matrices. The input has more dimensions, so the matrix that it is turned into is another tensor; and
+    neither that nor the transposed weight can be taken for the weight."""
+    x, weight = inputs[0], inputs[1]
+    try:
+        if (
+            x.ndim < 3
+            or weight.numel() < 2
+            or not weight.is_contiguous()
+            or not _OF_MATRICES.issuperset(saving)
+        ):
+            return False
+        return x.data_ptr() != weight.data_ptr()
+    except RuntimeError:  # one of them has no memory of its own
+        return False
 
 
 def _saved_by(identity: Identity, fn: Any, edges: Any, args: Any, t: int) -> Sequence[int]:

@@ -29,6 +29,7 @@ from gradviz.events.kinds import (  # noqa: E402
 )
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.module_curves import learning_rates, losses, norms_of_steps  # noqa: E402
+from gradviz.sources.torch_recorder.norms_now import Spacing  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace, part  # noqa: E402
 from gradviz.words.numbers import number  # noqa: E402
@@ -112,6 +113,26 @@ def test_the_loss_and_the_norm_of_every_pass_are_kept(tmp_path: Path) -> None:
         assert [one.norm for one in summed] == pytest.approx(loop.norms, rel=1e-5)
         assert {trace.parameters[one.tensor] for one in summed} <= set(trace.parameters.values())
         assert all(0 < one.largest <= one.norm for one in summed)
+
+
+def test_norms_are_read_ever_less_often_while_nothing_is_unusual() -> None:
+    def read(losses: list[float], norm: float = 1.0) -> list[int]:
+        """The steps of these losses at which norms are read."""
+        due = []
+        for step, loss in enumerate(losses):
+            if spacing.is_due(loss):
+                due.append(step)
+                spacing.read(loss, norm)
+        return due
+
+    spacing = Spacing()
+    assert read([1.0] * 70) == [*range(64), 65, 67, 69]
+    assert np.diff(read([1.0] * 3000)).max() == 8
+    assert read([1.0] * 4 + [5.0] * 4)[-4:] == [4, 5, 6, 7]
+    assert np.diff(read([1.0] * 3000)).max() == 8
+    assert read([1.0] * 4 + [math.nan] * 4)[-4:] == [4, 5, 6, 7]
+    assert np.diff(read([1.0] * 3000)).max() == 8
+    assert np.diff(read([1.0] * 20, norm=5.0))[-4:].tolist() == [1, 1, 1, 1]
 
 
 def test_a_chosen_pass_that_begins_inside_a_pass_is_recorded(tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ def _course(query: Query) -> str:
     if norms.max() < 0:
         return text
     at = int(norms.argmax())
-    return f"{text}; largest norm of all gradients {number(norms[at])} in pass {found.passes[at]}"
+    read = "" if found.has_norm.all() else f", of {int(found.has_norm.sum()):,} read,"
+    return f"{text}; largest norm of all gradients{read} {number(norms[at])} in pass {found.passes[at]}"
 
 
 def _program(trace: Trace) -> str:

@@ -29,7 +29,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import PassSummed
+from gradviz.events.kinds import Kind, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
 from gradviz.words.escape import clean
@@ -105,9 +105,18 @@ def _first_without_details(case: Case, number: int) -> int:
     if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
         return 0
     if not case.query.passes.by_number[number].recorded:
-        return number  # the gradients of this pass and of those before it are known
+        return _behind_finite_norms(case, number)
     last = max((one.number for one in case.trace.passes if one.number < number and one.recorded), default=0)
     return last + 1 if last + 1 < number else 0
+
+
+def _behind_finite_norms(case: Case, number: int) -> int:
+    """The pass behind the last one before `number` of which the norm of the gradients was read: a gradient of a pass
+    from there on may have been bad, too. `number` itself if no norm was read."""
+    summed = case.trace.table(Kind.SUMMED)
+    read = summed["in_pass"][(summed["norm"] != -1) & (summed["in_pass"] < number)]
+    recorded = (one.number for one in case.trace.passes if one.number < number and one.recorded)
+    return max(int(read.max()), *recorded) + 1 if len(read) else number
 
 
 def _harm(case: Case, origin: Origin) -> str:

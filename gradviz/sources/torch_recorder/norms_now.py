@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,36 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
 _SMALL = 4096  # elements up to which tensors of one form are put together
 _HALVES = (torch.float16, torch.bfloat16)
+
+
+_QUIET = 64  # norms in a row that show nothing unusual, after which they are read one step less often
+_FARTHEST = 8  # steps
+_UNUSUAL = 4  # so many times the last loss or norm that was read
+
+
+class Spacing:
+    """Decides at which steps norms are read: at each of the first 64, then ever fewer, at last at one of eight, and
+    again at each from where a loss or a norm is not finite, or more than four times what was read last."""
+
+    def __init__(self) -> None:
+        self.quiet = 0
+        self.since = 0  # the steps since norms were read
+        self.loss = self.norm = math.inf  # what was read last
+
+    def is_due(self, loss: float | None) -> bool:
+        """Whether norms are read at a step behind a pass with this loss."""
+        self.since += 1
+        if loss is not None and not abs(loss) <= _UNUSUAL * self.loss:
+            self.quiet = 0
+        return self.since > min(self.quiet // _QUIET, _FARTHEST - 1)
+
+    def read(self, loss: float | None, norm: float) -> None:
+        """Note the norm of all gradients that was read."""
+        self.since = 0
+        self.quiet = self.quiet + 1 if norm <= _UNUSUAL * self.norm else 0
+        self.norm = norm
+        if loss is not None:
+            self.loss = abs(loss)
 
 
 class NormsNow:

@@ -14,7 +14,7 @@ import torch
 
 from gradviz.sources.torch_recorder.fetching import streams_of
 from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
-from gradviz.sources.torch_recorder.norms_now import NormsNow
+from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -46,6 +46,8 @@ class PassNumbers:
         self.is_due = False  # whether the numbers of the last pass are yet to be emitted
         self.steps = True  # whether an optimizer stepped with the gradients of the pass before
         self.late: deque[_Late] = deque()
+        self.spacing = Spacing()
+        self.are_due = (0, True)  # the last pass behind which a step came, and whether its norms are read
         self.norms_of: weakref.WeakKeyDictionary[Any, NormsNow] = weakref.WeakKeyDictionary()
 
     @property
@@ -81,6 +83,9 @@ class PassNumbers:
         self.steps = True
         if not self.is_due:
             self.loss = None  # it was emitted
+        if not self._are_norms_due():
+            self._flush()
+            return
         self.is_due = False
         with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
             gradients = [
@@ -92,6 +97,15 @@ class PassNumbers:
             parameters = [parameter for parameter, _ in gradients]
             norms = self._norms_now(optimizer, parameters).read([gradient for _, gradient in gradients])
             self._emit(parameters, norms)
+
+    def _are_norms_due(self) -> bool:
+        """Whether the norms of the gradients are read, for all optimizers that step behind the pass. What waits on a
+        device costs the program nothing."""
+        if isinstance(self.loss, torch.Tensor):
+            return True
+        if self.are_due[0] != self.in_pass:
+            self.are_due = self.in_pass, self.spacing.is_due(self.loss)
+        return self.are_due[1]
 
     @safely
     def end(self) -> None:
@@ -125,7 +139,9 @@ class PassNumbers:
             self._send_for(waiting.device, loss, parameters, norms)
             return
         number_of = self.source.identity.number_of
-        self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
+        norm = self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
+        if norms:
+            self.spacing.read(loss, norm)  # type: ignore[arg-type]
 
     def _send_for(
         self,
@@ -164,16 +180,18 @@ class PassNumbers:
         loss = numbers.pop(0) if late.has_loss else None
         self._tell(late.in_pass, loss, numbers, late.parameters.__getitem__)
 
-    def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> None:
+    def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> float:
+        """Emit the numbers of a pass; returns the norm of all gradients, −1 if there is none."""
         listener: Any = self.source.listener
         if not norms:
             listener.summed(in_pass, loss, _UNKNOWN, _UNKNOWN, 0)
-            return
+            return _UNKNOWN
         total = math.hypot(*norms)  # an infinity hides a NaN from it
         if any(map(math.isnan, norms)):
             total = math.nan
         at = norms.index(max(norms)) if math.isfinite(total) else _first_bad(norms)
         listener.summed(in_pass, loss, total, norms[at], number_at(at))
+        return total
 
 
 def _first_bad(norms: Sequence[float]) -> int:

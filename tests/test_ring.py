@@ -88,7 +88,8 @@ def test_the_file_does_not_grow(torch: Any, tmp_path: Path) -> None:
     _, long = trained(torch, tmp_path / "long.gradviz", 160, last=4)
     _, whole = trained(torch, tmp_path / "whole.gradviz", 160)
     assert max(long) <= 1.2 * max(short)
-    assert max(long) < max(whole) / 3
+    # an empty file has many pages, which are large at this grade
+    assert max(long) - long[0] < (max(whole) - whole[0]) / 3
     assert os.path.getsize(tmp_path / "long.gradviz") <= 1.1 * os.path.getsize(tmp_path / "short.gradviz")
 
 

@@ -1,6 +1,6 @@
 """Programs on a GPU compute the same, to the last bit, plain and recorded, and their values are recorded right.
 
-These are skipped where there is no device. No device has run them yet."""
+These are skipped where there is no device, as in CI. They passed on one H200, with PyTorch 2.11.0, on 2026-11-26."""
 
 from __future__ import annotations
 

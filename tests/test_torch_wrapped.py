@@ -209,6 +209,24 @@ def test_a_wrapper_runs_once_for_each_call(tmp_path: Path) -> None:
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"), [(torch.Tensor, "detach"), (torch.Tensor, "t"), (torch, "no_grad")]
+)
+def test_reads_of_the_recorder_do_not_run_a_wrapper(owner: Any, name: str, tmp_path: Path) -> None:
+    def calls(path: Path | None) -> int:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        recording = nullcontext() if path is None else gradviz.record(path)
+        counted = mock.Mock(side_effect=getattr(owner, name))
+        with recording, wrapped(owner, name, lambda _: lambda *args: counted(*args)):
+            net(torch.ones(4, 3)).sum().backward()
+            optimizer.step()
+        return int(counted.call_count)
+
+    assert calls(tmp_path / "run.gradviz") == calls(None)
+
+
 def test_a_subclass_that_calls_what_it_overrides_gives_what_it_gives_unrecorded(tmp_path: Path) -> None:
     class Doubling(torch.Tensor):
         def backward(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]

@@ -9,7 +9,8 @@ TESTED = "2.5.1 to 2.15.0"
 # The attributes of nodes are listed under one class of nodes that has them.
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction
-    _C.DispatchKey.CompositeImplicitAutograd _C.TensorBase _C._FunctionBase _C._current_autograd_node
+    _C.DispatchKey.CompositeImplicitAutograd _C.TensorBase _C.TensorBase.detach _C.TensorBase.t
+    _C._FunctionBase _C._current_autograd_node
     _C._disabled_torch_function_impl _C._dispatch_has_kernel_for_dispatch_key
     _C._autograd.SavedTensor _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr
     _C._functions.AddmmBackward0._raw_saved_mat1 _C._functions.AddmmBackward0._raw_saved_mat2

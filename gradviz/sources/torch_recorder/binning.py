@@ -14,6 +14,7 @@ import torch
 from gradviz.events.values import counts_between
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -71,7 +72,7 @@ class Binning:
     def _tell(
         self, tensor: torch.Tensor, value: torch.Tensor, what: str, module: str, in_pass: int = 0
     ) -> None:
-        with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
+        with torch._C.DisableTorchFunction(), unheard(), no_grad():
             elements = None if in_transform() else _elements_to_read(value)
         if elements is None or not len(elements):
             return
@@ -101,7 +102,7 @@ def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
         return None
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return None  # a kernel launched now would run at every replay
-    plain = tensor.detach()
+    plain = detach(tensor)
     flat = plain.as_strided((plain.numel(),), (1,)) if is_dense(plain) else plain.reshape(-1)
     step = -(-flat.numel() // _MOST_ELEMENTS) | 1  # odd, so that the sample is not always one channel
     elements: np.ndarray = flat[::step].to("cpu", copy=True).to(torch.float64).numpy()

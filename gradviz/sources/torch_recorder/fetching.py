@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, Room
+from gradviz.sources.torch_recorder.pytorchs_own import no_grad
 
 PIECE = 64 << 20  # the most bytes of pinned memory
 _TOGETHER = 1 << 20  # bytes of parts that are joined on the device first
@@ -75,7 +76,7 @@ class Fetcher:
     def _fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
         device = waiting[0].device
         line = self._line(device)
-        with torch._C.DisableTorchFunction(), torch.no_grad(), line.behind(waiting):
+        with torch._C.DisableTorchFunction(), no_grad(), line.behind(waiting):
             parts = [part.reshape(-1).view(torch.uint8) for one in waiting for part in one.parts]
             data = iter(self._read(line, parts))
 

@@ -14,6 +14,7 @@ from gradviz.sources.functions import Call, Functions
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.known_things import NodeRecord
 from gradviz.sources.torch_recorder.memory import check_room
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 
 
@@ -27,9 +28,9 @@ class TorchFunctions:
 
     def array(self, tensor: torch.Tensor) -> np.ndarray:
         """A copy of the elements; short dtypes become float32."""
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with torch._C.DisableTorchFunction(), no_grad():
             check_room(tensor)
-            plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+            plain = detach(tensor).cpu().resolve_conj().resolve_neg()
             if plain.is_floating_point() and plain.element_size() < 4:
                 plain = plain.float()
             return plain.numpy().copy()
@@ -77,7 +78,7 @@ class TorchFunctions:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """A context in which no mode and no listener sees this thread."""
-        with self.source.quiet(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        with self.source.quiet(), torch._C.DisableTorchFunction(), _disable_current_modes(), no_grad():
             yield
 
     def apply(self, function: Any, arguments: Sequence[Any]) -> Any:

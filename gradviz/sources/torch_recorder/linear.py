@@ -15,6 +15,7 @@ from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import Numbered
 from gradviz.sources.torch_recorder.node_formulas import rules_of_linear
+from gradviz.sources.torch_recorder.pytorchs_own import detach, transposed
 from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
 from gradviz.sources.torch_recorder.saved_again import is_changed_below
 from gradviz.sources.torch_recorder.shared import Source
@@ -145,7 +146,7 @@ def _saved_by(identity: Identity, fn: Any, edges: Any, args: Any, t: int) -> Seq
 def _transposed(weight: torch.Tensor) -> Any:
     if weight.numel() <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
         with unheard():
-            return weight.detach().t()
+            return transposed(detach(weight))
     return _unseen_transposed(weight.shape, weight.dtype, weight.device)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradviz.sources.torch_recorder.pytorchs_own import detach
+
 _DTYPES: dict[Any, str] = {}
 _TOO_LITTLE = "the tensor shows more than its storage holds"
 _NO_MEMORY = "the tensor has no memory"
@@ -124,12 +126,12 @@ def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
         return _as_bits_or_float32(value, whole, torch.uint8)
     if value.is_conj() or value.is_neg():
         start_of(value)
-        return value.detach().resolve_conj().resolve_neg().numpy()
-    return in_place(value.detach())
+        return detach(value).resolve_conj().resolve_neg().numpy()
+    return in_place(detach(value))
 
 
 def _as_bits_or_float32(value: torch.Tensor, whole: bool, bits: torch.dtype) -> np.ndarray:
-    plain = value.detach()
+    plain = detach(value)
     if whole:
         return in_place(plain.view(bits))
     start_of(plain)

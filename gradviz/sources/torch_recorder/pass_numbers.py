@@ -15,6 +15,7 @@ import torch
 from gradviz.sources.torch_recorder.fetching import streams_of
 from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
 from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -87,7 +88,7 @@ class PassNumbers:
             self._flush()
             return
         self.is_due = False
-        with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
+        with torch._C.DisableTorchFunction(), unheard(), no_grad():
             gradients = [
                 (parameter, gradient)
                 for group in optimizer.param_groups
@@ -129,7 +130,7 @@ class PassNumbers:
         """Emit the loss of a pass after which no optimizer stepped."""
         if self.is_due:
             self.is_due = False
-            with torch._C.DisableTorchFunction(), unheard(), torch.no_grad():
+            with torch._C.DisableTorchFunction(), unheard(), no_grad():
                 self._emit([], None)
 
     def _emit(self, parameters: Sequence[torch.Tensor], norms: list[float] | torch.Tensor | None) -> None:
@@ -219,6 +220,6 @@ def _loss_of(roots: Any) -> torch.Tensor | float | None:
         return None
     if roots.is_cpu and roots.dtype in _READ_IN_PLACE:
         return float(np.frombuffer(bytes_of(roots), in_numpy(roots.dtype))[0])
-    with unheard(), torch.no_grad():
+    with unheard(), no_grad():
         check_room(roots)
-        return float(roots.item()) if roots.is_cpu else roots.detach().clone()
+        return float(roots.item()) if roots.is_cpu else detach(roots).clone()

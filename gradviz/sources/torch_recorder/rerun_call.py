@@ -11,6 +11,7 @@ import torch
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 
 _MOST = 100_000  # the number of calls that are kept, the newest
 
@@ -81,13 +82,13 @@ class Calls:
         func, args, kwargs = call
 
         def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
+            with torch.random.fork_rng(devices=[]), no_grad():
                 tensors = {
                     number: torch.from_numpy(np.array(array))
                     for number, array in zip(inputs, arrays, strict=True)
                 }
                 result = func(*_filled(args, tensors), **_filled(kwargs, tensors))
-                return [output.detach().cpu().numpy().copy() for output in outputs_of(result)]
+                return [detach(output).cpu().numpy().copy() for output in outputs_of(result)]
 
         return forward
 

@@ -20,6 +20,7 @@ from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, elements_in
 from gradviz.sources.torch_recorder.fetching import streams_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 
 _FEW = 4096  # elements up to which parameters on a CPU are put together
 _MOST_BYTES = 1 << 30  # of the copies of an optimizer's large parameters on a CPU
@@ -44,7 +45,7 @@ class StepChanges:
         copies = self.kept.pop(optimizer, None)  # another thread may step with the same optimizer meanwhile
         if _is_capturing():
             return None
-        with tensor_values.unheard(), torch.no_grad():
+        with tensor_values.unheard(), no_grad():
             try:
                 if copies is None or not copies.are_of(parameters):
                     copies = Copies(parameters)
@@ -58,7 +59,7 @@ class StepChanges:
         known."""
         if not copies.are_of(parameters) or _is_capturing():
             return {}
-        with tensor_values.unheard(), torch.no_grad():
+        with tensor_values.unheard(), no_grad():
             try:
                 norms = copies.norms(parameters)
             except (RuntimeError, MemoryError):
@@ -149,7 +150,7 @@ class _Together:
     def __init__(self, places: list[int], parameters: Parameters) -> None:
         self.places = sorted(places, key=lambda place: parameters[place].numel())
         own = [parameters[place] for place in self.places]
-        self.views = [parameter.detach().as_strided((parameter.numel(),), (1,)) for parameter in own]
+        self.views = [detach(parameter).as_strided((parameter.numel(),), (1,)) for parameter in own]
         counts = Counter(parameter.numel() for parameter in own)
         total = sum(size * count for size, count in counts.items())
         wide = _WIDE[own[0].dtype]

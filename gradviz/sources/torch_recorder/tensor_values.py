@@ -29,6 +29,7 @@ from gradviz.sources.torch_recorder.memory import (
     is_dense,
     start_of,
 )  # fmt: skip
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 
 _MOST_RECENT = 8
 _LARGE = 4096  # the statistics of smaller tensors are computed later, many at once
@@ -178,7 +179,7 @@ class TorchReader:
         if type(value) not in PLAIN and is_sharded(value):
             return None
         try:
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), no_grad():
                 return array_of(value if value.is_cpu else value.cpu())
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None
@@ -201,7 +202,7 @@ class TorchReader:
         if value.is_meta or value.is_nested:
             return None
         if is_distant(value):
-            return self._keep_distant(value.detach(), whole)
+            return self._keep_distant(detach(value), whole)
         if _is_plain_memory(value):
             return bytes_of(value) if whole else self._keep_dense(value)
         if value.dtype not in _IN_NUMPY or value.is_neg():
@@ -237,7 +238,7 @@ class TorchReader:
             return None  # a kernel launched now would run at every replay
         check_room(value)
         try:
-            with torch.no_grad():
+            with no_grad():
                 kept = whole_of(value) if whole else statistics_of(value, FETCHER.room(value.device))
         except OutOfMemory:
             FETCHER.left_out += 1

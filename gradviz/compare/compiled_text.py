@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradviz.compare.compiled import Compiled, Pair
 from gradviz.compare.rounding import REPLAYS, UNITS
-from gradviz.replay.changed_pass_text import check_text
+from gradviz.replay.changed_pass_text import check_text, table
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import number, plural
 from gradviz.words.words import Words
@@ -41,17 +41,15 @@ def compiled_text(words: Words, found: Compiled) -> Group:
 
 def _table(pairs: tuple[Pair, ...]) -> Table:
     """The table of the values, those that differ by more than rounding first."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("", "apart", "rounding", "largest difference", ""):
-        table.add_column(heading, overflow="fold")
+    values = table("", "apart", "rounding", "largest difference", "")
     ordered = sorted(pairs, key=lambda pair: not pair.is_beyond)
     for pair in ordered[:_SHOWN]:
-        table.add_row(
+        values.add_row(
             Text(clean(pair.called)), _size(pair.apart), _size(pair.allowed), _size(pair.largest), _how(pair)
         )
     if len(ordered) > _SHOWN:
-        table.add_row(Text(f"and {len(ordered) - _SHOWN} more"))
-    return table
+        values.add_row(Text(f"and {len(ordered) - _SHOWN} more"))
+    return values
 
 
 def _size(size: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path as File
 
@@ -23,12 +22,11 @@ from gradviz.tracefile import Trace, open_trace
 from gradviz.words.absence import no_grad_told
 from gradviz.words.numbers import listed
 from gradviz.words.stop import Stop
-from gradviz.words.subject import UnknownName, subject
+from gradviz.words.subject import UnknownName, element_of, subject
 from gradviz.words.words import Words
 
 PATHS = 5  # the most contributions that are shown
 _ENDS = 40  # the most hops at each end of a path
-_INDEX = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 
 
 # The gradients that some paths of a pass (by its number) would bring alone; None if that is unknown.
@@ -123,15 +121,16 @@ def _named(words: Words, text: str) -> tuple[int, str, str]:
     last = words.trace.count - 1
     if last < 0:
         raise NoAnswer("the trace has no events")
-    element = _INDEX.match(text)
+    element = element_of(text)
     try:
         named = subject(words, text, last)
         return named.tensor, named.called, ""
     except UnknownName:
         if element is None:
             raise
-    named = subject(words, element["name"].removesuffix(".grad"), last)
-    return named.tensor, named.called, element["index"].strip()
+    name, index = element
+    named = subject(words, name.removesuffix(".grad"), last)
+    return named.tensor, named.called, index.strip()
 
 
 def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[int, int, int, int, int]:

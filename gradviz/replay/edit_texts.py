@@ -13,11 +13,10 @@ from gradviz.replay.outcome import Edits
 from gradviz.replay.plan import Input, Plan, ReplayError
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import listed
-from gradviz.words.subject import UnknownName, subject
+from gradviz.words.subject import UnknownName, element_of, subject
 from gradviz.words.words import Words
 
 DTYPES = ("float32", "float64")
-_ELEMENT = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 _PLACE = re.compile(r"^(?P<op>\w+)@(?P<line>\d{1,9})$")
 # The calls that can be left out: the first argument becomes the result.
 _LEFT_OUT = frozenset(
@@ -51,10 +50,9 @@ def _shown(text: str) -> str:
 def _input(words: Words, plan: Plan, text: str) -> tuple[Input, str | None]:
     """The named input of a plan, and its element (None: all of it). `w[0]` may be the name of a tensor that the
     program took out of `w`, or an element: the one that enters the pass is meant."""
-    element = _ELEMENT.match(text)
     names: list[tuple[str, str | None]] = [(text, None)]
-    if element is not None:
-        names.append((element["name"], element["index"]))
+    if (element := element_of(text)) is not None:
+        names.append(element)
     known_as = []
     for name, index in names:
         with suppress(UnknownName):

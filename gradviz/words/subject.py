@@ -14,6 +14,7 @@ from gradviz.sets import distinct
 from gradviz.words.escape import clean, shortened
 from gradviz.words.words import Words
 
+_ELEMENT = re.compile(r"^(?P<name>.+?)\[(?P<index>[-\d\s,:]*)\]$")
 _PARTS = {".grad": "grad", ".value": "value", ".data": "value", ".version": "value"}
 
 
@@ -46,6 +47,12 @@ def subject(words: Words, text: str, k: int) -> Subject:
             return Subject(named.tensor, named.called, part)
     name = shortened(clean(text), 40)
     raise UnknownName("no tensor is called {name}: {hint}", name=name, hint=_suggested(words, text))
+
+
+def element_of(text: str) -> tuple[str, str] | None:
+    """The name and the index of an element as typed: `w` and `0, 2` of `w[0, 2]`; None for a name alone."""
+    element = _ELEMENT.match(text)
+    return None if element is None else (element["name"], element["index"])
 
 
 def _numbered(words: Words, text: str) -> int:

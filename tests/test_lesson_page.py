@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import CHROMIUM
 from invoked import invoked
+from page_views import parsed_views
 from test_learn import ENGLISH, IN_ENGLISH
 
 from gradviz.cli.learn import _opened
@@ -72,8 +71,7 @@ def test_each_text_of_the_page_itself_is_there_in_korean() -> None:
 
 def shown(page: str) -> Iterator[str]:
     """The texts that a page shows of a run: those of events, reasons, notes, edges and pictures."""
-    for packed in re.findall(r'id="view-[0-9]+">([^<]*)<', page):
-        view = json.loads(zlib.decompress(base64.b64decode(packed)))
+    for view in parsed_views(page):
         for step in view["steps"]:
             yield from (step["text"], step["phase"], step["why"])
             yield from (text for row in step.get("rows", ()) for text in row)

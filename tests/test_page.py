@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -1189,6 +1190,21 @@ def rows_of(page: Page, selector: str) -> list[list[str]]:
     )
 
 
+def test_small_passes_are_packed_together_behind_the_first(traced: Callable, opened: Callable) -> None:
+    def program() -> None:
+        w = torch.tensor(1.0, requires_grad=True)
+        for step in range(12):
+            (w * step).exp().backward()
+
+    with traced(program) as trace:
+        html = page_of.html(trace, lambda number: build(trace, number), 1)
+        assert json.loads(re.findall(r'"packed":(\[[^]]*\])', html)[0]) == [1, 8, 3]
+        page = opened(trace, 1)
+        page.press("]", "]", "[", "]")
+        assert page.text("#position").endswith("backward pass 3 of 12")
+        assert "w * step" in page.text("#source")
+
+
 def test_a_pass_for_which_there_is_no_room_is_not_built(
     traced: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1200,7 +1216,7 @@ def test_a_pass_for_which_there_is_no_room_is_not_built(
     with traced(program) as trace:
         first = build(trace, 1)
         shown = len(views.view(first, trace.passes[0], views.Shared(Words(trace)))["steps"])
-        monkeypatch.setattr(page_of, "MOST_IN_ALL", len(first.nodes) + shown + len(first.nodes))
+        monkeypatch.setattr(page_of, "MOST_OF_SMALL", len(first.nodes) + shown + len(first.nodes))
         built: list[int | None] = []
 
         def built_on_demand(number: int | None) -> Graph:

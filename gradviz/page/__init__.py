@@ -92,7 +92,13 @@ _LEVEL = (
 )
 MOST_NODES = 300_000  # of the pass that is shown first; a larger one has its blocks closed
 MOST_IN_ALL = 40_000  # nodes and events in all passes; passes beyond that are left out
+MOST_OF_SMALL = (
+    120_000  # the same, if a pass has at most SMALL_PASS of them: packed together, they take a third
+)
+SMALL_PASS = 200
 MOST_PASSES = 600
+_PACKED = 8  # the most passes that are compressed together
+_MOST_PACKED = 2_000  # their nodes and events: unpacking them takes no time that is felt
 
 Build = Callable[[int | None], Graph]
 
@@ -146,7 +152,8 @@ def html(
         return {**view(graph, backward_pass, shared), "book": drawn, "summary": summaries.of(backward_pass)}
 
     views = [shown(first, "" if in_blocks else book(trace, first, language))]
-    room = 0 if in_blocks else MOST_IN_ALL - len(first.nodes) - len(views[0]["steps"])
+    size = len(first.nodes) + len(views[0]["steps"])
+    room = 0 if in_blocks else (MOST_OF_SMALL if size <= SMALL_PASS else MOST_IN_ALL) - size
     sizes = {_structure(trace, first.pass_number): len(first.nodes)}
     for other in _order(trace, first.pass_number):
         structure = _structure(trace, other)
@@ -167,6 +174,7 @@ def html(
         "events": trace.count,
         "passes": [_pass(backward_pass, words) for backward_pass in trace.passes],
         "held": [one["pass"] for one in views],
+        "packed": list(map(len, _packed(views))),
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
         "firsts": places(first_events, views),
@@ -306,8 +314,8 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -
         "SCRIPT": script,
         "DATA": _json({**data, "texts": texts_of_scripts(parts, language)}),
         "VIEWS": "\n".join(
-            f'<script type="application/octet-stream" id="view-{position}">{_compressed(one)}</script>'
-            for position, one in enumerate(views)
+            f'<script type="application/octet-stream" id="views-{number}">{_compressed(_columns(pack))}</script>'
+            for number, pack in enumerate(_packed(views))
         ),
     }
     parts = in_language(here.joinpath("page.html").read_text(encoding="utf-8"), language).split("@@")
@@ -323,6 +331,26 @@ def libraries() -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _packed(views: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+    """The views in packs that are compressed together. The first view is alone: the page opens with it. Small passes of
+    a loop are much alike: eight together take 5 kB each where one alone takes 9."""
+    packs: list[list[dict[str, Any]]] = [[views[0]]]
+    room = 0
+    for one in views[1:]:
+        size = len(one["nodes"]) + len(one["steps"])
+        if size > room or len(packs[-1]) == _PACKED:
+            packs.append([])
+            room = _MOST_PACKED
+        packs[-1].append(one)
+        room -= size
+    return list(packs)
+
+
+def _columns(views: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The parts of some views, with those of one name behind one another: zlib sees only 32 kB back."""
+    return {name: [view[name] for view in views] for name in views[0]}
 
 
 def _compressed(data: Any) -> str:

@@ -39,14 +39,29 @@ function element(tag, attributes = {}, ...children) {
 
 const loaded = new Map();
 
-// A view, which is compressed in the page until it is shown.
+const unpacked = new Map(); // the views that came with others and have not been shown
+
+// A view, which is compressed in the page, together with some others, until it is shown.
 async function viewAt(position) {
+  if (!loaded.has(position) && !unpacked.has(position)) {
+    let [number, first] = [0, 0];
+    while (first + data.packed[number] <= position) first += data.packed[number++];
+    const parts = Object.entries(await packAt(number));
+    for (let one = first; one < first + data.packed[number]; one += 1) {
+      if (!loaded.has(one)) unpacked.set(one, Object.fromEntries(parts.map(([name, of]) => [name, of[one - first]])));
+    }
+  }
   if (!loaded.has(position)) {
-    const bytes = Uint8Array.from(atob($(`view-${position}`).textContent), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    loaded.set(position, index(await new Response(stream).json(), position));
+    loaded.set(position, index(unpacked.get(position), position));
+    unpacked.delete(position);
   }
   return loaded.get(position);
+}
+
+async function packAt(number) {
+  const bytes = Uint8Array.from(atob($(`views-${number}`).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).json();
 }
 
 function index(view, position) {

@@ -267,6 +267,30 @@ def test_a_nan_that_was_not_watched_is_told_by_its_pass(tmp_path: Path) -> None:
     assert "NaN is seen first in the loss, and pass 15 was not recorded in detail" in found.message
 
 
+def test_a_nan_that_no_norm_has_shown_is_told_with_the_passes_that_show_it(tmp_path: Path) -> None:
+    def program() -> None:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+        x = torch.randn(8, 4)
+        for step in range(1, 221):
+            optimizer.zero_grad()
+            out = net(x)
+            loss = out.square().mean()
+            if step == 202:  # the loss is finite
+                loss = loss + 0 * (out - out.detach()).square().sum().sqrt()
+            loss.backward()
+            optimizer.step()
+
+    recorded(tmp_path, program).close()
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert "NaN is seen first in the loss, and passes 202-203 were not recorded in detail" in found.message
+    assert "gradviz trace --passes 202-203" in found.fix
+    recorded(tmp_path, program, passes="202-203").close()
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert found.rule == "masked-nan"
+
+
 def test_the_numbers_of_a_pass_are_told_in_a_sentence(tmp_path: Path) -> None:
     with recorded(tmp_path, Loop(disturb=jump_in_25)) as trace:
         session = Session(trace)

@@ -999,6 +999,21 @@ def frozen_later_on_one_rank() -> None:
     train(net, optimizer, batches(), collect)
 
 
+def frozen_on_one_rank_and_averaged_on_the_others() -> None:
+    net = model()
+    if rank == 1:
+        net[0].bias.requires_grad_(False)  # <- ranks-frozen
+
+    def collect(net: Net) -> None:
+        for p in net.parameters():
+            gradient = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(gradient)
+            if p.grad is not None:
+                p.grad.copy_(gradient / world)
+
+    train(net, sgd(net), batches(), collect)
+
+
 def clipped_by_a_given_norm_of_the_part() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -1145,6 +1160,7 @@ FAULTY: tuple[Callable[[], None], ...] = (
     divided_by_two_other_numbers, weights_averaged_and_all_summed, clipped_by_hand_before_the_average,
     clipped_before_the_average_on_one_rank, clipped_for_each_pass_of_a_step, loss_doubled_on_one_rank,
     loss_divided_by_another_number_on_each_rank, frozen_later_on_one_rank, frozen_before_it_is_wrapped,
+    frozen_on_one_rank_and_averaged_on_the_others,
     clipped_by_a_given_norm_of_the_part,
     multiplied_by_another_number_on_each_rank, gradients_gathered_and_one_taken,
     assigned_after_the_average_on_one_rank, averaged_before_another_pass,

@@ -18,7 +18,8 @@ Example:
 
 Cure: average the gradient of each parameter before the step.
 
-Not reported: ranks that average nothing (see `ranks-unreduced`).
+Not reported: ranks that average nothing (see `ranks-unreduced`); a parameter that is frozen on some ranks alone (see
+`ranks-frozen`).
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from gradviz.diagnose.rank_rule import (
     site_of_step,
     values_of_each,
 )
+from gradviz.query.frozen_on_ranks import frozen_on_some
 from gradviz.query.replicas import Difference, Replicas
 from gradviz.words.rank_names import called_ranks
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
-    found = ranks.differences
+    found = [one for one in ranks.differences if one.name not in _frozen(ranks, one)]
     if not found or ranks.mixed_up is not None:  # ranks-collectives reports the mix-up
         return
     first = found[0]
@@ -56,6 +58,14 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         site_of_step(ranks.ranks[lacking[0]] if lacking else ranks.queries[0], first.step),
         tuple(lacking or ranks.ranks),
     )
+
+
+def _frozen(ranks: Replicas, difference: Difference) -> tuple[str, ...]:
+    """The parameters that have no gradient on some ranks because they are frozen there: ranks-frozen reports them."""
+    if all(gradient is not None for gradient in difference.gradients):
+        return ()
+    frozen = frozen_on_some(ranks)
+    return frozen.names if frozen is not None else ()
 
 
 def _changed(ranks: Replicas, first: Difference, names: list[str]) -> RankFound:

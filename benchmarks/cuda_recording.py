@@ -1,4 +1,5 @@
-"""What recording costs a training step on a GPU: three models in each grade, as ratios to the step without a recorder.
+"""What recording costs a training step on a GPU: five models in each grade, and in a pass that `--passes` leaves
+out, as ratios to the step without a recorder.
 
 python benchmarks/cuda_recording.py [ROUNDS]
 """
@@ -11,14 +12,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch_calls import AUTO, FirstTwo, deep, gpt
 from torch_recording import GRADES, Maker, cnn, mlp, transformer
 
 import gradviz
 
 STEPS = 50
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{grade: {"values": grade} for grade in GRADES},
+    AUTO: {"passes": FirstTwo()},
+}
 
 
 def step_of(make: Maker) -> Callable[[], None]:
@@ -51,26 +58,25 @@ def main(rounds: int) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("cuda_recording: there is no CUDA device here")
     print(torch.cuda.get_device_name(), f"PyTorch {torch.__version__}", sep=", ")
-    for make in (mlp, cnn, transformer):
+    for make in (mlp, cnn, transformer, deep, gpt):
         step = step_of(make)
         seconds(step)
-        ratios: dict[str, list[float]] = {grade: [] for grade in GRADES}
+        ratios: dict[str, list[float]] = {name: [] for name in SETTINGS}
         plain = []
         for _ in range(rounds):
             plain.append(seconds(step))
-            for grade in GRADES:
-                ratios[grade].append(recorded(step, grade) / plain[-1])
-        medians = ", ".join(f"{grade} {statistics.median(ratios[grade]):.2f}" for grade in GRADES)
-        print(f"{make.__name__}: {1000 * statistics.median(plain):.2f} ms, {medians}")
+            for name, settings in SETTINGS.items():
+                ratios[name].append(recorded(step, settings) / plain[-1])
+        medians = ", ".join(f"{name}: {statistics.median(found):.2f}" for name, found in ratios.items())
+        print(f"{make.__name__}: {1000 * statistics.median(plain):.2f} ms · {medians}", flush=True)
 
 
-def recorded(step: Callable[[], None], grade: str) -> float:
-    """The time of a step that is recorded."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.gradviz"
-        with gradviz.record(path, values=grade):
+def recorded(step: Callable[[], None], settings: dict[str, Any]) -> float:
+    """The time of a step that is recorded, behind the first four."""
+    with tempfile.TemporaryDirectory() as folder, gradviz.record(Path(folder) / "run.gradviz", **settings):
+        for _ in range(4):
             step()
-            return seconds(step)
+        return seconds(step)
 
 
 if __name__ == "__main__":

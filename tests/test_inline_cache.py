@@ -6,6 +6,7 @@ without it; both files hold the same events."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+from gradviz.sources.torch_recorder.saved_again import of_pytorch  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -278,6 +280,11 @@ def test_the_cache_is_used(recorded: dict[str, Any]) -> None:
     ops = sum(event["kind"] == "OpRan" for event in events)
     assert hits > ops / 4
     assert recorded["without"][0] == 0
+
+
+def test_a_function_that_the_program_put_in_place_of_pytorchs_is_not_taken_for_it() -> None:
+    replaced = functools.partial(torch.nn.functional.silu), lambda x: x.relu().double()
+    assert of_pytorch((torch.nn.functional.relu, *replaced)) == {torch.nn.functional.relu}
 
 
 _OPS = 100

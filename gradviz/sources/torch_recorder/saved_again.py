@@ -7,8 +7,9 @@ of its inputs have a history. This holds if PyTorch computes the op directly: an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,16 +23,23 @@ _registered = optional(torch, "_C._dispatch_get_registrations_for_dispatch_key")
 _packing_hooks = optional(torch, "_C._autograd._top_saved_tensors_default_hooks")  # not in 2.5
 _modes_below = torch._C._len_torch_function_stack
 _IN_C = type(torch.add), type(torch.Tensor.add)  # neither is Python code
-# Functions in PyTorch's Python code that hand their tensors on, as they are, to the op of their name.
-_HANDING_ON = {
-    function
-    for function in (
-        F.relu, F.leaky_relu, F.elu, F.silu, F.mish, F.hardtanh, F.layer_norm, F.softmax, F.log_softmax
-    )
-    if function.__code__.co_filename.startswith(PYTORCH)  # else the program has put its own there
-}  # fmt: skip
 # Composed ops that hand their tensors on, as they are, to the one op with a derivative, and return its first result.
 _OF_ONE = {"layer_norm", "softmax", "log_softmax"}
+
+
+def of_pytorch(functions: Iterable[Any]) -> set[Any]:
+    """Those functions that are PyTorch's own Python code: a program may have put its own in their places."""
+    return {
+        function
+        for function in functions
+        if isinstance(function, FunctionType) and function.__code__.co_filename.startswith(PYTORCH)
+    }
+
+
+# Functions that hand their tensors on, as they are, to the op of their name.
+_HANDING_ON = of_pytorch(
+    (F.relu, F.leaky_relu, F.elu, F.silu, F.mish, F.hardtanh, F.layer_norm, F.softmax, F.log_softmax)
+)
 
 
 class Plan(NamedTuple):

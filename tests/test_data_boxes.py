@@ -34,6 +34,17 @@ def texts(node: Node) -> list[str]:
     return [text for _, text in lines_of(node, "both")]
 
 
+def noisy() -> None:
+    net = net_of()
+    points = torch.zeros(50, 2)
+    net(points + 0.001 * torch.ones(50, 2)).sum().backward()
+
+
+def test_of_a_long_expression_a_box_of_data_cuts_the_expression_not_the_shape(traced: Traced) -> None:
+    (data,) = data_of(picture_of(noisy, traced))
+    assert texts(data)[1] == "points + 0.001 * torch.ones(50,… [50, 2]"
+
+
 def filled_in_a_loop() -> None:
     net = net_of()
     points = torch.zeros(50, 2)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 
 from gradviz.graph.equal_blocks import square_of
 from gradviz.graph.groups import DATA_BOX, PLACE
 from gradviz.graph.model import GRAD_FN, LEAF, OP, TENSOR, Box, Node
 from gradviz.pictures.default_arguments import shown_arguments
 from gradviz.words.bars import bars_of
-from gradviz.words.escape import plain
+from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import number, plural
 
 Line = tuple[str, str]
 _MOST_SHAPES = 3
+_LONGEST_SHAPE = 40  # characters of a name with its shape
+_NAMED_SHAPE = re.compile(r"(.+) (\[[0-9, ]*\]|scalar)")
 _BARS = 24  # cells for bars: one bar for each block, or for several
 _LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 
@@ -68,12 +71,21 @@ def _module(node: Node, box: Box) -> list[Line]:
 
 def _data(node: Node, box: Box) -> list[Line]:
     """The shapes of the input data, and the amount of data behind it."""
-    gives = [("value", plain(shape, 40)) for shape in list(box.gives)[:_MOST_SHAPES]]
+    gives = [("value", _named_shape(text)) for text in list(box.gives)[:_MOST_SHAPES]]
     more = [("value", f"and {len(box.gives) - _MOST_SHAPES} more")] if len(box.gives) > _MOST_SHAPES else []
     tensors = node.held.get(LEAF, 0) + node.held.get(TENSOR, 0)
     ops = node.held.get(OP, 0)
     size = f"{plural(ops, 'op')} on {plural(tensors, 'tensor')}" if ops else plural(tensors, "tensor")
     return [("name", "data"), *gives, *more, ("unnamed", size)]
+
+
+def _named_shape(text: str) -> str:
+    """A name and a shape, `points [64, 2]`, as a short line: a long name is cut, the shape is not."""
+    found = _NAMED_SHAPE.fullmatch(text)
+    if found is None:
+        return plain(text, _LONGEST_SHAPE)
+    name, shape = found.groups()
+    return f"{plain_name(name, max(_LONGEST_SHAPE - len(shape) - 1, 8))} {shape}"
 
 
 def _place(node: Node, box: Box) -> list[Line]:

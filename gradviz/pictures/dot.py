@@ -160,7 +160,7 @@ def _name(node: str) -> str:
 
 def _roomy(text: str) -> str:
     """Text with spaces on both sides: Graphviz measures the text as not bold, and underestimates digits."""
-    room = "\u00a0" * (1 + len(text) // 16)
+    room = "\u00a0" * (1 + len(text) // 16 + len(text) // 32)
     return f"{room}{text}{room}"
 
 

@@ -131,3 +131,20 @@ def test_it_stops_at_an_error_in_forward(debug: Run) -> None:
     assert "mat1 and mat2 shapes cannot be multiplied" in stop
     assert (done.stdout, done.returncode) == ("begun\n", 1)
     assert "lesson.py:4" in done.stderr
+
+
+LOOP = """\
+import torch
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+for step in range(3):
+    x.tanh().sum().backward()
+"""
+
+
+@pytest.mark.parametrize("values", ["stats", "inputs"])
+def test_a_call_like_the_last_at_its_place_can_be_checked(debug: Run, values: str) -> None:
+    """The recorder emits the call of the third pass from its cache; the debugger keeps it all the same."""
+    commands = "; ".join(["continue"] * 8) + "; check-node; quit"
+    done = debug(LOOP, commands, "--break", "TanhBackward0", "--values", values)
+    assert "backward pass 3 of 3" in done.stderr
+    assert "TanhBackward0: its backward is right for x" in done.stderr

@@ -123,7 +123,14 @@ class Forward(TorchFunctionMode):
 
     # --- ops
 
-    def cached(self, way: Way) -> Way:
+    def put_around(self, sort: str, around: Callable[[Way], Way]) -> None:
+        """Put a way around the way of a sort of calls. It sees all calls, also those that the cache emits."""
+        way = self.ways[sort]
+        if way is self.cached_ways.get(sort):
+            way = self._cached(way)
+        self.ways[sort] = around(way)
+
+    def _cached(self, way: Way) -> Way:
         """A way that emits a call from the cache where the last call at its place was alike, and else as `way` does."""
 
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:

@@ -85,7 +85,7 @@ class TorchRecorder:
     def keep_calls(self, calls: Calls) -> Calls:
         """Keep the calls from now on, so that they can run again."""
         self.calls = calls
-        calls.follow(self.forward.ways)
+        calls.follow(self.forward)
         return calls
 
     def begin(self) -> None:

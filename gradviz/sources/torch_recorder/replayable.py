@@ -95,14 +95,12 @@ class Replayable:
 
     def follow(self, forward: Forward) -> None:
         """Record the calls that the ways of a recorder handle."""
-        ways = forward.ways
         self.source.differentiated = self.differentiated
-        for sort in (calls.OP, calls.LINEAR):
-            ways[sort] = self._following(forward.cached(ways[sort]))
-        ways[calls.DATA] = self._following(ways[calls.DATA])
-        ways[calls.FILL] = self._noting(ways[calls.FILL])
-        ways[calls.REQUIRE] = self._forgetting(ways[calls.REQUIRE])
-        ways[calls.SET_REQUIRES_GRAD] = self._forgetting(ways[calls.SET_REQUIRES_GRAD])
+        for sort in (calls.OP, calls.LINEAR, calls.DATA):
+            forward.put_around(sort, self._following)
+        forward.put_around(calls.FILL, self._noting)
+        for sort in (calls.REQUIRE, calls.SET_REQUIRES_GRAD):
+            forward.put_around(sort, self._forgetting)
 
     def differentiated(self, of: Pass, gradients: Sequence[Any]) -> None:
         """Record a differentiable pass as a call of `autograd.grad`."""

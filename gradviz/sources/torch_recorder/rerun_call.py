@@ -11,6 +11,7 @@ import torch
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
+from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
 
 _MOST = 100_000  # the number of calls that are kept, the newest
@@ -29,10 +30,10 @@ class Calls:
         self.identity = identity
         self.known: dict[int, tuple[Callable[..., Any], Any, Any]] = {}
 
-    def follow(self, ways: dict[str, Way]) -> None:
-        """Keep the calls that these ways of a recorder handle."""
+    def follow(self, forward: Forward) -> None:
+        """Keep the calls that the ways of a recorder handle."""
         for sort in (calls.OP, calls.LINEAR):
-            ways[sort] = self._keeping(ways[sort])
+            forward.put_around(sort, self._keeping)
 
     def _keeping(self, way: Way) -> Way:
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: Any) -> Steps:

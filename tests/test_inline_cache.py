@@ -147,7 +147,7 @@ def in_place(at):
 def linear_in(at):
     given = x if at % 2 else x.reshape(1, 3, 3)
     if at > 3:
-        given = given * w[0]
+        given = given * w[0] if at < 6 else layers[0].weight[None]
     with torch.set_grad_enabled(at not in (2, 3)):
         y = layers[3](layers[0](given))
     if y.requires_grad:
@@ -229,7 +229,7 @@ with gradviz.record(sys.argv[1], values="full"):
     each([torch.enable_grad, torch.no_grad, torch.no_grad, torch.inference_mode, torch.enable_grad], graded)
     for call in (written, packed, transformed, dual, hooked, several, in_place, trained):
         each(range(4), call)
-    each([0, 1, 0, 2, 2, 3, 3, 1, 1, 4, 4, 5, 5, 0], linear_in)
+    each([0, 1, 0, 2, 2, 3, 3, 1, 1, 4, 4, 6, 4, 6, 5, 5, 0], linear_in)
     each([w * 1, [w, x], w * 1, w * 2], joined)
     each([0, 0, 1, 1, 2, 0, 3, 3, 4, 5, 4, 5, 6, 0, 7, 1], normalised)
     each([False, True, False, True, True], differentiated)

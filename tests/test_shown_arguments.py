@@ -10,6 +10,8 @@ import pytest
 
 import gradviz
 from gradviz.events.kinds import Kind
+from gradviz.graph.build import build
+from gradviz.graph.model import OP
 from gradviz.pictures.default_arguments import DEFAULTS, shown_arguments
 from gradviz.tracefile import open_trace
 
@@ -70,3 +72,14 @@ def test_an_index_says_what_stands_beside_its_tensors(tmp_path: Path) -> None:
         texts = [op.args for op in ops if op.op in ("getitem", "setitem")]
     beside = ["index=(:, a tensor)", "index=None", "index=(..., a tensor, 0)"]
     assert texts == [*beside, "", "", "(:, a tensor), 1.0"]
+
+
+@pytest.mark.torch
+def test_an_operator_has_the_name_of_its_function(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with gradviz.record(tmp_path / "operator.gradviz"):
+        w = torch.ones(2, requires_grad=True)
+        (w * (torch.arange(2) == 0)).sum().backward()
+    with open_trace(tmp_path / "operator.gradviz") as trace:
+        names = [node.name for node in build(trace).nodes.values() if node.kind == OP]
+    assert names == ["eq", "mul", "sum"]

@@ -339,7 +339,8 @@ class _Builder:
             self._place(node, self.tensors.mutation(event).site)
             return node
         op = self.tensors.op(event)
-        node.name, node.op, node.args, node.in_pass = op.op, op.op, op.args, op.in_pass
+        node.name = op.op.removeprefix("__").removesuffix("__")  # `eq` of `__eq__`
+        node.op, node.args, node.in_pass = op.op, op.args, op.in_pass
         number = self.query.nodes.main_of_op(event)
         if number:
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]

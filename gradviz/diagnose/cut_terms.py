@@ -16,13 +16,24 @@ from gradviz.query.alike import computed_alike
 from gradviz.query.copies import copied_from
 from gradviz.query.cuts import op_of
 from gradviz.query.lack import FROM_OUTSIDE
-from gradviz.query.ops import DIFFERENCES, DIVIDING, LOSSES, MULTIPLYING, SHARING, SUMS
+from gradviz.query.ops import (
+    DIFFERENCES,
+    DIVIDING,
+    LOSSES,
+    MULTIPLYING,
+    NEGATING,
+    REDUCTIONS,
+    RESHAPING,
+    SHARING,
+    SUMS,
+)
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _LEAST = 2  # calls
+_LINEAR_OPS = 12  # the most ops between an addition of elements and the root
 _SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
@@ -45,7 +56,10 @@ def cut_terms(case: Case) -> list[CutTerm]:
     found: list[CutTerm] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))
-        if not op.outputs or case.query.tensors.shape(op.outputs[0]) != ():
+        if not op.outputs:
+            continue
+        if case.query.tensors.shape(op.outputs[0]) != ():
+            found += _of_elements(case, events)
             continue
         found += _without_any_graph(case, op)
         for event, tensor, reading in _read_without_graph(case, op):
@@ -97,16 +111,72 @@ def _is_added(case: Case, op: OpRan) -> bool:
     return False
 
 
+def _of_elements(case: Case, events: np.ndarray) -> list[CutTerm]:
+    """The term that a line adds element by element and that detach() cut off, in a call in the middle of the run and in
+    the last: `fit + weights.detach()` before a mean that is the loss. If some calls alone have a cut since the last
+    pass, the term may be meant as a constant, as the log-probabilities of an old policy."""
+    calls = [case.query.tensors.op(int(events[at])) for at in (len(events) // 2, -1)]
+    terms = [_cut_addend(case, op) for op in calls] if len(events) > _LEAST else []
+    return [term for term in terms[:1] if term is not None and None not in terms]
+
+
+def _cut_addend(case: Case, op: OpRan) -> CutTerm | None:
+    """The term of an addition that detach() cut off in the same function since the last pass, if the sum goes to a root
+    of a pass through nothing but sums, means and factors."""
+    if not _is_linear_to_root(case, op.outputs[0]):
+        return None
+    since = _end_of_last_pass(case, op)
+    for source in filter(None, op.inputs):
+        has_graph = case.query.tensors.requires_grad(source, op.index)
+        if has_graph or case.query.tensors.shape(source) != case.query.tensors.shape(op.outputs[0]):
+            continue
+        cut = cut_behind(case, source, since, _trained_by_the_next_pass(case, op.index))
+        if cut is None or not case.query.tensors.is_op(cut[0]):
+            continue
+        detaching = case.query.tensors.op(cut[0])
+        if detaching.op not in SHARING or not _in_one_function(case, detaching, op):
+            continue
+        if _only_sets_value(case, detaching.inputs[0], op):
+            continue
+        return CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
+    return None
+
+
+def _in_one_function(case: Case, one: OpRan, other: OpRan) -> bool:
+    places = [site.place for op in (one, other) if (site := case.place(op.index)) is not None]
+    return len({(place.file, place.function) for place in places}) == 1
+
+
+def _is_linear_to_root(case: Case, tensor: int) -> bool:
+    roots = set(case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
+    for _ in range(_LINEAR_OPS):
+        if tensor in roots:
+            return True
+        readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
+        onward = [op for op in readers if case.query.nodes.of_op(op.index)]
+        if len(onward) != 1 or not onward[0].outputs or not _is_linear_in(case, onward[0], tensor):
+            return False
+        tensor = onward[0].outputs[0]
+    return False
+
+
+def _is_linear_in(case: Case, op: OpRan, tensor: int) -> bool:
+    """Whether an op is linear in one of its inputs: it sums or reshapes, or its other inputs are constants."""
+    if op.op in SUMS | REDUCTIONS | NEGATING | RESHAPING:
+        return True
+    others = [other for other in op.inputs if other and other != tensor]
+    is_scaling = op.op in MULTIPLYING | DIVIDING and op.inputs[0] == tensor
+    return is_scaling and not any(case.query.tensors.requires_grad(other, op.index) for other in others)
+
+
+def _end_of_last_pass(case: Case, op: OpRan) -> int:
+    ends = (case.query.passes.last(one) for one in case.trace.passes if one.first < op.index)
+    return max(ends, default=-1)
+
+
 def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
     """The terms of an addition that were computed since the last pass without a graph: `loss_of(net(x).detach())`."""
-    since = max(
-        (
-            case.query.passes.last(backward_pass)
-            for backward_pass in case.trace.passes
-            if backward_pass.first < op.index
-        ),
-        default=-1,
-    )
+    since = _end_of_last_pass(case, op)
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         is_plain = isinstance(maker, OpRan) and maker.op not in SHARING

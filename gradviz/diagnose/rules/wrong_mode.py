@@ -118,7 +118,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             by_name.setdefault(visit.name, []).append(visit)
     stepped = {case.trace.parameters.get(leaf, "").partition(".")[0] for leaf in case.training.trained}
     for name, own in by_name.items():
-        off = [visit for visit in own if not visit.training]
+        off = [visit for visit in own if not visit.training and not _is_frozen(case, visit)]
         if not off or name not in stepped:
             continue
         before = [visit for visit in own if visit.training and visit.event < off[0].event]
@@ -138,6 +138,11 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             if "Drop" in off[0].kinds or _never_counted(case, off[0])
             else NOTE,
         )
+
+
+def _is_frozen(case: Case, visit: Visit) -> bool:
+    """Whether no parameter of a called module requires grad: gradients only pass through it."""
+    return not any(case.query.tensors.requires_grad(leaf, visit.event) for leaf in visit.parameters)
 
 
 def _never_counted(case: Case, visit: Visit) -> bool:

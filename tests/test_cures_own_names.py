@@ -62,6 +62,16 @@ def test_the_cure_has_the_name_of_an_attribute_that_holds_the_optimizer(tmp_path
     assert told(text, tmp_path)["stale-gradient"][1] == "self.opt.zero_grad()  # before backward()"
 
 
+def test_without_a_name_for_one_of_two_optimizers_the_module_clears_its_gradients(tmp_path: Path) -> None:
+    text = (
+        "import torch\ntorch.manual_seed(0)\nbody, head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)\n"
+        "first, last = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (body, head))\nfor i in range(4):\n"
+        "    loss = head(body(torch.randn(8, 3))).pow(2).mean()\n    first.zero_grad()\n    loss.backward()\n"
+        "    first.step()\n    last.step()\n"
+    )
+    assert told(text, tmp_path)["stale-gradient"][1] == "head.zero_grad()  # before backward()"
+
+
 PLACEHOLDER = re.compile(r"(?<!\[)\.\.\.(?!\])")
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.events.kinds import Kind
 from gradviz.query.own_names import optimizer_name, seen_at
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 from gradviz.sets import distinct
@@ -50,8 +51,7 @@ def _search(case: Case) -> Iterator[Found]:
     if stepped == BY_HAND:
         cure = f"{case.words.called(int(leaves[0]))}.grad = None"
     else:
-        name = seen_at(case.query, backward_pass.site, optimizer_name(case.query, {stepped}) or "optimizer")
-        cure = f"{clean(name) or 'optimizer'}.zero_grad()"
+        cure = f"{_holder(case, stepped, leaves.tolist(), backward_pass.site)}.zero_grad()"
     yield Found(
         f"pass {number} adds to gradients that a step has already used ({case.called(leaves.tolist())}): "
         f"they are not cleared after {case.at(step)}",
@@ -61,6 +61,16 @@ def _search(case: Case) -> Iterator[Found]:
         number=number,
         tensors=tuple(leaves.tolist()),
     )
+
+
+def _holder(case: Case, optimizer: int, leaves: list[int], site: int) -> str:
+    """The name, at a site, of what can clear the gradients of some leaves: their optimizer, or the one module that has
+    them, if the program has several optimizers and the name of this one is not known."""
+    name = optimizer_name(case.query, {optimizer})
+    if not name and len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) > 1:
+        paths = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
+        name = paths[0] if len(paths) == 1 else ""
+    return clean(seen_at(case.query, site, name)) or "optimizer"
 
 
 RULE = Rule(

@@ -1,10 +1,11 @@
 """Values of tensors on a device: what an event launches there, and how the fetched results become values.
 
-Nothing here waits for the device. A small tensor is copied, and its statistics are computed on the CPU. A larger
-tensor is reduced on the device by rows of `ROW` elements, in the tensor's own precision with sums in float32, and the
-CPU joins the rows in float64. These reductions lose the finite elements of a row that has others, and squares can
-leave the range of float32. So a copy is kept until the reductions have been read, from which the CPU computes the
-statistics in these cases. Where there is no room for copies, a tensor is reduced in blocks, by more launches."""
+Nothing here waits for the device, and what an event launches is mostly one copy: a launch takes the program some ten
+microseconds. The statistics of a small copy are computed on the CPU. A larger copy is reduced on the device, together
+with all others that wait, when they are fetched: by rows of `ROW` elements, in the tensor's own precision with sums in
+float32; the CPU joins the rows in float64. These reductions lose the finite elements of a row that has others, and
+squares can leave the range of float32. In these cases the CPU computes the statistics from the copy. Where there is no
+room for copies, a tensor is reduced at once, in blocks, by many launches."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from gradviz.sources.torch_recorder.memory import dtype_name, is_dense
 
 FEW = 1024  # a tensor of so many elements or fewer is copied and not reduced
 ROW = 1024  # elements of a row: few enough to be summed and counted in float32
-COPIES = 64 << 20  # bytes of copies on one device at once
+COPIES = (
+    64 << 20
+)  # bytes of copies on one device at once, while it is not known how much memory is free there
+MOST_COPIES = 512 << 20  # ...and where much is free
 WIDENED = 16 << 20  # the most bytes of a widened tensor of integers or eight-bit numbers
 BLOCK = 64 << 20  # bytes of a block
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes in this range neither vanish nor overflow in float32
@@ -34,12 +38,15 @@ Finish = Callable[[Sequence[bytes], Fetch], bytes]
 
 class OnDevice:
     """Data that waits on a device: `parts` are fetched as bytes, and `finish` makes a value's bytes of them, given a
-    function to fetch more. `stream` computes the parts; it is None on a device without streams."""
+    function to fetch more. Of `rows`, whole rows of a copy, five reductions are fetched before the parts. `stream`
+    computes the parts and the rows; it is None on a device without streams."""
 
-    __slots__ = ("finish", "parts", "stream")
+    __slots__ = ("finish", "parts", "rows", "stream")
 
-    def __init__(self, parts: Sequence[torch.Tensor], finish: Finish) -> None:
-        self.parts, self.finish = parts, finish
+    def __init__(
+        self, parts: Sequence[torch.Tensor], finish: Finish, rows: torch.Tensor | None = None
+    ) -> None:
+        self.parts, self.finish, self.rows = parts, finish, rows
         self.stream: Any = None
 
     @property
@@ -81,9 +88,9 @@ def whole_of(value: torch.Tensor) -> OnDevice:
 
 def statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
     """The statistics of a tensor. An expanded tensor is reduced once for its distinct elements."""
-    once = value[tuple([slice(None) if step else slice(1) for step in value.stride()])]
-    if not value.numel() or once.numel() == value.numel():
+    if 0 not in value.stride() or not value.numel():
         return _statistics_of(value, room)
+    once = value[tuple([slice(None) if step else slice(1) for step in value.stride()])]
     stats = _statistics_of(once, room)
     finish, times = stats.finish, value.numel() // once.numel()
     stats.finish = lambda parts, fetch: _repeated(finish(parts, fetch), times)
@@ -96,7 +103,7 @@ def _statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
         return OnDevice([copy], lambda parts, fetch: packed_stats_of(elements_in(parts[0], dtype)))
     is_real = value.dtype in _REAL
     size = value.nbytes if is_real else 4 * value.numel()
-    if size > (COPIES if is_real else WIDENED) or not room.take(size):
+    if (not is_real and size > WIDENED) or not room.take(size):
         return _in_blocks(_flat(value), room.limit)
     try:
         copy = _copy_of(_flat(value)) if is_real else _real(_flat(value))
@@ -133,23 +140,35 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _by_rows(flat: torch.Tensor, copy: torch.Tensor) -> OnDevice:
-    """Reductions of whole rows in five launches: the extremes of `flat`, all others of `copy`. The elements after the
-    last whole row are fetched."""
+    """The reductions of a copy's whole rows, and the elements after them. Of whole numbers the extremes are those of
+    `flat`, since the copy rounds large ones."""
     end = copy.numel() // ROW * ROW
-    rows, wide = copy[:end].view(-1, ROW), _wide(copy.dtype)
-    ordered = flat[:end].view(-1, ROW)
-    parts = [
-        ordered.amin(1), ordered.amax(1), rows.sum(1, dtype=wide), _norm(rows, 2, 1, dtype=wide),
-        _norm(rows, 0, 1, dtype=wide), copy[end:],
-    ]  # fmt: skip
-    dtypes = [part.dtype for part in parts]
+    own, wide = copy.dtype, _wide(copy.dtype)
+    dtypes = [own, own, wide, wide, wide, own]
+    exact: list[torch.Tensor] = []
+    if flat is not copy:
+        ordered = flat[:end].view(-1, ROW)
+        exact = [ordered.amin(1), ordered.amax(1)]
+        dtypes[:2] = [flat.dtype] * 2
 
     def finish(fetched: Sequence[bytes], fetch: Fetch) -> bytes:
-        reduced = [elements_in(data, dtype) for data, dtype in zip(fetched, dtypes, strict=True)]
+        *numbers, rest = [*fetched[5:-1], *fetched[2:5], fetched[-1]] if exact else fetched
+        reduced = [elements_in(data, dtype) for data, dtype in zip([*numbers, rest], dtypes, strict=True)]
         stats = _of_finite_rows(reduced[:-1], reduced[-1])
-        return packed_stats_of(elements_in(fetch(copy), copy.dtype)) if stats is None else stats
+        return packed_stats_of(elements_in(fetch(copy), own)) if stats is None else stats
 
-    return OnDevice(parts, finish)
+    return OnDevice([*exact, copy[end:]], finish, copy[:end].view(-1, ROW))
+
+
+def reductions_of(rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The least, the greatest, the sum, the norm and the count of nonzero elements of each row of some matrices of one
+    dtype."""
+    together = torch.cat(list(rows)) if len(rows) > 1 else rows[0]
+    wide = _wide(together.dtype)
+    return [
+        together.amin(1), together.amax(1), together.sum(1, dtype=wide), _norm(together, 2, 1, dtype=wide),
+        _norm(together, 0, 1, dtype=wide),
+    ]  # fmt: skip
 
 
 def _of_finite_rows(reduced: Sequence[np.ndarray], rest: np.ndarray) -> bytes | None:
@@ -164,7 +183,7 @@ def _of_finite_rows(reduced: Sequence[np.ndarray], rest: np.ndarray) -> bytes | 
     count = len(low) * ROW
     zeros = count - nonzero.sum()
     rows = low, high, total.sum(), np.square(norm).sum(), count, 0, 0, zeros
-    return _joined([_segment(*rows), _of_rest(rest)])
+    return _joined([_segment(*rows), *([_of_rest(rest)] if rest.size else [])])
 
 
 # --- in blocks

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, Room
+from gradviz.sources.torch_recorder.device_values import MOST_COPIES, OnDevice, Room, reductions_of
 from gradviz.sources.torch_recorder.pytorchs_own import no_grad
 
 PIECE = 64 << 20  # the most bytes of pinned memory
@@ -77,14 +78,21 @@ class Fetcher:
         device = waiting[0].device
         line = self._line(device)
         with torch._C.DisableTorchFunction(), no_grad(), line.behind(waiting):
-            parts = [part.reshape(-1).view(torch.uint8) for one in waiting for part in one.parts]
-            data = iter(self._read(line, parts))
+            groups = _groups(waiting)
+            reduced = [reductions_of([one.rows for one in group if one.rows is not None]) for group in groups]
+            parts = [*chain.from_iterable(reduced), *chain.from_iterable(one.parts for one in waiting)]
+            data = iter(self._read(line, [part.reshape(-1).view(torch.uint8) for part in parts]))
+            before: dict[int, list[bytes]] = {}
+            for group, numbers in zip(groups, reduced, strict=True):
+                of_each = [_of_each(group, next(data), part.itemsize) for part in numbers]
+                before.update(zip(map(id, group), map(list, zip(*of_each, strict=True)), strict=True))
 
             def fetch(tensor: torch.Tensor) -> bytes:
                 return self._read(line, [tensor.reshape(-1).view(torch.uint8)])[0]
 
             values: list[bytes | None] = [
-                one.finish([next(data) for _ in one.parts], fetch) for one in waiting
+                one.finish([*before.get(id(one), ()), *(next(data) for _ in one.parts)], fetch)
+                for one in waiting
             ]
             line.note_room(self.room(device))
         return values
@@ -129,6 +137,30 @@ class Fetcher:
         return b"".join(pieces)
 
 
+def _groups(waiting: Sequence[OnDevice]) -> list[list[OnDevice]]:
+    """The values whose rows are reduced together: of one dtype, and of at most `PIECE` bytes, unless it is one."""
+    groups: list[list[OnDevice]] = []
+    last: dict[torch.dtype, int] = {}  # the place of the group that still has room
+    sizes: list[int] = []
+    for one in waiting:
+        if one.rows is None:
+            continue
+        place = last.get(one.rows.dtype)
+        if place is None or sizes[place] + one.rows.nbytes > PIECE:
+            place = last[one.rows.dtype] = len(groups)
+            groups.append([])
+            sizes.append(0)
+        groups[place].append(one)
+        sizes[place] += one.rows.nbytes
+    return groups
+
+
+def _of_each(group: Sequence[OnDevice], data: bytes, size: int) -> list[bytes]:
+    """The bytes of each value's rows among those of a group, of which a row has `size`."""
+    counts = [0 if one.rows is None else len(one.rows) * size for one in group]
+    return [data[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+
+
 class _Line:
     """The connection to one device: our own stream, and pinned memory."""
 
@@ -170,7 +202,7 @@ class _Line:
         """Limit the copies to a sixteenth of the free device memory, and leave the rest to the program."""
         if self.streams is not None:
             free, _ = self.streams.mem_get_info(self.device)
-            room.limit = min(COPIES, free // 16)
+            room.limit = min(MOST_COPIES, free // 16)
 
 
 FETCHER = Fetcher()

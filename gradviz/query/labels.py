@@ -134,7 +134,8 @@ class Labels(Lookup):
         if not isinstance(maker, TensorMade) or maker.how != _EARLIER:
             return 0
         self.trace.reach_all()  # the tensor may be read anywhere
-        for node in self.nodes.of_op(self._first_reads.get(tensor, -1)):
+        read = self._first_reads.get(tensor)  # None for a tensor that no op reads
+        for node in () if read is None else self.nodes.of_op(read):
             made = self.nodes.event(node)
             for edge in () if made is None else made.edges:
                 source = self.nodes.event(edge.node) if edge.node and edge.tensor == tensor else None

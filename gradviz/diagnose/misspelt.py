@@ -27,9 +27,9 @@ class Misspelt:
 def misspelt(case: Case) -> list[Misspelt]:
     """The assignments to an attribute that is called nearly `requires_grad`, and that the program never reads."""
     found = []
-    for file, tree in case.query.of(trees).items():
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-        read = {node.attr for node in attributes if isinstance(node.ctx, ast.Load)}
+    sources = case.query.of(trees)
+    read = {name for tree in sources.values() for name in _read(tree)}
+    for file, tree in sources.items():
         for statement, target in _assignments(tree):
             site = case.query.places.of_line(file, statement.lineno)
             if target.attr in read or not _is_meant(target) or site is None:
@@ -39,6 +39,15 @@ def misspelt(case: Case) -> list[Misspelt]:
             found.append(Misspelt(site, text, ast.unparse(statement)))
             target.attr = own
     return found
+
+
+def _read(tree: ast.Module) -> Iterator[str]:
+    """The attributes that a file reads, and its texts: `getattr` may be given one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Assign, ast.Attribute]]:

@@ -83,3 +83,26 @@ def test_an_operator_has_the_name_of_its_function(tmp_path: Path) -> None:
     with open_trace(tmp_path / "operator.gradviz") as trace:
         names = [node.name for node in build(trace).nodes.values() if node.kind == OP]
     assert names == ["eq", "mul", "sum"]
+
+
+CALLS = {
+    "F.avg_pool2d(x, 2, 2, 0, False, True)": "2, 2, 0, False, True",
+    "F.avg_pool2d(x, 2, count_include_pad=False)": "2, count_include_pad=False",
+    "F.max_pool2d(x, 2)": "2, padding=0, dilation=1",
+    "x.var(unbiased=False)": "unbiased=False",
+    "x.topk(2, -1, False)": "k=2, dim=-1, largest=False",
+    "x.sum(0, False)": "dim=0",
+    "x.clamp(None, 1.0)": "max=1.0",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_not_usual_is_told_at_its_place(call: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.ones(1, 1, 4, 4, requires_grad=True)
+    with gradviz.record(tmp_path / "run.gradviz", source=False):
+        eval(call, {"x": x, "F": torch.nn.functional})
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        op = trace.event(int(trace.indices(Kind.OP)[0]))
+    assert op.args == CALLS[call]

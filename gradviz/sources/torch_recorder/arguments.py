@@ -25,8 +25,15 @@ _DEFAULTS: dict[str, tuple[str, ...]] = {
     "all": ("dim", "keepdim"), "any": ("dim", "keepdim"), "count_nonzero": ("dim",), "softmax": ("dim",),
     "log_softmax": ("dim",), "transpose": ("dim0", "dim1"), "unsqueeze": ("dim",), "squeeze": ("dim",), "cat": ("dim",),
     "stack": ("dim",), "getitem": ("index",), "clamp": ("min", "max"), "norm": ("p", "dim"),
-    "dropout": ("p", "training"),
+    "dropout": ("p", "training"), "topk": ("k", "dim", "largest", "sorted"),
 }  # fmt: skip
+# Arguments that are True unless they are given. Of all others None and False are usually what they are anyway.
+_TRUE_BY_DEFAULT = set(
+    """
+    center compute_uv count_include_pad full_matrices include_self largest left log_input pivot some sorted training
+    unbiased use_input_stats
+    """.split()
+)
 _INDEXED = ("getitem", "setitem")
 _LONGEST = 200  # characters of a text
 _MOST = 8  # elements of a list
@@ -56,26 +63,41 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
     """The arguments that are not tensors, as text: `exponent=3`, `dim=1, keepdim=True`, `2.0`."""
     if not kwargs and not any(not isinstance(arg, torch.Tensor) for arg in args):
         return ""
-    names = _DEFAULTS.get(name, ())
-    parts = []
-    for position, arg in enumerate(args):
-        if position == 1 and name in _INDEXED and _stands_beside(arg):
-            parts.append(f"index={_written(arg)}" if name == "getitem" else _written(arg))
-            continue
-        if isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {})):
-            continue
-        if name in OPERANDS:
-            parts.append(str(float(arg)) if floating and isinstance(arg, int) else _written(arg))
-        elif arg is not None and arg is not False:
-            label = names[position - 1] if 0 < position <= len(names) else ""
-            parts.append(f"{label}={_written(arg)}" if label else _written(arg))
+    parts = _positional(name, args, floating)
     for label, arg in kwargs.items():
         if label.startswith("_"):
             continue  # an argument of PyTorch's own, as the `_stacklevel` of a softmax
         holds_tensor = isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {}))
-        if not holds_tensor and arg is not None and arg is not False:
+        if not holds_tensor and not _is_usual(label, arg):
             parts.append(f"{label}={_written(arg)}")
     return ", ".join(parts)[:_LONGEST]
+
+
+def _positional(name: str, args: Sequence[Any], floating: bool) -> list[str]:
+    """The arguments without a name that are not tensors. None and False are left out, but for those before an argument
+    that is told without a name: it would stand at their place."""
+    names = _DEFAULTS.get(name, ())
+    parts: list[tuple[str, bool]] = []  # the text, and whether it is left out
+    needed = 0  # so many of the first are told
+    for position, arg in enumerate(args):
+        if position == 1 and name in _INDEXED and _stands_beside(arg):
+            parts.append((f"index={_written(arg)}" if name == "getitem" else _written(arg), False))
+            continue
+        if isinstance(arg, torch.Tensor) or (type(arg) in (list, tuple) and tensors_in(arg, {})):
+            continue
+        if name in OPERANDS:
+            parts.append((str(float(arg)) if floating and isinstance(arg, int) else _written(arg), False))
+            continue
+        label = names[position - 1] if 0 < position <= len(names) else ""
+        is_left_out = _is_usual(label, arg)
+        parts.append((f"{label}={_written(arg)}" if label else _written(arg), is_left_out))
+        if not label and not is_left_out:
+            needed = len(parts)
+    return [text for at, (text, is_left_out) in enumerate(parts) if at < needed or not is_left_out]
+
+
+def _is_usual(label: str, arg: Any) -> bool:
+    return arg is None or (arg is False and label not in _TRUE_BY_DEFAULT)
 
 
 def _stands_beside(index: Any) -> bool:

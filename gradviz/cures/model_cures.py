@@ -9,12 +9,18 @@ from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
 from gradviz.query.functions_of_source import called
 
+_FLAG = "requires_grad"
+
 
 def trainable(spot: Spot) -> list[Edit]:
-    """`requires_grad = True` in place of False at the line that freezes; no line that undoes a freezing."""
+    """`requires_grad = True` in place of False at the line that freezes; no line that undoes a freezing; the attribute
+    that a misspelt one was meant to be."""
     source, statement = spot.source, spot.statement
     if statement is not None and spot.finding.fix.startswith("leave out this line"):
         return [source.removed(statement)]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(target, ast.Attribute) and target.attr != _FLAG and f".{_FLAG} = " in spot.finding.fix:
+        return [source.replaced(target, f"{source.code(target.value)}.{_FLAG}")]
     if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
         return [source.replaced(statement.value, "True")]
     for call in spot.calls_here("requires_grad_"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from gradviz.cures.graph_cures import with_keyword
 from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
 from gradviz.events.kinds import OpRan
@@ -170,6 +171,10 @@ def logits(spot: Spot) -> list[Edit]:
     for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
         if spot.finding.fix.startswith(f"{source.code(call.func)}(") and ")(" in spot.finding.fix:
             return [source.replaced(call, spot.finding.fix)]  # makes the module of a loss, then calls it
+        if spot.finding.fix.startswith("log_target=") and called(call) == "kl_div":
+            return [with_keyword(source, call, spot.finding.fix.partition("  #")[0])]
+        if called(call) and _is_call_of(spot.finding.fix, source.code(call.func)):
+            return [source.replaced(call, spot.finding.fix)]
     if "log_softmax" in spot.finding.fix:
         return _log_probabilities(spot)
     names = ("softmax", "sigmoid", "log_softmax")
@@ -183,6 +188,15 @@ def logits(spot: Spot) -> list[Edit]:
         n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and called(n) in ("Softmax", "Sigmoid")
     ]
     return [source.replaced(made[0], "torch.nn.Identity()")] if len(made) == 1 else []
+
+
+def _is_call_of(text: str, function: str) -> bool:
+    """Whether a text is one call of a function."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return False
+    return isinstance(tree, ast.Call) and "#" not in text and text.startswith(f"{function}(")
 
 
 def _log_probabilities(spot: Spot) -> list[Edit]:

@@ -188,6 +188,9 @@ def reduced(spot: Spot) -> list[Edit]:
 def held_by_the_optimizer(spot: Spot) -> list[Edit]:
     """The forgotten parameters in the optimizer, as its argument or as a new group; or the missing step."""
     source, fix = spot.source, spot.finding.fix
+    copied = re.fullmatch(r"(.+\.data\.copy_\(.+\))  # in place", fix)
+    if copied is not None and spot.statement is not None:
+        return [source.replaced(spot.statement, copied[1])]
     if "in place" in fix:
         return updated_in_place(spot)
     if fix.endswith(".step()  # after backward()"):

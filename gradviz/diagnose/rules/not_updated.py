@@ -130,12 +130,17 @@ def _forgotten(case: Case) -> Iterator[Found]:
         )
 
 
+def _reads(expression: ast.expr, name: str) -> bool:
+    """Whether an expression reads a variable, which then stood for a tensor before it was assigned to."""
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(expression))
+
+
 def _in_place(case: Case, event: int) -> str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
-    if not update and isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+    if not update and isinstance(statement, ast.Assign) and _reads(statement.value, target):
         return clean(f"{target}.data.copy_({ast.unparse(statement.value)})  # in place")
     return f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
 

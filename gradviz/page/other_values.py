@@ -182,6 +182,8 @@ class _Pass:
             raise _Refused("{op} is no operation that the page can compute", op=clean(call.op))
         shape = self.query.trace.shape(call.inputs[0])
         fitting = bound(call, row, () if shape is None else shape[0])
+        if fitting is None and name == "taken_at":  # what stands beside the tensors of an index is not data
+            raise self._of_unknown_elements(call)
         if fitting is None or not (row.every or used == [call.outputs[0]]):
             raise _Refused(
                 "{op}({args}) is no call that the page can compute",
@@ -210,9 +212,12 @@ class _Pass:
         is_mask = any(index.dtype == bool for index in indices)
         shapes = [index.shape for index in indices]
         if is_mask or shape is None or result is None or not takes_first(shape[0], shapes, result[0]):
-            raise _Refused(
-                "the trace does not tell which elements {name} takes", name=self._called(call.outputs[0])
-            )
+            raise self._of_unknown_elements(call)
+
+    def _of_unknown_elements(self, call: OpRan) -> _Refused:
+        return _Refused(
+            "the trace does not tell which elements {name} takes", name=self._called(call.outputs[0])
+        )
 
     def _with_number_placed(self, call: OpRan) -> OpRan:
         """A `where`; if one of its sides is a number, with a 0 in its place: the edges of its node tell which."""

@@ -106,8 +106,9 @@ def last_stage() -> None:
 
 
 @pytest.fixture
-def stages(tmp_path: Path) -> dict[int, Query]:
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, Query]:
     """The traces of two ranks of a pipeline. Neither waits for the other: nothing is really sent."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which PyTorch replaces for good
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg", reason="not in this PyTorch")
     for rank, run in enumerate((first_stage, last_stage)):
         dist.init_process_group("fake", store=fake.FakeStore(), rank=rank, world_size=2)

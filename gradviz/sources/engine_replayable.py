@@ -67,19 +67,6 @@ class _EngineTensors:
         """The tensor whose memory an output shares."""
         return base_of(output)
 
-    def record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
-        """Record a call."""
-        self.listener.called(
-            call.where,
-            call.function,
-            call.arguments,
-            call.context,
-            call.generator,
-            call.numbers,
-            outputs,
-            written,
-        )
-
 
 class _OfThread(threading.local):
     is_inside = False  # whether a followed function is running: its inner calls are not recorded

@@ -42,8 +42,9 @@ class Tensors(Protocol):
     def source(self, call: CallBegun, output: Any) -> int:
         """The number of the tensor whose memory a result of a call shares; 0 where it has its own."""
 
-    def record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
-        """Record a call, with the tensors that it returned and those that it wrote to."""
+    @property
+    def listener(self) -> Any:
+        """The listener of the recording."""
 
 
 class CallBegun(NamedTuple):
@@ -167,7 +168,7 @@ class HeldValues:
         written = self.all_written(changed)
         if not numbers and not written:
             return
-        self.tensors.record(call, numbers, sorted(written))
+        self._record(call, numbers, sorted(written))
         self.note_written(written)
         for output, number in zip(outputs, numbers, strict=True):
             if number not in written and number not in call.numbers:
@@ -180,8 +181,21 @@ class HeldValues:
         """Record a call without grad mode, if it returns tensors and changes none."""
         if not changed and numbers:
             self.calls_without_grad += 1
-            self.tensors.record(call, numbers, ())
+            self._record(call, numbers, ())
             self.without_grad.update(zip(numbers, map(self.tensors.version, outputs), strict=True))
+
+    def _record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
+        """Record a call, with the tensors that it returned and those that it wrote to."""
+        self.tensors.listener.called(
+            call.where,
+            call.function,
+            call.arguments,
+            call.context,
+            call.generator,
+            call.numbers,
+            outputs,
+            written,
+        )
 
     def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:
         """Keep the value of a tensor; returns the number of the copy."""

@@ -48,6 +48,11 @@ class _TorchTensors:
     def __init__(self, source: Source) -> None:
         self.source_of_events = source
 
+    @property
+    def listener(self) -> Any:
+        """The listener of the recording."""
+        return self.source_of_events.listener
+
     def version(self, tensor: torch.Tensor) -> int:
         """The number of in-place writes to a tensor."""
         return version_of(tensor)
@@ -62,27 +67,12 @@ class _TorchTensors:
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: torch.Tensor) -> None:
         """Record the value of a tensor."""
-        listener: Any = self.source_of_events.listener
-        listener.kept(where, how, number, State(copy, value))
+        self.listener.kept(where, how, number, State(copy, value))
 
     def source(self, call: CallBegun, output: torch.Tensor) -> int:
         """The first tensor of the call, if the output shares memory; otherwise 0."""
         shares_memory = base_name(call.function) in calls.ALIASES or output._is_view()
         return call.numbers[0] if call.numbers and shares_memory else 0
-
-    def record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
-        """Record a call."""
-        listener: Any = self.source_of_events.listener
-        listener.called(
-            call.where,
-            call.function,
-            call.arguments,
-            call.context,
-            call.generator,
-            call.numbers,
-            outputs,
-            written,
-        )
 
 
 class Replayable:

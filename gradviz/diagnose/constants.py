@@ -287,12 +287,11 @@ def _candidates(case: Case) -> Iterator[OpRan]:
 
 def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
     """Whether a difference is only a sum of terms on the way to a root: `fit - 0.01 * entropy` compares nothing."""
-    roots = case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2]
     for _ in range(_NEAR):
         if op.op not in _ADDING_UP or not op.outputs or is_square(op):
             return False  # the square of a difference compares
         (result, *_) = op.outputs
-        if contained(roots, [result]).any():
+        if result in case.query.passes.roots:
             return True
         readers = case.downstream.readers(result)
         if not readers:

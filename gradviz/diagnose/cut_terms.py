@@ -148,9 +148,8 @@ def _in_one_function(case: Case, one: OpRan, other: OpRan) -> bool:
 
 
 def _is_linear_to_root(case: Case, tensor: int) -> bool:
-    roots = set(case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
     for _ in range(_LINEAR_OPS):
-        if tensor in roots:
+        if tensor in case.query.passes.roots:
             return True
         readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
         onward = [op for op in readers if case.query.nodes.of_op(op.index)]

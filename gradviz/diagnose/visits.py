@@ -142,8 +142,7 @@ class _Used:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.below = case.downstream
-        began = case.trace.table(Kind.PASS_BEGAN)
-        self.roots = set(began.lists("roots").elements[:, 2].tolist())
+        self.roots = case.query.passes.roots
         self.ran = case.query.nodes.ran
 
     def in_pass(self, tensor: int) -> bool:

@@ -87,6 +87,11 @@ class Passes(Lookup):
         return self.trace.count - 1 if backward_pass.last is None else backward_pass.last
 
     @cached_property
+    def roots(self) -> frozenset[int]:
+        """The tensors that passes began at, as far as known."""
+        return frozenset(self.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
+
+    @cached_property
     def nesting(self) -> Nesting:
         """The nesting of passes, for each thread."""
         return Nesting(self.trace, Kind.PASS_BEGAN, Kind.PASS_ENDED)

@@ -196,7 +196,7 @@ def _trained_behind(case: Case, nodes: list[int]) -> set[int]:
 
 def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> bool:
     """Whether the root of a pass was computed from one of these results."""
-    roots = set(case.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
+    roots = case.query.passes.roots
     return any(roots & set(below.results(result, _MOST)) for result in results)
 
 

@@ -58,16 +58,14 @@ def lost_averages(case: Case) -> list[LostChange]:
     as they were. Use `case.of(lost_averages)`."""
     ops = case.trace.table(Kind.OP)
     events = ops.events[case.trace.named(ops["op"], _CHANGING)]
-    written = case.query.of(Writes).changed
+    written = set(case.query.of(Writes).changed.tolist())
     found = []
     for own in case.by_site(events).values():
         if len(own) < _LEAST or not _rebinds_its_loop(case, int(own[0])):
             continue
         last = case.query.tensors.op(int(own[-1]))
         behind = (leaf for event in own.tolist() for leaf in _parameters_behind(case, event))
-        leaves = tuple(
-            leaf for leaf in dict.fromkeys(behind) if not contained(np.array([leaf]), written).any()
-        )
+        leaves = tuple(leaf for leaf in dict.fromkeys(behind) if leaf not in written)
         if leaves and last.outputs and not _is_used(case, own.tolist()):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found

@@ -34,10 +34,8 @@ def misspelt(case: Case) -> list[Misspelt]:
             site = case.query.places.of_line(file, statement.lineno)
             if target.attr in read or not _is_meant(target) or site is None:
                 continue
-            text = ast.unparse(statement)
-            target.attr, own = _MEANT, target.attr
-            found.append(Misspelt(site, text, ast.unparse(statement)))
-            target.attr = own
+            cure = f"{ast.unparse(target.value)}.{_MEANT} = {ast.unparse(statement.value)}"
+            found.append(Misspelt(site, ast.unparse(statement), cure))
     return found
 
 

@@ -318,9 +318,8 @@ class _Step:
             return states
         own = [norms.get(id(parameter)) for parameter in self.parameters or ()]
         return [
-            state if norm is None else State(number, Changed(value, norm), *others)
+            state if norm is None else State(state.tensor, Changed(state.value, norm), *state[2:])
             for norm, state in zip(own, states, strict=True)
-            for number, value, *others in (state,)
         ]
 
     @safely

@@ -66,8 +66,8 @@ def _misspelt(case: Case) -> Iterator[Found]:
         return
     for line in case.of(misspelt):
         yield Found(
-            f"{clean(line.text)} sets an attribute that PyTorch does not know and that no line reads: it switches no "
-            "requires_grad",
+            f"{clean(line.text)} sets an attribute that PyTorch does not know and that no line of the "
+            "program reads: it switches no requires_grad",
             clean(line.cure),
             (first.first,),
             site=line.site,

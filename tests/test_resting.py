@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -249,6 +250,8 @@ def test_three_passes_behind_an_exception_are_recorded(tmp_path: Path) -> None:
         layer = torch.nn.Linear(2, 1)
         for step in range(1, 31):
             out = layer(torch.ones(1, 2)).sum()
+            if step == 26:
+                time.sleep(0.5)  # the writer has written all, as on a slow machine
             if step != 15:
                 out.backward()
                 continue
@@ -258,6 +261,21 @@ def test_three_passes_behind_an_exception_are_recorded(tmp_path: Path) -> None:
     with recorded(tmp_path, program) as trace:
         assert in_detail(trace) == [*range(1, 11), 16, 17, 18, 20, 30]
         assert [error.message for error in trace.errors] == ["no gradient today"]
+
+
+def test_a_nan_in_a_watched_pass_is_one_trouble_however_late_it_is_written(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = torch.nn.Linear(2, 1)
+        for step in range(1, 31):
+            layer.zero_grad()
+            out = layer(torch.ones(1, 2)).sum()
+            if step == 26:
+                time.sleep(0.5)
+            nan_in_20 = out * float("nan") if step == 20 else out
+            nan_in_20.backward()
+
+    with recorded(tmp_path, program) as trace:
+        assert in_detail(trace) == [*range(1, 11), 20, 21, 22, 23, 30]
 
 
 def test_a_nan_that_was_not_watched_is_told_by_its_pass(tmp_path: Path) -> None:

@@ -58,9 +58,10 @@ class AutoPasses:
     def __str__(self) -> str:
         return AUTO if self.first == FIRST else f"1-{self.first},{AUTO}"
 
-    def seen(self, is_bad: bool, passes_begun: int) -> None:
-        """Note whether what was recorded since the last call shows a NaN or an error; so many passes have begun."""
-        if is_bad and not (self.was_bad or self.has_bad_numbers):
+    def seen(self, is_bad: bool, passes_begun: int, is_new: bool = True) -> None:
+        """Note whether what was recorded since the last call shows a NaN; so many passes have begun. `is_new` says
+        whether nothing of it had passes chosen as it was recorded: how late this is called must not count."""
+        if is_bad and is_new and not (self.was_bad or self.has_bad_numbers):
             self._look_closely(passes_begun)
         self.was_bad = is_bad
 

@@ -199,6 +199,7 @@ class Recorder(Frequent):
     ) -> None:
         if self.auto is not None:
             why = self.auto.summed(loss, norm, self.in_pass(in_pass))
+            self.batch.trouble_is_known |= self.auto.has_bad_numbers
         super().summed(in_pass, loss, norm, largest, tensor, why)
         if why and not self.open_passes:
             with self.lock:

@@ -276,10 +276,8 @@ class Writer:
             if self.ring.is_due and self.file.begin():
                 self._thin(self.ring, begun=True)
 
-    def _is_bad(self, batch: Batch, rows: np.ndarray) -> bool:
-        """Whether a batch shows a NaN or an error."""
-        if ((rows["head"] & 0xFF) == Kind.ERROR).any():
-            return True
+    def _has_nan(self, batch: Batch) -> bool:
+        """Whether a batch shows a NaN."""
         return bool(len(with_nan(np.frombuffer(batch.states, STATE), batch.payload, self.dtypes)))
 
     def _thin(self, ring: Ring, at_end: bool = False, begun: bool = False) -> None:
@@ -333,7 +331,8 @@ class Writer:
         if self.news is not None:
             self.news.note(batch, self.dtypes)
         if self.source.auto is not None and batch.states:  # before the chunk is written, without what repeats
-            self.source.auto.seen(self._is_bad(batch, events.rows), self.source.passes_begun)
+            is_new = not batch.trouble_is_known
+            self.source.auto.seen(self._has_nan(batch), self.source.passes_begun, is_new)
         self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:

@@ -185,6 +185,11 @@ PROGRAMS = {
     " + F.conv2d(x[None], y[None, None], stride=(2, 1), padding=1) + F.conv2d(x[None], y[None, None], padding='valid')",
     "convolution": "F.conv2d(x[None, None], y[None, None, :, :2], y[1, :1], stride=2, padding=(1, 2), dilation=(2, 1))"
     " + F.conv1d(x[None], y[:, None], padding=1, groups=2).sum()",
+    "torch conv_transpose1d": "F.conv_transpose1d(x, y[:, None], y[0, :1], stride=2, padding=1, output_padding=1)"
+    " + F.conv_transpose1d(x[None], y.reshape(2, 3, 1), groups=2, dilation=2)[:, :, :1].sum()",
+    "torch conv_transpose2d": "F.conv_transpose2d(x[None, None], y[None, None], y[1, :1], (2, 1), (1, 0), 0, 1, 2)",
+    "convolution_transposed": "F.conv_transpose2d(x[None], y[None, None], y[1, :1], (2, 1), (1, 0), dilation=(1, 2))"
+    " + F.conv_transpose1d(x[None], y.reshape(2, 3, 1), groups=2).sum()",
     "torch pad": "F.pad(x, (1, 0, 0, 2)) * F.pad(y, (0, 1, 0, 2))",
     "constant_pad_nd": "F.conv2d(x[None], y[None, None, :, :2], padding='same') * F.pad(y, (0, 1))[:, 1:]",
     "torch max_pool1d": "F.max_pool1d(x * y, 2, padding=1) + F.max_pool1d(x, 2, ceil_mode=True)",
@@ -291,6 +296,7 @@ def test_a_row_computes_what_the_engine_does_with_other_values(
 NETWORKS = {
     "of layers": "addmm add mse_loss mul relu softmax sum t tanh",
     "of convolutions": "conv2d relu max_pool2d avg_pool2d flatten linear cross_entropy",
+    "of transposed convolutions": "conv_transpose2d batch_norm relu tanh conv2d leaky_relu mse_loss",
     "of attention": "linear gelu layer_norm matmul softmax transpose view mul add cross_entropy embedding dropout",
 }
 

@@ -21,6 +21,9 @@ from gradviz.events.kinds import OpRan
 
 _LONGEST = 200  # characters of the arguments of a call
 _TRUE_TRAINING = "training=True"
+_GIVEN_SIZE = (
+    "size="  # gradviz's engine gives it to a transposed convolution, whose result may have several sizes
+)
 _TAKES = ("getitem", "index")
 _NUMBERS = {"inf": float("inf"), "nan": float("nan")}
 # A number that stands for an input, which gradviz's engine writes behind arguments with names: `groups=1, 0.0`.
@@ -70,6 +73,8 @@ def row_of(call: OpRan) -> str:
         return "clone"  # x[None] has the elements of x
     if call.op == "batch_norm" and _TRUE_TRAINING not in call.args:
         return "batch_norm_fixed"
+    if call.op == "convolution" and call.args.startswith(_GIVEN_SIZE):
+        return "convolution_transposed"
     return call.op.strip("_")  # `__eq__`, `mul_`
 
 

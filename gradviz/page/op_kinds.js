@@ -328,7 +328,16 @@ const plainConvolution = {
     return [frame.backward(ofX, z, xs, o, factors[0].shape)[0], ofW];
   },
 };
-const convolution = () => biased(plainConvolution, [2, 0, 1], (b, { shape }) => ({ shape: [...b.shape, ...(b.shape.length ? shape.slice(2).fill(1) : [])] }));
+const convolution = (plain = plainConvolution) => biased(plain, [2, 0, 1], (b, { shape }) => ({ shape: [...b.shape, ...(b.shape.length ? shape.slice(2).fill(1) : [])] }));
+
+// What a convolution from the result to x makes of a gradient: each element of x is given to all of its window.
+const plainTransposed = {
+  forward: ([x, w], o, shape) => plainConvolution.backward(x.x, null, [{ shape, x: zeros(size(shape)) }, w], o, x.shape)[0],
+  backward(g, z, [x, w], o, shape) {
+    const given = [{ shape, x: g }, w];
+    return [plainConvolution.forward(given, o, x.shape), plainConvolution.backward(x.x, null, given, o, x.shape)[1]];
+  },
+};
 
 // A loss that knows the class of each group of elements along dimension 1 (of a vector: 0): by its number, or by shares.
 const classDim = (x) => (x.shape.length > 1 ? 1 : 0);

@@ -262,7 +262,7 @@ def test_an_option_behind_the_script_is_warned_about(gradviz_here: Command, stal
     stale.write_text(SOUND)
     done = gradviz_here("check", stale.name, "--format", "json")
     assert done.stdout.startswith("trained --format json\n")
-    assert "--format after SCRIPT goes to the script" in done.stderr
+    assert "--format after stale.py goes to stale.py" in done.stderr
 
 
 def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) -> None:

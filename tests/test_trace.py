@@ -236,10 +236,11 @@ def test_an_option_graph_behind_a_script_that_has_its_own_is_the_scripts(
 ) -> None:
     text = "import sys\nprint(sys.argv[1:])\n" + DIFFERENTIATES
     has_its_own = script(tmp_path, text + "print('--graph' in sys.argv)\n")
-    for path, name in ((has_its_own, "x.svg"), (script(tmp_path, text, "other.py"), "cora")):
+    other = script(tmp_path, text, "other.py")
+    for path, name, is_warned in ((has_its_own, "x.svg", False), (other, "cora", True)):
         done = gradviz("trace", path, "--graph", name)
         assert done.stdout.startswith(f"['--graph', '{name}']\n")
-        assert "--graph after SCRIPT goes to the script" in done.stderr
+        assert ("--graph after other.py goes to other.py" in done.stderr) == is_warned
         assert not (tmp_path / name).exists()
 
 
@@ -263,14 +264,32 @@ def test_the_error_that_ends_a_script_is_the_last_event(gradviz_here: Run, tmp_p
         assert len(trace.errors) == 1
 
 
-def test_an_option_behind_the_script_is_the_scripts_and_is_warned_of(
+def test_options_behind_the_script_are_the_scripts_and_are_warned_of_at_its_begin_and_end(
     gradviz_here: Run, tmp_path: Path
 ) -> None:
     name = script(tmp_path, DIFFERENTIATES)
-    done = gradviz_here("trace", name, "-o", "other.gradviz")
-    assert "gradviz: -o after SCRIPT goes to the script; for gradviz, put it before SCRIPT\n" in done.stderr
+    arguments = ("--graph=a.svg", "x", "-o", "other.gradviz", "--epochs", "3")
+    lines = gradviz_here("trace", "--last", "3", name, *arguments).stderr.splitlines()
+    assert lines[0] == lines[-1]
+    assert lines[0].startswith(
+        "gradviz: --graph and -o after script.py go to script.py; for gradviz: gradviz trace "
+    )
     assert not (tmp_path / "other.gradviz").exists()
-    assert "after SCRIPT" not in gradviz_here("trace", name, "--epochs", "3").stderr
+    assert "after script.py" not in gradviz_here("trace", name, "--epochs", "3", "--", "-o", "x").stderr
+
+
+def test_the_command_in_the_warning_can_be_typed(gradviz: Run, tmp_path: Path) -> None:
+    name = script(tmp_path, f"import sys\nprint(sys.argv[1:])\n{DIFFERENTIATES}")
+    warned = gradviz(
+        "trace", "--last", "3", name, "--graph=a.svg", "x", "-o", "other.gradviz", "--epochs", "3"
+    )
+    command = warned.stderr.splitlines()[0].partition("; for gradviz: gradviz ")[2]
+    assert command == f"trace --graph=a.svg -o other.gradviz --last 3 {name} x --epochs 3"
+    done = gradviz(*command.split())
+    assert done.stdout == "['x', '--epochs', '3']\n"
+    assert "after script.py" not in done.stderr
+    assert (tmp_path / "a.svg").exists()
+    assert (tmp_path / "other.gradviz").exists()
 
 
 def test_a_terminal_that_lacks_characters_gets_others(gradviz: Run, tmp_path: Path) -> None:

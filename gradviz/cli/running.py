@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from gradviz.cli.behind_script import options_behind
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.findings import hints
 from gradviz.cli.summary import summary
@@ -106,6 +107,7 @@ def target_of(
     verb: str, module: str | None, script: str | None, arguments: tuple[str, ...], engine: str
 ) -> Target:
     """The script or module to run. Exits with one line if none is given, or if this version cannot `verb` it."""
+    warning = options_behind(module, script, arguments)
     if module is not None:
         arguments = arguments if script is None else (script, *arguments)
     elif script is None:
@@ -117,7 +119,7 @@ def target_of(
             f"cannot {verb} PyTorch, which is not installed: pip install torch, or take --engine numpy, which runs "
             "the script on gradviz's engine"
         )
-    _warn_of_options(arguments)
+    warn_of_options(warning)
     if module is None:
         _check_is_program(Path(script or ""))
         _check_is_named_first(script or "", arguments)
@@ -159,13 +161,10 @@ def trace_for(output: Path | None, stem: str) -> Path:
     return claim_first(of_this_rank(Path(f"{name}.gradviz")) for name in stems)
 
 
-def _warn_of_options(arguments: tuple[str, ...]) -> None:
-    """Warn that an option of gradviz's after the script goes to the script."""
-    known = {name for option in click.get_current_context().command.params for name in option.opts}
-    ours = [word for word in arguments if word.startswith("-") and word.partition("=")[0] in known]
-    if ours:
-        message = f"gradviz: {ours[0]} after SCRIPT goes to the script; for gradviz, put it before SCRIPT"
-        stderr.print(Text(clean(message), "yellow"))
+def warn_of_options(message: str) -> None:
+    """Warn that options of gradviz after the script go to the script, if there is such a message."""
+    if message:
+        stderr.print(Text(clean(f"gradviz: {message}"), "yellow"))
 
 
 def tell(

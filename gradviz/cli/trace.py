@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from time import time
 
 import click
 from rich.text import Text
 
+from gradviz.cli.behind_script import has_option, options_behind
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.job import Job, perform
 from gradviz.cli.launching import launch, launcher, named_by_rank, only_started_ranks, tell_ranks
@@ -24,6 +23,7 @@ from gradviz.cli.running import (
     target_of,
     tell,
     trace_for,
+    warn_of_options,
     watched_run,
 )
 from gradviz.diagnose.settings_file import settings_at
@@ -34,7 +34,6 @@ from gradviz.sources.script import Outcome, Running
 from gradviz.tracefile import AutoPasses, Passes, open_trace, passes_of
 from gradviz.words.escape import clean
 
-_OPTION = re.compile(r"""["']--graph["'=]""")  # the sign of a script that has such an option itself
 _NAMED = 6  # the most scopes that are listed by name
 
 
@@ -157,6 +156,7 @@ def trace(
         if not quiet and traces:
             tell_ranks(traces)
         raise SystemExit(status)
+    warning = options_behind(module, script, arguments)
     target = target_of("record", module, script, arguments, engine)
     settings = settings_at(Path.cwd())
     if graph_file is not None:
@@ -198,6 +198,9 @@ def trace(
                 _tell_others(scope, outcome.others)
             if graph_file is not None and is_there:
                 _draw(renamed, graph_file)
+            warn_of_options(
+                warning
+            )  # once more: what the script printed may have pushed the first from the screen
             return outcome.status
 
         perform(Job(running, after, around))
@@ -214,19 +217,9 @@ def _graph_behind(
         return graph_file, arguments
     from gradviz.pictures.render import ENDINGS
 
-    if Path(arguments[-1]).suffix.lower() not in ENDINGS or _OPTION.search(_source_of(module, script)):
+    if Path(arguments[-1]).suffix.lower() not in ENDINGS or has_option("--graph", module, script):
         return None, arguments
     return Path(arguments[-1]), arguments[:-2]
-
-
-def _source_of(module: str | None, script: str | None) -> str:
-    """The source text of the script or module; empty if it cannot be read."""
-    try:
-        spec = find_spec(module) if module is not None else None
-        path = spec.origin if spec is not None else script
-        return Path(path or "").read_text(encoding="utf-8", errors="replace")
-    except (OSError, ImportError, ValueError):
-        return ""
 
 
 def _tell_others(scope: str, others: Sequence[str]) -> None:

@@ -30,7 +30,8 @@ from gradviz.events.kinds import (  # noqa: E402
 )
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.module_curves import learning_rates, losses, norms_of_steps  # noqa: E402
-from gradviz.sources.torch_recorder.norms_now import Spacing  # noqa: E402
+from gradviz.sources.torch_recorder import pass_numbers  # noqa: E402
+from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace, part  # noqa: E402
 from gradviz.words.numbers import number  # noqa: E402
@@ -134,6 +135,30 @@ def test_norms_are_read_ever_less_often_while_nothing_is_unusual() -> None:
     assert read([1.0] * 4 + [math.nan] * 4)[-4:] == [4, 5, 6, 7]
     assert np.diff(read([1.0] * 3000)).max() == 8
     assert np.diff(read([1.0] * 20, norm=5.0))[-4:].tolist() == [1, 1, 1, 1]
+
+
+def test_on_a_device_norms_are_read_by_the_numbers_that_have_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cpu = NormsNow._on_cpu
+    monkeypatch.setattr(NormsNow, "_on_cpu", lambda self, own: torch.tensor(on_cpu(self, own)))
+    monkeypatch.setattr(pass_numbers, "_loss_of", lambda roots: roots[0].detach().clone())
+
+    def program() -> None:
+        layer = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+        for step in range(1, 121):
+            optimizer.zero_grad()
+            (layer(torch.ones(1, 2)).sum() * (6 if step > 100 else 1)).backward()
+            optimizer.step()
+
+    with recorded(tmp_path, program) as trace:
+        summed = of_kind(trace, PassSummed)
+    assert [one.in_pass for one in summed] == [*range(1, 121)]
+    read = [one.in_pass for one in summed if one.norm != -1]
+    assert read[:64] == [*range(1, 65)]
+    assert set(np.diff([number for number in read if 70 < number <= 100])) == {2}
+    assert read[-10:] == [*range(111, 121)]
 
 
 def test_a_chosen_pass_that_begins_inside_a_pass_is_recorded(tmp_path: Path) -> None:

@@ -30,15 +30,22 @@ class Spacing:
         self.loss = self.norm = math.inf  # what was read last
 
     def is_due(self, loss: float | None) -> bool:
-        """Whether norms are read at a step behind a pass with this loss."""
+        """Whether norms are read at a step behind a pass with this loss, which is None where it is not known yet."""
+        self.came(loss)
         self.since += 1
+        is_due = self.since > min(self.quiet // _QUIET, _FARTHEST - 1)
+        if is_due:
+            self.since = 0
+        return is_due
+
+    def came(self, loss: float | None) -> None:
+        """Note a loss that is known now."""
         if loss is not None and not abs(loss) <= _UNUSUAL * self.loss:
             self.quiet = 0
-        return self.since > min(self.quiet // _QUIET, _FARTHEST - 1)
 
     def read(self, loss: float | None, norm: float) -> None:
-        """Note the norm of all gradients that was read."""
-        self.since = 0
+        """Note the norm of all gradients that was read, and the loss of the pass."""
+        self.came(loss)
         self.quiet = self.quiet + 1 if norm <= _UNUSUAL * self.norm else 0
         self.norm = norm
         if loss is not None:

@@ -100,12 +100,11 @@ class PassNumbers:
             self._emit(parameters, norms)
 
     def _are_norms_due(self) -> bool:
-        """Whether the norms of the gradients are read, for all optimizers that step behind the pass. What waits on a
-        device costs the program nothing."""
-        if isinstance(self.loss, torch.Tensor):
-            return True
+        """Whether the norms of the gradients are read, for all optimizers that step behind the pass. Of what waits on a
+        device the spacing learns when it has arrived."""
         if self.are_due[0] != self.in_pass:
-            self.are_due = self.in_pass, self.spacing.is_due(self.loss)
+            loss = None if isinstance(self.loss, torch.Tensor) else self.loss
+            self.are_due = self.in_pass, self.spacing.is_due(loss)
         return self.are_due[1]
 
     @safely
@@ -140,9 +139,7 @@ class PassNumbers:
             self._send_for(waiting.device, loss, parameters, norms)
             return
         number_of = self.source.identity.number_of
-        norm = self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
-        if norms:
-            self.spacing.read(loss, norm)  # type: ignore[arg-type]
+        self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
 
     def _send_for(
         self,
@@ -181,18 +178,19 @@ class PassNumbers:
         loss = numbers.pop(0) if late.has_loss else None
         self._tell(late.in_pass, loss, numbers, late.parameters.__getitem__)
 
-    def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> float:
-        """Emit the numbers of a pass; returns the norm of all gradients, −1 if there is none."""
+    def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> None:
+        """Emit the numbers of a pass."""
         listener: Any = self.source.listener
         if not norms:
+            self.spacing.came(loss)
             listener.summed(in_pass, loss, _UNKNOWN, _UNKNOWN, 0)
-            return _UNKNOWN
+            return
         total = math.hypot(*norms)  # an infinity hides a NaN from it
         if any(map(math.isnan, norms)):
             total = math.nan
         at = norms.index(max(norms)) if math.isfinite(total) else _first_bad(norms)
+        self.spacing.read(loss, total)
         listener.summed(in_pass, loss, total, norms[at], number_at(at))
-        return total
 
 
 def _first_bad(norms: Sequence[float]) -> int:

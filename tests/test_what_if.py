@@ -344,6 +344,17 @@ def test_what_is_asked_for_in_vain_is_one_line(path: Path, tmp_path: Path) -> No
         asked(redact_to)
 
 
+def test_of_many_inputs_the_first_are_named_and_the_others_are_counted(path: Path) -> None:
+    def program() -> None:
+        inputs = [torch.ones(2, requires_grad=True) for _ in range(8)]
+        product = sum(inputs)
+        product.sum().backward()
+
+    recorded(path, program)
+    with pytest.raises(ReplayError, match=r"set what enters it, as .* and 2 more"):
+        asked(path, 1, "product=2")
+
+
 def test_a_trace_of_another_grade_says_how_to_record_it(path: Path) -> None:
     with gradviz.record(path, values="full"):
         torch.ones(2, requires_grad=True).sum().backward()

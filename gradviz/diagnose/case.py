@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,11 +18,10 @@ from gradviz.query.upstream import Downstream
 from gradviz.tracefile import Site, Trace
 from gradviz.tracefile.columns import Table
 from gradviz.words.escape import clean
-from gradviz.words.numbers import listed, plural
+from gradviz.words.numbers import NAMED, few_of, plural
 from gradviz.words.words import Words
 
 _T = TypeVar("_T")
-_NAMED = 4  # the most tensors that are listed by name
 
 
 class Case:
@@ -109,7 +108,7 @@ class Case:
         """The names of tensors: `w and b`, `net.head (6 parameters)`, or `w, b, c, d and 3 more`."""
         given = list(tensors)
         names = list(dict.fromkeys(self.words.called(tensor) for tensor in given))
-        if len(names) > _NAMED:
+        if len(names) > NAMED:
             names = [
                 name for path, leaves in self.query.modules.whole(given) for name in self._whole(path, leaves)
             ]
@@ -142,9 +141,3 @@ class Case:
         sites = self.trace.events["site"][events]
         found, first = np.unique(sites, return_index=True)
         return {int(found[i]): events[sites == found[i]] for i in np.argsort(first)}
-
-
-def few_of(names: Sequence[str]) -> str:
-    """The first four names, and the number of the others: `a, b, c, d and 3 more`."""
-    more = len(names) - _NAMED
-    return listed([*names[:_NAMED], f"{more:,} more"] if more > 0 else names)

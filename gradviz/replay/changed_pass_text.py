@@ -17,7 +17,7 @@ from gradviz.replay.bad_origin import BadOrigin
 from gradviz.replay.changed_pass import Changed, WhatIf
 from gradviz.replay.outcome import Check
 from gradviz.words.escape import clean, json_number
-from gradviz.words.numbers import SHOWN, array_text, listed, number, plural
+from gradviz.words.numbers import SHOWN, array_text, few_of, listed, number, plural
 from gradviz.words.words import Words
 
 _MOST = 6  # names in a line
@@ -60,9 +60,8 @@ def _bad(words: Words, found: WhatIf) -> Iterator[str]:
 def bad_text(words: Words, bad: BadOrigin) -> str:
     """`NaN comes first from F.softmax, line 20, at index 5 of the first dimension`"""
     called = "NaN" if bad.is_nan else "an infinity"
-    few = listed([str(index) for index in bad.indices[:_MOST]])
-    more = f" and {len(bad.indices) - _MOST} more" if len(bad.indices) > _MOST else ""
-    at = f", at {'index' if len(bad.indices) == 1 else 'indices'} {few}{more} of the first dimension"
+    few = few_of([str(index) for index in bad.indices], _MOST)
+    at = f", at {'index' if len(bad.indices) == 1 else 'indices'} {few} of the first dimension"
     where = at if bad.indices else ""
     if bad.tensor:
         return f"{called} enters the pass with {clean(words.called(bad.tensor))}{where}"
@@ -77,8 +76,7 @@ def bad_text(words: Words, bad: BadOrigin) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return listed([clean(name) for name in names[:_MOST]]) + more
+    return few_of([clean(name) for name in names], _MOST)
 
 
 def check_text(words: Words, check: Check) -> str:

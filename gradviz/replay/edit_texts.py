@@ -12,7 +12,7 @@ from gradviz.query.replayable_functions import base_name
 from gradviz.replay.outcome import Edits
 from gradviz.replay.plan import Input, Plan, ReplayError
 from gradviz.words.escape import clean, shortened
-from gradviz.words.numbers import listed
+from gradviz.words.numbers import few_of, listed
 from gradviz.words.subject import UnknownName, element_of, subject
 from gradviz.words.words import Words
 
@@ -62,7 +62,7 @@ def _input(words: Words, plan: Plan, text: str) -> tuple[Input, str | None]:
                 return entered[-1], index
             known_as.append(named)
     named = known_as[0] if known_as else subject(words, names[-1][0], plan.began.index)
-    known = listed([words.called(step.tensor) for step in plan.inputs][:_MOST])
+    known = few_of([words.called(step.tensor) for step in plan.inputs], _MOST)
     call = next((call for call in plan.calls if named.tensor in call.outputs), None)
     if call is not None:
         where = words.at_line(call.site)

@@ -12,6 +12,7 @@ from gradviz.tracefile import Snapshot
 
 SHOWN = 6  # tensors with up to this many elements are written in full
 BRIEF = 4  # the same limit within a sentence
+NAMED = 4  # names in a sentence that has more of them
 _COMPACT = 30  # characters
 _KNOWN = 4096  # the most snapshots whose texts are cached: successive events show the same ones
 
@@ -132,6 +133,12 @@ def listed(parts: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`; empty if there are no parts."""
     *head, last = [*parts] or [""]
     return f"{', '.join(head)} and {last}" if head else last
+
+
+def few_of(names: Sequence[str], most: int = NAMED) -> str:
+    """The first names, at most `most`, and the number of the others: `a, b, c, d and 3 more`."""
+    more = len(names) - most
+    return listed([*names[:most], f"{more:,} more"] if more > 0 else names)
 
 
 def of_passes(passes: int, detailed: int, shapes: int) -> str:

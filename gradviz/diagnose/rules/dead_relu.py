@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case, few_of
+from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
@@ -50,6 +50,7 @@ from gradviz.query.ops import (
 from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.words.escape import clean
+from gradviz.words.numbers import few_of
 
 # The ops that combine terms into a loss.
 _IN_LOSS = REDUCTIONS | ADDING | MULTIPLYING | DIVIDING | NEGATING | RESHAPING | SELECTING | JOINING | {

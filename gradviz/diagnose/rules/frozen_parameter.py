@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradviz.diagnose.case import Case, few_of
+from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
 from gradviz.diagnose.misspelt import misspelt
@@ -36,6 +36,7 @@ from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
+from gradviz.words.numbers import few_of
 
 _LEAST = 2  # steps
 

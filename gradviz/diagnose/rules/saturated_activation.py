@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case, few_of
+from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.saturated_cells import saturated_cells
@@ -40,6 +40,7 @@ from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATUR
 from gradviz.query.upstream import Downstream
 from gradviz.sets import contained
 from gradviz.words.escape import clean
+from gradviz.words.numbers import few_of
 
 _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
 _PASSING = CLAMPING | RESHAPING | CONVERTING | SUMS

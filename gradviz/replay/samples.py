@@ -7,6 +7,7 @@ then a part belongs to a term, and is not the difference that leaving out the sa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,6 @@ from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
 MOST = 256  # terms whose gradients are computed: those with the largest part in the loss
 REDUCTIONS = frozenset(("mean", "sum"))
 _SCALING = frozenset("neg negative mul multiply div divide true_divide truediv".split())
-_OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,8 @@ def loss_of(query: Query, plan: Plan) -> Call:
         raise ReplayError(
             f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
         )
-    last = _maker(plan, plan.roots[0])
-    while last is not None and (scaled := _scaled_by(plan, last)):
-        last = _maker(plan, scaled)
+    calls = [*_from_root(plan)]
+    last = calls[-1] if calls else None
     if last is None or not _is_reduction(query, last):
         made = "nothing that can run again" if last is None else last.function
         raise ReplayError(
@@ -91,19 +90,19 @@ def loss_of(query: Query, plan: Plan) -> Call:
     return last
 
 
-def scalings_of(plan: Plan, last: Call) -> list[Call]:
-    """The calls that make the root of a pass from the result of the call `last`: each multiplies or divides by
-    numbers."""
-    scalings: list[Call] = []
-    call = _maker(plan, plan.roots[0])
-    while call is not None and call != last:
-        scalings.insert(0, call)
-        call = _maker(plan, _scaled_by(plan, call))
-    return scalings
+def scalings_of(plan: Plan) -> list[Call]:
+    """The calls that make the root of a pass from its loss, in order: each multiplies or divides by numbers."""
+    return [*_from_root(plan)][-2::-1]
 
 
-def _maker(plan: Plan, tensor: int) -> Call | None:
-    return next((call for call in reversed(plan.calls) if tensor in call.outputs), None)
+def _from_root(plan: Plan) -> Iterator[Call]:
+    """The calls behind the root of a pass that only scale, the last first, and then the call whose result they
+    scale."""
+    tensor = plan.roots[0]
+    for call in reversed(plan.calls):
+        if tensor and tensor in call.outputs:
+            yield call
+            tensor = _scaled_by(plan, call)
 
 
 def _constants(plan: Plan) -> set[int]:
@@ -146,14 +145,6 @@ def _is_reduction(query: Query, call: Call) -> bool:
         made = query.trace.shape(call.outputs[0])
         return made is not None and math.prod(made[0]) == 1
     return call.op in LOSSES and call.arguments[1].get("reduction", "mean") in REDUCTIONS
-
-
-def has_weights(call: Call) -> bool:
-    """Whether a loss is a mean whose terms have different weights: by class, or by the lengths of targets."""
-    named = call.arguments[1]
-    if named.get("reduction", "mean") != "mean":
-        return False
-    return call.op == "ctc_loss" or (call.op in _OF_CLASSES and named.get("weight") is not None)
 
 
 def _mixes(call: Call) -> bool:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gradviz.replay.plan import Call, Plan, ReplayError
-from gradviz.replay.samples import REDUCTIONS, has_weights, scalings_of
+from gradviz.replay.samples import REDUCTIONS, scalings_of
 
 if TYPE_CHECKING:
     import torch
+
+_OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))
 
 
 class Replay(Protocol):
@@ -35,7 +37,7 @@ class Replay(Protocol):
 
 def scaled(replay: Replay, last: Call, parts: torch.Tensor) -> torch.Tensor:
     """The parts of a loss, scaled as the pass scales the loss before its root."""
-    for call in scalings_of(replay.plan, last):
+    for call in scalings_of(replay.plan):
         replay.tensors[last.outputs[0]] = parts
         replay.call(call)
         parts, last = replay.tensor(call.outputs[0]), call
@@ -60,10 +62,17 @@ def parts_of(replay: Replay, last: Call) -> torch.Tensor:
     if np.isfinite(total):
         is_weighted = not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12)
     else:
-        is_weighted = has_weights(last)
+        is_weighted = _has_weights(last)
     if is_weighted:
         raise replay.refused(last, "weights its terms: they cannot be told apart")
     return parts
+
+
+def _has_weights(last: Call) -> bool:
+    """Whether a loss is a mean whose terms have different weights: by class, or by the lengths of targets."""
+    named = last.arguments[1]
+    is_weighted = last.op == "ctc_loss" or (last.op in _OF_CLASSES and named.get("weight") is not None)
+    return is_weighted and named.get("reduction", "mean") == "mean"
 
 
 def _share(replay: Replay, last: Call, count: int) -> float:

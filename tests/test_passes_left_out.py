@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,14 +46,20 @@ def test_passes_are_chosen_ever_farther_apart() -> None:
     ]
 
 
+def seen(passes: AutoPasses, is_bad: bool, passes_begun: int) -> None:
+    """A pass has been written, with a NaN or without one, and is looked at."""
+    passes.wrote([0] if is_bad else [], [(1, passes_begun)])
+    passes.look()
+
+
 def test_three_passes_behind_each_trouble_are_chosen() -> None:
     passes = AutoPasses()
-    passes.seen(False, 40)
-    passes.seen(True, 41)
-    passes.seen(True, 60)  # the same trouble
+    seen(passes, False, 40)
+    seen(passes, True, 41)
+    seen(passes, True, 60)  # the same trouble
     assert [number for number in range(31, 100) if number in passes] == [*range(31, 45), 50, 60, 70, 80, 90]
-    passes.seen(False, 101)
-    passes.seen(True, 110)
+    seen(passes, False, 101)
+    seen(passes, True, 110)
     assert 113 in passes
     assert 114 not in passes
 
@@ -59,8 +67,8 @@ def test_three_passes_behind_each_trouble_are_chosen() -> None:
 def test_there_is_an_end_to_the_troubles() -> None:
     passes = AutoPasses()
     for begun in range(10, 1000, 10):  # far apart: each is a trouble of its own
-        passes.seen(True, begun)
-        passes.seen(False, begun)
+        seen(passes, True, begun)
+        seen(passes, False, begun)
     assert 83 in passes
     assert 91 not in passes
 
@@ -82,9 +90,9 @@ def test_a_nan_in_the_numbers_of_a_pass_is_one_trouble_until_it_is_over() -> Non
     assert passes.summed(nan, -1, 41) == "nan"
     assert {passes.summed(1.0, nan, number) for number in range(42, 60)} == {""}
     assert [number for number in range(41, 60) if number in passes] == [41, 42, 43, 44, 50]
-    passes.seen(False, 60)  # as without a value
+    seen(passes, False, 60)  # as without a value
     assert passes.summed(nan, nan, 60) == ""
-    passes.seen(True, 60)
+    seen(passes, True, 60)
     assert 61 not in passes
     assert passes.summed(1.0, 1.0, 60) == ""
     assert passes.summed(None, float("inf"), 61) == "nan"
@@ -127,17 +135,42 @@ def test_a_nan_in_a_pass_without_details_is_found(tmp_path: Path, engine: str) -
     assert "lr-too-large" not in said  # the steps that wrote it into w are not at fault
 
 
-def test_what_a_nan_is_followed_by_is_recorded_in_detail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written_behind", [None, 15, 16])
+def test_what_a_nan_is_followed_by_is_recorded_in_detail(tmp_path: Path, written_behind: int | None) -> None:
     recording = record(tmp_path / "run.gradviz", passes="auto")
     with recording:
         w = engine.ones(2, requires_grad=True)
         for step in range(1, 31):
             w.grad = None
             (w * (float("nan") if step == 15 else 2.0)).sum().backward()
-            if step == 15 and recording.recorder is not None:
+            if step == written_behind and recording.recorder is not None:
                 recording.recorder.flush()  # as the writer does ten times a second
     with open_trace(tmp_path / "run.gradviz") as trace:
-        assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), 17, 18, 20, 30]
+        assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), 19, 20, 21, 30]
+
+
+def test_while_another_program_holds_the_file_a_run_goes_on_and_passes_are_chosen_later(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.gradviz"
+    with (
+        record(path, passes="auto") as recording,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        recorder = recording.recorder
+        assert recorder is not None
+        w = engine.ones(2, requires_grad=True)
+        for step in range(1, 31):
+            if step == 20:
+                recorder.flush()
+                other.execute("BEGIN EXCLUSIVE")
+            if step == 23:
+                other.execute("COMMIT")
+                recorder.flush()
+            w.grad = None
+            (w * (float("nan") if step == 20 else 2.0)).sum().backward()
+    with open_trace(path) as trace:
+        assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), 20, 24, 25, 26, 30]
 
 
 def test_the_cure_names_the_line(tmp_path: Path) -> None:

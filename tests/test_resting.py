@@ -303,6 +303,28 @@ def test_a_nan_in_a_watched_pass_is_one_trouble_however_late_it_is_written(tmp_p
         assert in_detail(trace) == [*range(1, 11), 20, 21, 22, 23, 30]
 
 
+@pytest.mark.parametrize("slow_before", ["nothing", "backward", "20", "24", "26"])
+def test_a_nan_that_no_number_shows_has_the_same_passes_recorded_however_late_it_is_written(
+    tmp_path: Path, slow_before: str
+) -> None:
+    def program() -> None:
+        layer = torch.nn.Linear(2, 1)
+        for step in range(1, 31):
+            if slow_before == str(step):
+                time.sleep(0.3)  # the writer has written all, as on a slow machine
+            layer.zero_grad()
+            out = layer(torch.ones(1, 2))
+            if step == 20:
+                hidden = torch.log(-out.detach().abs() - 1)
+                out = torch.where(torch.isnan(hidden), out, hidden)
+                if slow_before == "backward":
+                    time.sleep(0.3)
+            out.sum().backward()
+
+    with recorded(tmp_path, program) as trace:
+        assert in_detail(trace) == [*range(1, 11), 20, 21, 22, 23, 30]
+
+
 def test_a_nan_that_was_not_watched_is_told_by_its_pass(tmp_path: Path) -> None:
     recorded(tmp_path, Loop(disturb=nan_in_15)).close()
     (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")

@@ -69,7 +69,7 @@ class Renumbered:
 class Batch:
     """The recording between two commits."""
 
-    __slots__ = ("bytes", "first", "links", "payload", "rows", "states", "trouble_is_known", "waiting")
+    __slots__ = ("bytes", "first", "links", "pass_ends", "payload", "rows", "states", "waiting")
 
     def __init__(self) -> None:
         self.first = 0
@@ -80,4 +80,5 @@ class Batch:
         self.bytes = 0
         # payloads that are settled when the batch is written
         self.waiting: list[tuple[int, Reader, Later]] = []
-        self.trouble_is_known = False  # whether what is in it has had passes chosen already
+        # where no pass is under way any more: the number of events up to there, and of passes begun
+        self.pass_ends: list[tuple[int, int]] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 AUTO = "auto"
@@ -46,7 +47,13 @@ class AutoPasses:
         self.first = first
         self.closely_until = 0  # the last pass that is chosen because of trouble
         self.troubles = 0
-        self.was_bad = False  # whether what was recorded last shows trouble
+        self.written_until = 0  # the last pass that is written
+        self.is_bad_written = False  # whether it has a NaN
+        self.is_bad_since = False  # whether what is written behind it has one
+        # of the passes that are written and were not looked at: each with a NaN behind one without, or the other way
+        self.turns: deque[tuple[int, bool]] = deque()
+        self.was_bad = False  # whether the pass that was looked at last has a NaN
+        self.last_by_values = 0  # the last pass whose values had passes chosen
         self.has_bad_numbers = False  # whether the loss or the norm of the last pass is not finite
         self.losses, self.norms = _Usual(), _Usual()
 
@@ -58,12 +65,29 @@ class AutoPasses:
     def __str__(self) -> str:
         return AUTO if self.first == FIRST else f"1-{self.first},{AUTO}"
 
-    def seen(self, is_bad: bool, passes_begun: int, is_new: bool = True) -> None:
-        """Note whether what was recorded since the last call shows a NaN; so many passes have begun. `is_new` says
-        whether nothing of it had passes chosen as it was recorded: how late this is called must not count."""
-        if is_bad and is_new and not (self.was_bad or self.has_bad_numbers):
-            self._look_closely(passes_begun)
-        self.was_bad = is_bad
+    def wrote(self, bad: Sequence[int], ends: Sequence[tuple[int, int]]) -> None:
+        """Note the events with a NaN in what was written, in order, and where passes ended in it: the event behind each
+        pass, and the number of passes begun. Called on the writer's thread: nothing is chosen here, because a quick
+        machine and a slow one write at different times."""
+        start = 0
+        for end, passes_begun in ends:
+            within = bisect_left(bad, end)
+            is_bad = self.is_bad_since or within > start
+            if is_bad != self.is_bad_written:
+                self.turns.append((passes_begun, is_bad))
+            self.is_bad_written, self.is_bad_since, start = is_bad, False, within
+            self.written_until = passes_begun
+        self.is_bad_since = self.is_bad_since or len(bad) > start
+
+    def look(self, behind: int | None = None) -> None:
+        """Choose passes because of those that were written with a NaN and were not looked at yet: behind each of them,
+        or `behind` a pass if it is too late for that."""
+        while self.turns:
+            passes_begun, is_bad = self.turns.popleft()
+            is_new = is_bad and not (self.was_bad or self.has_bad_numbers)
+            if is_new and self._look_closely(passes_begun if behind is None else behind):
+                self.last_by_values = passes_begun
+            self.was_bad = is_bad
 
     def summed(self, loss: float | None, norm: float, passes_begun: int) -> str:
         """Note the loss and the norm of a pass (None and −1 where they are not known). Returns why the passes behind it
@@ -78,9 +102,11 @@ class AutoPasses:
             if number is not None and math.isfinite(number) and number != -1
         ]
         was_bad, self.has_bad_numbers = self.has_bad_numbers, is_bad
-        if is_bad:
-            return NAN if not was_bad and self._look_closely(passes_begun) else ""
-        return JUMP if any(jumps) and self._look_closely(passes_begun) else ""
+        is_trouble = not was_bad if is_bad else any(jumps)
+        if not is_trouble:
+            return ""
+        is_chosen = passes_begun == self.last_by_values or self._look_closely(passes_begun)
+        return (NAN if is_bad else JUMP) if is_chosen else ""
 
     def failed(self, passes_begun: int) -> None:
         """Note that an exception was raised."""

@@ -30,9 +30,10 @@ from gradviz.tracefile.packing import FEW
 from gradviz.tracefile.printed_lines import PrintedLines
 from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
-from gradviz.tracefile.writer import Writer
+from gradviz.tracefile.writer import Writer, has_distant
 
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
+_MOST_UNLOOKED = 4  # the passes with values that are left out before these values are looked at
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 
 
@@ -63,6 +64,9 @@ class Recorder(Frequent):
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
         self.at_end_of_pass: Callable[[], None] | None = None  # called when no pass is under way any more
+        self.has_leaf_values = False  # whether leaves of a pass that is left out had values kept
+        self.unlooked = 0  # such passes since values were looked at for a NaN
+        self.look_until = self.looked_until = 0  # the last pass that is to be looked at, and that was
         self.all_passes = Renumbered()  # the passes that have begun, with those that have ended
         self.printed = PrintedLines()
         self._preparations = {
@@ -175,8 +179,11 @@ class Recorder(Frequent):
             except BaseException as error:
                 if not self._is_lost(error):
                     raise
-        if kind == Kind.PASS_ENDED and self.at_end_of_pass is not None and not self.open_passes:
-            self.at_end_of_pass()
+        if kind == Kind.PASS_ENDED and not self.open_passes:
+            if self.auto is not None:
+                self._look_for_nan(self.auto)
+            if self.at_end_of_pass is not None:
+                self.at_end_of_pass()
 
     @property
     def rests(self) -> bool:  # type: ignore[override]
@@ -199,7 +206,6 @@ class Recorder(Frequent):
     ) -> None:
         if self.auto is not None:
             why = self.auto.summed(loss, norm, self.in_pass(in_pass))
-            self.batch.trouble_is_known |= self.auto.has_bad_numbers
         super().summed(in_pass, loss, norm, largest, tensor, why)
         if why and not self.open_passes:
             with self.lock:
@@ -301,7 +307,7 @@ class Recorder(Frequent):
         if self._is_told(values, states):
             return 0, ()
         if self.auto is not None and not self.keeps_values and self.values != "none":
-            self.keeps_values = True  # of each pass it is kept what its gradients were
+            self.keeps_values = self.has_leaf_values = True  # of each pass it is kept what its gradients were
             try:
                 self._states(states)
             finally:
@@ -334,7 +340,37 @@ class Recorder(Frequent):
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
         if self.passes is not None and not self.open_passes:
+            if self.auto is not None:
+                self.batch.pass_ends.append((self.count, self.passes_begun))
+                self.unlooked += self.has_leaf_values
+                self.has_leaf_values = False
             self._choose(self.passes_begun in self.passes if self.auto is None else self.detailed)
+
+    def _look_for_nan(self, auto: AutoPasses) -> None:
+        """Choose the next passes by the values of those that have ended, before the first pass that would be left out.
+        The writer finds a NaN, so it is waited for: what is chosen must not depend on how quick it is. Where it waits
+        itself, for a device or another program, passes are chosen when it has come so far."""
+        if self.detailed:
+            return
+        is_last = self.keeps_values  # of those in detail
+        if is_last or self.unlooked >= _MOST_UNLOOKED:
+            self.unlooked, self.look_until = 0, self.passes_begun
+            self._await_writer(auto)
+        elif self.looked_until >= self.look_until:
+            return
+        self.looked_until = auto.written_until
+        auto.look(None if is_last else self.passes_begun)
+        with self.lock:
+            self._choose(was_detailed=is_last)
+
+    def _await_writer(self, auto: AutoPasses) -> None:
+        """Wait until everything up to here is written, if that is so in a moment."""
+        writer = self.writer
+        writer.wake()
+        while (
+            auto.written_until < self.passes_begun and writer.is_writing_soon and not has_distant(self.batch)
+        ):
+            sleep(0.0005)
 
     def _choose(self, was_detailed: bool) -> None:
         """Decide whether the next pass is recorded in detail."""

@@ -59,7 +59,6 @@ class Source(Protocol):
     printed: PrintedLines
     lock: threading.Lock
     auto: AutoPasses | None  # chooses passes by what is written
-    passes_begun: int
 
     @property
     def rests(self) -> bool:
@@ -99,6 +98,7 @@ class Writer:
         self.is_stopped = False  # whether the user has been told about the failure
         self.written = 0  # the number of events in the file
         self.held_since: float | None = None  # the time since which another program has kept us from writing
+        self.fetches = False  # whether what is being written has values on a device
         self.notes: dict[str, str] = {}  # notes about the run that are not written yet
         self.sources: set[str] = set()
         self.texts: list[str] = []
@@ -117,6 +117,13 @@ class Writer:
     def room(self) -> int:
         """The bytes of values that may be in memory before the program has to wait."""
         return PAYLOAD_LIMIT if self.held_since is None else _ROOM_WHILE_HELD
+
+    @property
+    def is_writing_soon(self) -> bool:
+        """Whether what is recorded now will be in the file in a moment, without waiting for a device or for another
+        program."""
+        is_alive = self.thread.is_running and self.failure is None and not self.closing
+        return is_alive and self.held_since is None and not self.fetches
 
     def wake(self) -> None:
         """Write now: in this thread, if the writer's cannot run."""
@@ -245,12 +252,14 @@ class Writer:
                 if self.failure is not None:  # since then: events after the gap are worth nothing
                     self.connection.execute("ROLLBACK")
                     return True
-                is_long = batch.bytes >= _LARGE or any(later.is_distant for *_, later in batch.waiting)
+                self.fetches = has_distant(batch)
+                is_long = batch.bytes >= _LARGE or self.fetches
                 waits = self.ring is not None or not is_long
                 if waits:
                     self._write(batch)
             if not waits:
                 self._write(batch)
+            self.fetches = False
         return True
 
     def _write(self, batch: Batch) -> None:
@@ -276,9 +285,10 @@ class Writer:
             if self.ring.is_due and self.file.begin():
                 self._thin(self.ring, begun=True)
 
-    def _has_nan(self, batch: Batch) -> bool:
-        """Whether a batch shows a NaN."""
-        return bool(len(with_nan(np.frombuffer(batch.states, STATE), batch.payload, self.dtypes)))
+    def _note_nans(self, auto: AutoPasses, batch: Batch) -> None:
+        """Note the events of a batch with a NaN, where passes are chosen by them."""
+        bad = with_nan(np.frombuffer(batch.states, STATE), batch.payload, self.dtypes)
+        auto.wrote(bad.tolist(), batch.pass_ends)
 
     def _thin(self, ring: Ring, at_end: bool = False, begun: bool = False) -> None:
         """Remove everything older than the passes that stay; the lock is held, or the run is over."""
@@ -330,9 +340,8 @@ class Writer:
         settle(batch)
         if self.news is not None:
             self.news.note(batch, self.dtypes)
-        if self.source.auto is not None and batch.states:  # before the chunk is written, without what repeats
-            is_new = not batch.trouble_is_known
-            self.source.auto.seen(self._has_nan(batch), self.source.passes_begun, is_new)
+        if self.source.auto is not None:  # before the chunk is written, without what repeats
+            self._note_nans(self.source.auto, batch)
         self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:
@@ -398,6 +407,11 @@ def _of_kind(kind: Kind, events: ByKind) -> Iterable[tuple[int, dict[str, int]]]
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
+
+
+def has_distant(batch: Batch) -> bool:
+    """Whether a batch has values that are yet to be fetched from a device."""
+    return any(later.is_distant for *_, later in batch.waiting)
 
 
 def settle(batch: Batch) -> None:

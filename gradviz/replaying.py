@@ -14,7 +14,7 @@ from rich.console import Console
 from gradviz.diagnose import Finding, Report
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check as check_by_rules
-from gradviz.events.values import INPUTS
+from gradviz.events.values import FULL, INPUTS
 from gradviz.explain.by_norms import NormReason
 from gradviz.explain.origin import PATHS, NoAnswer
 from gradviz.explain.origin import why as reason_of
@@ -79,9 +79,10 @@ def why(
     if not isinstance(trace, Trace):
         with open_trace(Path(trace)) as opened:
             return why(opened, tensor, number, most)
-    if not _can_fill(trace):
-        return reason_of(trace, tensor, number, most)
     query = Query(trace)
+    if not _can_fill(trace):
+        by_nodes = partial(_alone_by_nodes, query) if _has_all_elements(trace) else None
+        return reason_of(trace, tensor, number, most, by_nodes)
     try:
         recorded = reason_of(trace, tensor, number, most)
     except NoAnswer:
@@ -94,8 +95,23 @@ def why(
     return reason_of(trace, tensor, number, most, partial(_alone, query))
 
 
-def _alone(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | None:
-    """The gradients that some paths of a pass would bring alone; None if the pass cannot run again."""
+def _alone_by_nodes(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | str:
+    """The gradients that some paths of a pass would bring alone, in a trace of `--values full`, or why these are
+    unknown."""
+    from gradviz.replay.plan import ReplayError
+    from gradviz.replay.vjps import PathsAlone
+    from gradviz.sources.torch_replay import runner_of
+
+    words = Words(query.trace)
+    alone = PathsAlone(query, runner_of(query, words.at_line), number)
+    try:
+        return [alone.gradient(path) for path in paths]
+    except ReplayError as error:
+        return str(error)
+
+
+def _alone(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | str:
+    """The gradients that some paths of a pass would bring alone, or why the pass cannot run again."""
     from gradviz.replay.outcome import Edge
     from gradviz.replay.plan import ReplayError, plan_of
     from gradviz.replay.replayed_elements import graph_of
@@ -105,8 +121,8 @@ def _alone(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.
     try:
         plan = plan_of(query, number)
         return runner_of(query).sent_along(plan, graph_of(query, plan), ways)
-    except ReplayError:
-        return None
+    except ReplayError as error:
+        return str(error)
 
 
 def filled_in_at(query: Query, event: int) -> bool:
@@ -200,6 +216,10 @@ def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
     from gradviz.sources.torch_replay import runner_of
 
     mark_changes(Words(query.trace), runner_of(query), graph, edits)
+
+
+def _has_all_elements(trace: Trace) -> bool:
+    return trace.meta.get("values") == FULL and "redacted" not in trace.meta
 
 
 def _can_fill(trace: Trace) -> bool:

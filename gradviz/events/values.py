@@ -15,9 +15,10 @@ SMALL = 64  # the most elements of a tensor that is kept in full at every grade 
 LARGEST = 1 << 25  # ...and the most at `full`: SQLite takes no more than a gigabyte at once
 STATISTICS = "stats"  # the grade at which of a large tensor statistics are kept
 INPUTS = "inputs"  # the grade of a run whose passes can run again
+FULL = "full"  # the grade of a run whose values are all kept
 GRADIENT = "gradient"  # how the gradient of a leaf is kept at that grade
-GRADES = ("none", STATISTICS, INPUTS, "full")
-WITH_ELEMENTS = (INPUTS, "full")  # the grades that keep elements of large tensors
+GRADES = ("none", STATISTICS, INPUTS, FULL)
+WITH_ELEMENTS = (INPUTS, FULL)  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram
 # Makers of tensors whose elements are whatever was in the memory: they have no value before something is written.
 UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")

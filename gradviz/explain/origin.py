@@ -29,8 +29,8 @@ PATHS = 5  # the most contributions that are shown
 _ENDS = 40  # the most hops at each end of a path
 
 
-# The gradients that some paths of a pass (by its number) would bring alone; None if that is unknown.
-AloneOf = Callable[[int, Sequence[Path]], list[np.ndarray] | None]
+# The gradients that some paths of a pass (by its number) would bring alone, or why these are unknown.
+AloneOf = Callable[[int, Sequence[Path]], list[np.ndarray] | str]
 
 
 class NoAnswer(GradvizError):
@@ -78,8 +78,9 @@ def _why(
         stages = stages_of(hops, way)
         size = value.shape, norm_of(value), odd_of(value)
         return NormReason(tensor, called, number, event, roots, *size, stages)
+    unknown = ""
     if alone_of is not None:
-        sum_over_paths = _exact(sum_over_paths, number, region, alone_of)
+        sum_over_paths, unknown = _exact(sum_over_paths, number, region, alone_of)
     return Reason(
         tensor,
         called,
@@ -95,16 +96,24 @@ def _why(
         sum_over_paths.paths,
         sum_over_paths.error,
         sum_over_paths.adds_up,
+        unknown,
     )
 
 
-def _exact(sum_over_paths: Decomposition, number: int, region: Region, alone_of: AloneOf) -> Decomposition:
-    """The sum with the exact contributions of its paths, where these are known and the trace does not show them."""
+def _exact(
+    sum_over_paths: Decomposition, number: int, region: Region, alone_of: AloneOf
+) -> tuple[Decomposition, str]:
+    """The sum with the exact contributions of its paths, where the trace does not show them, and why these are unknown
+    if they are."""
     paths = sum_over_paths.shown
     if all(path.exact for path in paths) or any(path.cut for path in paths):
-        return sum_over_paths
-    alone = alone_of(number, paths) if np.isfinite(sum_over_paths.gradient).all() else None
-    return sum_over_paths if alone is None else with_contributions(sum_over_paths, alone, region)
+        return sum_over_paths, ""
+    if not np.isfinite(sum_over_paths.gradient).all():
+        return sum_over_paths, ""
+    alone = alone_of(number, paths)
+    if isinstance(alone, str):
+        return sum_over_paths, alone
+    return with_contributions(sum_over_paths, alone, region), ""
 
 
 def _contribution(path: Path, hops: Hops) -> Contribution:

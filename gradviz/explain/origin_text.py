@@ -94,10 +94,15 @@ def _sum(reason: Reason) -> Iterator[Text]:
     if any(hop.others for hop in hops):
         yield _line("+", "more gradients meet here, and their sum goes on")
     if not all(contribution.exact for contribution in reason.contributions):
+        alone = (
+            f"is not known: {clean(reason.unknown)}"
+            if reason.unknown
+            else "is known of PyTorch's passes with gradviz trace --values full"
+        )
         yield _line(
             ABOUT,
             "ops below mix their elements: each of them has the share of its size in the sum; what each brings alone "
-            "is known of a pass that can run again (gradviz trace --values inputs)",
+            + alone,
         )
 
 

@@ -34,7 +34,8 @@ class Contribution:
 class Reason:
     """The gradient of a tensor in a pass, at an event, as a sum: the largest contributions, the `rest` from all other
     paths, and `hooks`, the part that hooks on the tensor added. `paths` counts all paths. `index` is the index as the
-    user wrote it, empty for the whole tensor. `roots` are the names of the roots."""
+    user wrote it, empty for the whole tensor. `roots` are the names of the roots. `unknown` is why the exact
+    contributions are not known, empty if they are, or were not asked for."""
 
     tensor: int
     called: str
@@ -50,6 +51,7 @@ class Reason:
     paths: int
     error: float
     adds_up: bool
+    unknown: str = ""
 
     def _repr_html_(self) -> str:
         rows = [

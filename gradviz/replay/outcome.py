@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -83,6 +83,10 @@ class Edge(NamedTuple):
     nr: int
 
 
+# What a node (by its number) sends along an edge (by its position), given the gradients of its outputs.
+Vjp = Callable[[int, int, Sequence[np.ndarray | None]], np.ndarray]
+
+
 class Runner(Protocol):
     """Runs a plan with a module that has PyTorch's names."""
 
@@ -94,6 +98,10 @@ class Runner(Protocol):
     def sent_along(self, plan: Plan, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[np.ndarray]:
         """The gradient that each way, from a root on, would bring if no other gradient met it. Raises ReplayError if
         that is unknown."""
+
+    def vjp_of(self, plan: Plan, graph: Graph) -> Vjp:
+        """The VJP of each node of a graph that the calls of a plan make again. Raises ReplayError, as the VJP does, if
+        that is impossible."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
 
-GENERATOR, LEAF, CUT, CARRIED = "generator", "leaf", "cut", "carried"
+GENERATOR, LEAF, CUT, CARRIED, DATA = "generator", "leaf", "cut", "carried", "data"
 _PARTS = {"slice": 3, "complex": 2}
 _NAMED = ("dtype", "layout", "memory_format", "device")
 HOW = "record it with gradviz trace --values inputs"
@@ -151,7 +151,7 @@ def plan_of(
     if not began.roots or not all(root.tensor for root in began.roots):
         raise ReplayError(f"pass {number} begins at a node, not at a tensor: it cannot run again")
     events = list(_needed(query, began, without_grad, also))
-    steps = tuple(_step(query, event) for event in reversed(events))
+    steps = tuple(step_of(query, event) for event in reversed(events))
     roots = tuple(root.tensor for root in began.roots)
     return Plan(number, began, steps, roots, tuple(_start(query, root, began.index) for root in began.roots))
 
@@ -209,7 +209,8 @@ def _go_back(call: CallMade, needed: dict[int, bool]) -> None:
         needed[tensor] = needed.get(tensor, False) or flows
 
 
-def _step(query: Query, event: ValueKept | CallMade) -> Input | Call:
+def step_of(query: Query, event: ValueKept | CallMade) -> Input | Call:
+    """The step of a plan that an event is. Raises ReplayError if its data was not kept, or is damaged."""
     if isinstance(event, CallMade):
         first = query.trace.shape(event.inputs[0]) if event.inputs else None
         generator = _elements(query, event.generator, event.index) if event.generator else None

@@ -89,6 +89,10 @@ class HeldValues:
         self.calls_without_grad = 0
         self.segment_without_grad: int | None = None
 
+    def note_silent_write(self, numbers: Iterable[int]) -> None:
+        """Note that tensors were written to, in a way that is not recorded."""
+        self.recorder.written += numbers
+
     def look_around(self) -> None:
         """Before a call: forget the tensors that were written to, and begin another segment if a pass has begun."""
         if self.recorder.written:
@@ -256,3 +260,37 @@ class HeldValues:
             if (tensor := entry.reference()) is not None
             and (not is_ring if entry.is_kept else self.tensors.has_node(tensor))
         }
+
+
+class CallsAlone(HeldValues):
+    """The calls of a run that is recorded with `--values full`. The trace has all values, so that of those only the
+    state of the random numbers is kept, and a call without grad mode, which has no node, is not recorded."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
+
+    def note_silent_write(self, numbers: Iterable[int]) -> None:
+        """Do nothing: the value after the write is recorded where it is used."""
+
+    def look_around(self) -> None:
+        """Do nothing: no value is held."""
+
+    def have(self, tensor: Any, number: int, where: Where) -> int:
+        """The version of a tensor."""
+        return self.tensors.version(tensor)
+
+    def begin(
+        self, tensors: Sequence[Any], numbers: Sequence[int], where: Where, context: str, has_grad_mode: bool
+    ) -> tuple[str, list[int]] | None:
+        """The call's context and the tensors' versions; None for a call without grad mode."""
+        return (context, self.have_all(tensors, numbers, where)) if has_grad_mode else None
+
+    def note_call(
+        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]
+    ) -> None:
+        """Record a call that has been made, with its results."""
+        if numbers or changed:
+            self._record(call, numbers, sorted(changed))
+
+    def drop(self, number: int) -> None:
+        """Do nothing: no value is held."""

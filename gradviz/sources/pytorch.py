@@ -17,7 +17,7 @@ from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
 from gradviz.sources.torch_needs import TESTED, missing
 from gradviz.sources.tracebacks import fault
-from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile import Recorder
 
 NAME = "torch"
 
@@ -65,7 +65,7 @@ class Attachment:
     called when recording begins, `failed` with a line of text if PyTorch cannot be recorded, or no longer. With
     `keeps_calls` the calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with
     finite differences; with `profile` the costs of ops are measured, with `histograms` the distribution of elements.
-    `inputs` is a recorder that keeps what a replay of a pass needs."""
+    `replayed` is the recorder of a run whose calls can be made again."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Attachment:
         keeps_calls: bool = False,
         check_functions: bool = False,
         profile: bool = False,
-        inputs: InputsRecorder | None = None,
+        replayed: Recorder | None = None,
         histograms: bool = False,
     ) -> None:
-        self.inputs = inputs
+        self.replayed = replayed
         self.listener, self.began, self.failed, self.aten = listener, began, failed, aten
         self.keeps_calls = keeps_calls
         self.check_functions, self.profile, self.histograms = check_functions, profile, histograms
@@ -158,10 +158,10 @@ class Attachment:
             from gradviz.sources.torch_recorder.rerun_call import Calls
 
             self.calls = recorder.keep_calls(Calls(recorder.source.identity))
-        if self.inputs is not None:
+        if self.replayed is not None:
             from gradviz.sources.torch_recorder.replayable import Replayable
 
-            Replayable(recorder.source, self.inputs).follow(recorder.forward)
+            Replayable(recorder.source, self.replayed).follow(recorder.forward)
         recorder.begin()
         self.recorder = recorder
         self.began()

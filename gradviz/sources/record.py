@@ -18,7 +18,7 @@ from gradviz import background
 from gradviz.errors import text_of
 from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
-from gradviz.events.values import GRADES, INPUTS
+from gradviz.events.values import GRADES, INPUTS, WITH_ELEMENTS
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.ranks_here import rank_meta
@@ -187,7 +187,7 @@ class record:
                 keeps_calls,
                 self.check_functions,
                 self.profile,
-                inputs,
+                self.recorder if self.values in WITH_ELEMENTS else None,
                 self.histograms,
             )
             self.attachment.begin()

@@ -22,7 +22,7 @@ from gradviz.events.values import SMALL
 from gradviz.query.call_context import WITHOUT_GRAD, settings_of
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import functions_of, is_dropout
-from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, indices_of
+from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, Vjp, indices_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
@@ -74,6 +74,23 @@ class TorchRunner:
         with self.alone():
             replay = Replay(self, plan, Edits(), None)
             return [self.array_of(one) for one in replay.sent_along(graph, ways)]
+
+    def vjp_of(self, plan: Plan, graph: Graph) -> Vjp:
+        """The VJP of each node of a graph that the calls of a plan make again. It raises ReplayError for a node that
+        is not among them."""
+        if not self.is_pytorch:
+            raise ReplayError("gradviz's engine does not run the nodes of a way one by one")
+        with self.alone():
+            replay = Replay(self, plan, Edits(), None)
+            replay.make_calls()
+            fns = replay.nodes_of(graph, [replay.tensor(number) for number in plan.roots])
+
+        def vjp(node: int, position: int, received: Sequence[np.ndarray | None]) -> np.ndarray:
+            with self.alone(), self.torch.no_grad():
+                upstream = [None if one is None else self.torch.from_numpy(one) for one in received]
+                return self.array_of(replay.sent(fns.get(node), position, upstream))
+
+        return vjp
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -332,10 +349,10 @@ class Replay:
 
     def _watch(self, graph: Graph, roots: Sequence[torch.Tensor]) -> None:
         """Keep the gradients at the nodes that the recording has."""
-        for number, fn in self._nodes_of(graph, roots).items():
+        for number, fn in self.nodes_of(graph, roots).items():
             fn.register_hook(partial(self._flowed, number))
 
-    def _nodes_of(self, graph: Graph, roots: Sequence[torch.Tensor]) -> dict[int, Any]:
+    def nodes_of(self, graph: Graph, roots: Sequence[torch.Tensor]) -> dict[int, Any]:
         """The nodes that the recording has, by their numbers there: both graphs are walked side by side."""
         waiting = list(zip(graph.roots, [root.grad_fn for root in roots], strict=True))
         fns: dict[int, Any] = {}
@@ -354,7 +371,7 @@ class Replay:
         """The gradient that each way brings: every node on it computes with what the node before it gave."""
         self.make_calls()
         roots = [self.tensor(number) for number in self.plan.roots]
-        fns = self._nodes_of(graph, roots)
+        fns = self.nodes_of(graph, roots)
         starts = [
             self.torch.ones_like(root) if start is None else start
             for root, start in zip(roots, self.starts(roots), strict=True)
@@ -368,21 +385,28 @@ class Replay:
         gradient, output = starts[way[0].position], way[0].nr
         for edge in way[1:]:
             fn = fns.get(edge.source)
-            if fn is None:
-                raise ReplayError("the pass went through other nodes than the replay")
-            upstream: list[torch.Tensor | None] = [None] * len(fn._input_metadata)
+            upstream: list[torch.Tensor | None] = [None] * (output + 1)
             upstream[output] = gradient
-            try:
-                produced = fn(*upstream)
-            except _REFUSALS as error:
-                raise ReplayError(f"{fn.name()} cannot run by itself: {_first_line(error)}") from error
-            sent = produced[edge.position] if isinstance(produced, tuple) else produced
-            if sent is None:
-                raise ReplayError(f"{fn.name()} sends no gradient this way")
-            target, output = fn.next_functions[edge.position]
-            form = target._input_metadata[output]
-            gradient = sent.sum_to_size(form.shape).to(form.dtype)  # as PyTorch does between nodes
+            gradient, output = self.sent(fn, edge.position, upstream), edge.nr
         return gradient
+
+    def sent(self, fn: Any, position: int, upstream: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """What a node sends along one of its edges, given the gradients of its first outputs. Raises ReplayError for a
+        node that is None or cannot run by itself."""
+        if fn is None:
+            raise ReplayError("the pass went through other nodes than the replay")
+        received: list[torch.Tensor | None] = [None] * len(fn._input_metadata)
+        for nr, gradient in enumerate(upstream):
+            received[nr] = None if gradient is None else _formed(gradient, fn._input_metadata[nr])
+        try:
+            produced = fn(*received)
+        except _REFUSALS as error:
+            raise ReplayError(f"{fn.name()} cannot run by itself: {_first_line(error)}") from error
+        sent: torch.Tensor | None = produced[position] if isinstance(produced, tuple) else produced
+        if sent is None:
+            raise ReplayError(f"{fn.name()} sends no gradient this way")
+        target, output = fn.next_functions[position]
+        return _formed(sent, target._input_metadata[output])
 
     def _flowed(self, number: int, produced: Sequence[Any], received: Sequence[Any]) -> None:
         array_of = self.runner.array_of
@@ -442,6 +466,11 @@ class Replay:
 
 
 _OF_PARTS: dict[str, Any] = {"slice": slice, "complex": complex}
+
+
+def _formed(gradient: torch.Tensor, form: Any) -> torch.Tensor:
+    """A gradient in the form that a node expects, as PyTorch makes it between nodes."""
+    return gradient.sum_to_size(form.shape).to(form.dtype)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ A pass can run again from the elements of its leaves, its data and its random nu
 calls. So a call of a function in the closed table, with arguments that are data, is recorded with its function and
 arguments. Inputs that no such call has made are kept at that time: a parameter once, and again after a write to it;
 the results of other calls at every use. The results of calls without grad mode are constants of the pass, and are
-kept where they enter it (held_values.py)."""
+kept where they enter it (held_values.py). With `--values full` the calls are recorded alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradviz.events.listener import State, Where
 from gradviz.query.call_context import AUTOCASTING, context_of
 from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, functions_of, is_random
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
-from gradviz.sources.held_values import CallBegun, HeldValues
+from gradviz.sources.held_values import CallBegun, CallsAlone, HeldValues
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import Pass
@@ -31,6 +31,7 @@ from gradviz.sources.torch_recorder.known_things import grad_fn_of, version_of
 from gradviz.sources.torch_recorder.memory import dtype_name
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
+from gradviz.tracefile import Recorder
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
 
 TORCH = Library(
@@ -78,10 +79,13 @@ class _TorchTensors:
 class Replayable:
     """Follows the calls of one recording."""
 
-    def __init__(self, source: Source, recorder: InputsRecorder) -> None:
-        self.source, self.recorder = source, recorder
+    def __init__(self, source: Source, recorder: Recorder) -> None:
+        self.source = source
         self.names = {function: name for name, function in reversed(functions_of(torch).items())}
-        self.held = HeldValues(recorder, _TorchTensors(source))
+        tensors = _TorchTensors(source)
+        self.held = (
+            HeldValues(recorder, tensors) if isinstance(recorder, InputsRecorder) else CallsAlone(tensors)
+        )
 
     def follow(self, forward: Forward) -> None:
         """Record the calls that the ways of a recorder handle."""
@@ -177,7 +181,7 @@ class Replayable:
         tensors = tensors_in(args, kwargs) if calls.writes(name) else ()
         known = self.source.identity.known.get(id(tensors[0])) if tensors else None
         if known is not None:
-            self.recorder.written += known.number, known.base
+            self.held.note_silent_write((known.number, known.base))
 
     def _keep_generator(self, tensors: list[torch.Tensor], where: Where) -> int:
         device = tensors[0].device

@@ -1,9 +1,12 @@
-"""`--histograms`: how the elements of activations, parameters and gradients are distributed, at a few passes."""
+"""How the elements of parameters and gradients are distributed at a few passes, with `--histograms` also those of
+activations."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,11 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
+from gradviz.events.values import COUNTS, counts_of_rows  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.histograms import Binned, binned  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
+from gradviz.tracefile.unreadable import TraceError  # noqa: E402
 from gradviz.words import Stop, Words  # noqa: E402
 from gradviz.words.sentences import sentence  # noqa: E402
 
@@ -32,9 +37,15 @@ def steps(net: Any, x: Any, count: int) -> None:
         optimizer.step()
 
 
-def recorded(path: Path, net: Any, x: Any, count: int = 1, **settings: Any) -> dict[tuple[str, str], Binned]:
-    with gradviz.record(path, histograms=True, **settings):
+def recorded(
+    path: Path, net: Any, x: Any, count: int = 1, histograms: bool = True, **settings: Any
+) -> dict[tuple[str, str], Binned]:
+    with gradviz.record(path, histograms=histograms, **settings):
         steps(net, x, count)
+    return known(path)
+
+
+def known(path: Path) -> dict[tuple[str, str], Binned]:
     with gradviz.open(path) as trace:
         return {(one.name, one.what): one for one in binned(Query(trace))}
 
@@ -60,6 +71,90 @@ def test_counts_are_those_of_the_elements(net: Any, tmp_path: Path) -> None:
         own = found[key].histograms[1]
         assert (own.low, own.high) == pytest.approx((elements.min(), elements.max()), rel=1e-6)
         assert own.counts[1].tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
+
+
+def test_an_ordinary_recording_counts_the_leaves_at_passes_1_4_and_16(net: Any, tmp_path: Path) -> None:
+    x = torch.randn(50, 20)
+    weight = net[0].weight.detach().numpy().copy()
+    found = recorded(tmp_path / "run.gradviz", net, x, 17, histograms=False)
+    assert set(found) == {(f"net.{at}.weight", what) for at in (0, 2) for what in ("parameter", "gradient")}
+    own = found["net.0.weight", "parameter"].histograms
+    assert [*own] == [1, 4, 16]
+    assert (own[1].low, own[1].high) == (weight.min(), weight.max())
+    assert own[1].counts[1].tolist() == np.histogram(weight.astype(float), 32)[0].tolist()
+
+
+def test_an_ordinary_recording_counts_some_elements_of_a_large_leaf(tmp_path: Path) -> None:
+    net = torch.nn.Linear(300, 400)
+    found = recorded(tmp_path / "run.gradviz", net, torch.randn(6, 300), histograms=False)
+    assert 1_000 < found["net.weight", "gradient"].histograms[1].counts[1].sum() <= 2_048
+
+
+def test_the_leaves_of_two_networks_are_counted_at_passes_of_their_own(tmp_path: Path) -> None:
+    first, second = torch.nn.Linear(20, 30), torch.nn.Linear(20, 30)
+    x = torch.randn(9, 20)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for _ in range(4):
+            first(x).sum().backward()
+            second(x).sum().backward()
+    found = known(tmp_path / "run.gradviz")
+    assert [*found["first.weight", "gradient"].histograms] == [1, 7]
+    assert [*found["second.weight", "gradient"].histograms] == [2, 8]
+
+
+def test_new_leaves_at_each_pass_are_counted_at_few_of_them(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for _ in range(20):
+            torch.randn(100, requires_grad=True).pow(2).sum().backward()
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert len({number for number, _ in trace.leaf_histograms}) == 16
+
+
+@pytest.mark.parametrize("values", ["none", "full"])
+def test_leaves_are_counted_only_where_statistics_are_kept(net: Any, values: str, tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20), histograms=False, values=values) == {}
+
+
+def test_a_ring_keeps_the_histograms_of_the_passes_that_it_keeps(net: Any, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20), 17, histograms=False, last=3)
+    assert [*found["net.0.weight", "gradient"].histograms] == [16]
+
+
+def test_a_trace_from_before_there_were_histograms_of_leaves_is_read(net: Any, tmp_path: Path) -> None:
+    recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20), histograms=False)
+    with closing(sqlite3.connect(tmp_path / "run.gradviz")) as file:
+        file.execute("DROP TABLE histograms")
+    assert known(tmp_path / "run.gradviz") == {}
+
+
+def test_a_histogram_with_missing_bins_is_refused(net: Any, tmp_path: Path) -> None:
+    recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20), histograms=False)
+    with closing(sqlite3.connect(tmp_path / "run.gradviz")) as file:
+        file.execute("UPDATE histograms SET counts = x'0000'")
+        file.commit()
+    with pytest.raises(TraceError, match="damaged"):
+        known(tmp_path / "run.gradviz")
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_are_counted_as_each_by_itself() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 500))
+    rows[1, ::7], rows[1, 3], rows[1, 4] = np.nan, np.inf, -np.inf
+    rows[2], rows[3] = 1.0, np.nan
+    rows[4, :2] = 1.5e308, -1.5e308  # further apart than a float64 can say
+    found = counts_of_rows(rows)
+    assert [histogram is None for histogram in found] == [False, False, True, True, True, False]
+    for row, histogram in zip(rows, found, strict=True):
+        if histogram is not None:
+            low, high, counts = histogram
+            finite = row[np.isfinite(row)]
+            assert (low, high) == (finite.min(), finite.max())
+            assert np.frombuffer(counts, COUNTS).tolist() == np.histogram(finite, 32)[0].tolist()
+
+
+def test_rows_of_equal_elements_have_no_bins() -> None:
+    assert counts_of_rows(np.ones((2, 100))) == [None, None]
+    assert [histogram is None for histogram in counts_of_rows(np.eye(2, 100) * [[0], [1]])] == [True, False]
 
 
 def test_few_passes_are_looked_at_and_few_elements_of_each_tensor(tmp_path: Path) -> None:
@@ -202,6 +297,14 @@ def test_a_redacted_copy_has_no_ranges(net: Any, tmp_path: Path) -> None:
         assert len(lows) == 11
         assert np.isnan(lows).all()
         assert binned(Query(copy)) == []
+
+
+def test_a_redacted_copy_has_no_histograms_of_leaves(net: Any, tmp_path: Path) -> None:
+    recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20), histograms=False)
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        assert trace.leaf_histograms
+        redact(trace, tmp_path / "copy.gradviz")
+    assert known(tmp_path / "copy.gradviz") == {}
 
 
 def test_a_sentence_says_what_was_counted(net: Any, tmp_path: Path) -> None:

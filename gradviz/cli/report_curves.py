@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from gradviz.cli.report_costs import costs_of_modules
+from gradviz.events.values import SMALL
 from gradviz.pictures.chart import COLOURS, MOST, Series
 from gradviz.pictures.report_page import Drawn, Row, Spread
 from gradviz.query.histograms import Binned, Histogram, binned, distributions
@@ -37,9 +38,8 @@ _COUNTED = (
     "memory are those of all calls."
 )
 _OF_COUNTED = (
-    "Each histogram reaches from the least element that was counted to the largest, with a line at 0; below it stand "
-    "these and the pass. Of a large tensor some thousand elements that lie evenly in it were counted: it may have "
-    "others outside."
+    "Each histogram reaches from the least element that was counted to the largest, with a line at 0; above it stands "
+    "the pass. Of a large tensor some thousand elements that lie evenly in it were counted: it may have others outside."
 )
 _MOST_SPREADS = 16  # the most tensors of a sort
 _MOST_PASSES = 5  # the most passes of a tensor
@@ -188,6 +188,8 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
     shown = [one for own in sorts.values() for one in _largest(own)]
     left_out = len(counted) - len(shown)
     more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""
+    if "activation" not in sorts:
+        more += f" Tensors of at most {SMALL} elements are left out: `trace --histograms` counts them, and activations."
     spreads = [
         Spread(
             one.name,

@@ -86,7 +86,7 @@ Examples:
 @click.option(
     "--histograms",
     is_flag=True,
-    help="Also record how elements are distributed at passes 1, 2, 4, 8 …, for `report` (PyTorch).",
+    help="Also record how activations are distributed, and more of parameters and gradients, for `report` (PyTorch).",
 )
 @click.option(
     "--printed",

@@ -38,6 +38,17 @@ class State(NamedTuple):
     base: int = 0
 
 
+class LeafHistogram(NamedTuple):
+    """How the elements of a leaf (`what` is `parameter`) or of its `.grad` (`gradient`) are distributed: their numbers
+    in `values.BINS` equal bins from `low` to `high`, as bytes of type `values.COUNTS`."""
+
+    tensor: int
+    what: str
+    low: float
+    high: float
+    counts: bytes
+
+
 class Listener:
     """Receives every event and does nothing with it.
 
@@ -48,13 +59,14 @@ class Listener:
     emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass.
 
     If it `wants_changes`, the value of a tensor of more than `values.SMALL` elements that a step of an optimizer has
-    written may be a `handles.Changed`."""
+    written may be a `handles.Changed`. If it `wants_histograms`, it is given those of the leaves at a few passes."""
 
     __slots__ = ()
     detailed: bool = True
     rests: bool = False
     sums: bool = False
     wants_changes: bool = False
+    wants_histograms: bool = False
 
     @property
     def detailed_passes(self) -> bool:
@@ -265,6 +277,9 @@ class Listener:
     ) -> None:
         """The elements of a tensor were counted in equal bins from `low` to `high`."""
         self.tell(Kind.BINNED, None, (tensor, what, module, low, high, in_pass, tuple(counts)))
+
+    def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
+        """The elements of leaves were counted at the end of a pass. This is no event."""
 
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""

@@ -20,6 +20,7 @@ GRADIENT = "gradient"  # how the gradient of a leaf is kept at that grade
 GRADES = ("none", STATISTICS, INPUTS, FULL)
 WITH_ELEMENTS = (INPUTS, FULL)  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram
+COUNTS = np.dtype("<u2")  # of the numbers of elements in these
 # Makers of tensors whose elements are whatever was in the memory: they have no value before something is written.
 UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
 # The origin of a tensor that stands for another one inside a transform of torch.func.
@@ -67,6 +68,36 @@ def counts_between(elements: np.ndarray, low: float, high: float) -> np.ndarray 
         return None
     counts: np.ndarray = np.histogram(elements, BINS, (low, high))[0]
     return counts
+
+
+@np.errstate(all="ignore")
+def counts_of_rows(rows: np.ndarray) -> list[tuple[float, float, bytes] | None]:
+    """The histogram of the finite elements of each row of a 2-d array: its least and its largest element, and the
+    numbers of elements in BINS equal bins between them, as bytes of type COUNTS. None where there are no such bins.
+
+    A row has at most 65,535 elements."""
+    lows, highs = rows.min(axis=1), rows.max(axis=1)
+    if not np.isfinite(lows + highs).all():
+        finite = np.isfinite(rows)
+        lows = np.where(finite, rows, math.inf).min(axis=1)
+        highs = np.where(finite, rows, -math.inf).max(axis=1)
+    widths: np.ndarray = np.diff(np.linspace(lows, highs, BINS + 1, axis=1), axis=1)
+    has_bins = widths.min(axis=1) > 0  # not so if one is NaN
+    scaled = rows - lows[:, None]
+    scaled *= (BINS / (highs - lows))[:, None]
+    inside = scaled.astype(np.intp)
+    np.minimum(inside, BINS - 1, out=inside)  # the largest element is in the last bin
+    inside += BINS * np.arange(len(rows))[:, None]
+    is_counted = np.isfinite(rows) & has_bins[:, None]
+    if not is_counted.all():
+        inside = inside[is_counted]
+    counts = np.bincount(inside.ravel(), minlength=BINS * len(rows)).reshape(len(rows), BINS).astype(COUNTS)
+    return [
+        (low, high, of_row.tobytes()) if is_known else None
+        for low, high, of_row, is_known in zip(
+            lows.tolist(), highs.tolist(), counts, has_bins.tolist(), strict=True
+        )
+    ]
 
 
 def stats_of(array: np.ndarray) -> Stats:

@@ -294,8 +294,8 @@ def _distributions(report: Report) -> str:
     rows = ""
     for one in report.spreads:
         cells = "".join(
-            f'<td class="spread">{bars(counts, low, high)}<br><span>{low:.3g}</span><b>{number:,}</b>'
-            f"<span>{high:.3g}</span></td>"
+            f'<td class="spread"><b>{number:,}</b>{bars(counts, low, high)}'
+            f"<div><span>{low:.3g}</span> <span>{high:.3g}</span></div></td>"
             for number, (low, high, counts) in one.bars.items()
         )
         rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}</tr>'

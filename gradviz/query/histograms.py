@@ -1,5 +1,6 @@
 """The distributions of elements at a few passes: of parameters and their gradients, for modules whose elements were
-recorded. Also the histograms that `--histograms` recorded while the program ran, those of activations too."""
+recorded. Also the histograms that were recorded while the program ran: those of leaves, and with `--histograms` those
+of activations too."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.events.values import counts_between
+from gradviz.events.values import COUNTS, counts_between
 from gradviz.query.module_curves import Grouping
 from gradviz.query.query import Query
 from gradviz.sets import distinct
@@ -110,7 +111,7 @@ def binned(query: Query) -> list[Binned]:
     trace.reach_all()
     table = trace.table(Kind.BINNED)
     if not len(table):
-        return []
+        return _of_leaves(query)
     counts = table.lists("counts")
     began = trace.table(Kind.PASS_BEGAN)
     found: dict[tuple[str, str], dict[int, Histogram]] = {}
@@ -123,6 +124,19 @@ def binned(query: Query) -> list[Binned]:
             name = trace.text(int(table["module"][row])) or query.labels.of(int(table["tensor"][row]))
             found.setdefault((name, what), {})[number] = Histogram(low, high, {number: in_bins})
     return [Binned(name, what, histograms) for (name, what), histograms in found.items()]
+
+
+def _of_leaves(query: Query) -> list[Binned]:
+    """The histograms of leaves that an ordinary recording has."""
+    trace = query.trace
+    found: dict[tuple[int, str], dict[int, Histogram]] = {}
+    for number, one in trace.leaf_histograms:
+        if trace.find_pass(number) is not None and one.low < one.high:
+            counts = np.frombuffer(one.counts, COUNTS).astype(np.int64)
+            found.setdefault((one.tensor, one.what), {})[number] = Histogram(
+                one.low, one.high, {number: counts}
+            )
+    return [Binned(query.labels.of(leaf), what, histograms) for (leaf, what), histograms in found.items()]
 
 
 def _following(began: Table, event: int) -> int:

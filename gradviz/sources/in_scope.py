@@ -13,7 +13,7 @@ from typing import Any
 
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import DETAILS, VIEW, WHOLE, Kind
-from gradviz.events.listener import Listener, State, Where
+from gradviz.events.listener import LeafHistogram, Listener, State, Where
 
 _LEAF = "AccumulateGrad"
 _MOST_NODES = 1 << 20  # the most nodes that are remembered: no pass ever frees the nodes of evaluations
@@ -83,6 +83,13 @@ class InScope(Listener):
     @property
     def wants_changes(self) -> bool:  # type: ignore[override]
         return self.listener.wants_changes
+
+    @property
+    def wants_histograms(self) -> bool:  # type: ignore[override]
+        return self.listener.wants_histograms
+
+    def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
+        self.listener.leaves_counted(in_pass, histograms)
 
     def wants(self, node: int) -> bool:
         return node in self.nodes

@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from gradviz.tracefile.schema import COLUMNS, MAY_BE_NULL, TABLES
+from gradviz.tracefile.schema import COLUMNS, LATER_TABLE, MAY_BE_NULL, TABLES
 
 _LONGEST = 1 << 20  # bytes of a text or an array that any file may have
 _LIMIT = (1 << 31) - 1  # the highest limit that SQLite takes
@@ -86,8 +86,14 @@ def _check_schema(connection: sqlite3.Connection) -> None:
         entries = []
     if not {type(word) for row in entries for word in row} <= {str}:
         raise ValueError("its tables are not those of a trace")
-    if {(kind, name, " ".join(sql.split())) for kind, name, sql in entries} != _EXPECTED:
+    known = {(kind, name, " ".join(sql.split())) for kind, name, sql in entries}
+    if known != _EXPECTED and known != {entry for entry in _EXPECTED if entry[1] != LATER_TABLE}:
         raise ValueError("its tables are not those of a trace")
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether a file has a table."""
+    return bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,)).fetchall())
 
 
 def most_unpacked(connection: sqlite3.Connection) -> float:

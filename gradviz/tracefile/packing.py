@@ -75,6 +75,11 @@ class Packing(Listener):
         these."""
         return self.keeps_values and self.values == STATISTICS
 
+    @property
+    def wants_histograms(self) -> bool:  # type: ignore[override]
+        """Whether histograms of leaves are kept, for the same reason."""
+        return self.wants_changes
+
     # --- numbers for the fields of an event (event_layout.Numbers)
 
     def text(self, text: str) -> int:

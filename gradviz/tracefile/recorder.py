@@ -10,6 +10,7 @@ and another frees cost as much again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from threading import get_ident
@@ -21,7 +22,7 @@ import numpy as np
 from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.field_types import Living
 from gradviz.events.kinds import DETAILS, Kind
-from gradviz.events.listener import State, Where
+from gradviz.events.listener import LeafHistogram, State, Where
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
 from gradviz.tracefile.frequent import Frequent
@@ -69,6 +70,7 @@ class Recorder(Frequent):
         self.look_until = self.looked_until = 0  # the last pass that is to be looked at, and that was
         self.all_passes = Renumbered()  # the passes that have begun, with those that have ended
         self.printed = PrintedLines()
+        self.histograms: deque[tuple[int, LeafHistogram]] = deque()  # not yet written, each with its pass
         self._preparations = {
             Kind.OP: self._prepare_op,
             Kind.PASS_BEGAN: self._prepare_pass,
@@ -140,6 +142,9 @@ class Recorder(Frequent):
     def print_piece(self, where: Where, text: str) -> None:
         """Record a text that the program wrote to its output."""
         self.printed.add(self.count, self.sites.number(where), text)
+
+    def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
+        self.histograms.extend((self.in_pass(in_pass), histogram) for histogram in histograms)
 
     def place(self, where: Where) -> int:
         return self.sites.number(where)

@@ -38,6 +38,10 @@ CREATE TABLE printed (
     number INTEGER PRIMARY KEY, event INTEGER NOT NULL, site INTEGER NOT NULL, text TEXT NOT NULL,
     length INTEGER NOT NULL
 );
+CREATE TABLE histograms (
+    number INTEGER NOT NULL, tensor INTEGER NOT NULL, role TEXT NOT NULL, low REAL NOT NULL, high REAL NOT NULL,
+    counts BLOB NOT NULL
+);
 CREATE TABLE chunks (
     id INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, time REAL NOT NULL,
     since INTEGER NOT NULL
@@ -55,6 +59,8 @@ CREATE TABLE links (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE states (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE payloads (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL);
 """
+
+LATER_TABLE = "histograms"  # a trace from before it was introduced has all others
 
 # The type of a column of that name in any table; SQLite itself takes any type anywhere.
 _KINDS = {"INTEGER": int, "TEXT": str, "BLOB": bytes, "REAL": float}

@@ -9,12 +9,15 @@ from typing import Any, Self
 
 from gradviz.events.field_types import Rule
 from gradviz.events.handles import Form
+from gradviz.events.listener import LeafHistogram
 from gradviz.events.site import Place
-from gradviz.tracefile.database import rows_of
+from gradviz.events.values import BINS, COUNTS
+from gradviz.tracefile.database import has_table, rows_of
 from gradviz.tracefile.doors import Doors
 from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.pass_info import ErrorInfo
 from gradviz.tracefile.printed_lines import PrintedLine
+from gradviz.tracefile.schema import LATER_TABLE
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.sound import check_callers, check_numbers, form_of, names_of, pairs_of
 from gradviz.tracefile.unreadable import told_of
@@ -122,6 +125,18 @@ class Tables(Doors):
         """The lines that the program printed, in order; none unless the run was recorded with `--printed`."""
         query = "SELECT event, site, text, length FROM printed WHERE event <= ? ORDER BY number"
         return [PrintedLine(*row) for row in self._rows(query, self.count)]
+
+    @cached_property
+    def leaf_histograms(self) -> list[tuple[int, LeafHistogram]]:
+        """The histograms of leaves that an ordinary recording has, each with its pass."""
+        with told_of(self.path):
+            if not has_table(self._connection, LATER_TABLE):
+                return []
+        rows = self._rows("SELECT number, tensor, role, low, high, counts FROM histograms")
+        with told_of(self.path):
+            if any(len(counts) != BINS * COUNTS.itemsize for *_, counts in rows):
+                raise ValueError("a histogram with another number of bins")
+            return [(number, LeafHistogram(*histogram)) for number, *histogram in rows]
 
     @cached_property
     def parameters(self) -> dict[int, str]:

@@ -118,6 +118,7 @@ def _move_tables(cursor: sqlite3.Cursor, moved: np.ndarray) -> None:
         if where[first] >= 0
     ]
     cursor.executemany("DELETE FROM passes WHERE number = ?", gone)
+    cursor.executemany("DELETE FROM histograms WHERE number = ?", gone)
     cursor.executemany("UPDATE passes SET first = ?, last = ? WHERE number = ?", stay)
     errors = cursor.execute("SELECT event, type, message, node, site FROM errors").fetchall()
     cursor.execute("DELETE FROM errors")

@@ -7,6 +7,7 @@ import linecache
 import sqlite3
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import compress
@@ -22,6 +23,7 @@ from gradviz.background import Background
 from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import TIED, Kind
+from gradviz.events.listener import LeafHistogram
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chosen import AutoPasses
@@ -57,6 +59,7 @@ class Source(Protocol):
     forms: Interned
     rules: Interned
     printed: PrintedLines
+    histograms: deque[tuple[int, LeafHistogram]]
     lock: threading.Lock
     auto: AutoPasses | None  # chooses passes by what is written
 
@@ -276,6 +279,9 @@ class Writer:
             self._write_chunk(cursor, batch, events)
             self.digests.read(events, np.frombuffer(batch.links, "<u4"))
             self._write_tables(cursor, events)
+        counted = [self.source.histograms.popleft() for _ in range(len(self.source.histograms))]
+        rows = [(number, *histogram) for number, histogram in counted]
+        execute_each(cursor, "INSERT INTO histograms VALUES (?, ?, ?, ?, ?, ?)", rows)
         execute_each(cursor, "INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
         self.written = batch.first + len(events.rows)

@@ -14,6 +14,7 @@ from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
+from gradviz.sources.torch_recorder.leaf_histograms import LeafHistograms
 from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import (
@@ -34,7 +35,7 @@ def watched(
     engine: Callable[..., Any],
     push: Callable[[], Any],
     collectives: Collectives,
-    binning: Binning | None,
+    counting: Binning | LeafHistograms,
     resting: Resting,
 ) -> Callable[..., Any]:
     """PyTorch's entry of its engine, with the pass watched. `push` gives a context in which the mode is on."""
@@ -57,8 +58,8 @@ def watched(
             current.returned(result)
             if current.how == "backward" and collectives.replicas:
                 collectives.tell_averages(current.where, current.number, current.leaves.__contains__)
-            if current.how == "backward" and binning is not None:
-                binning.ended(current.number, current.leaves)
+            if current.how == "backward":
+                counting.ended(current.number, current.leaves)
             return result
         except Exception as error:
             current.failed(error)

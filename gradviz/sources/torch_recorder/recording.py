@@ -33,6 +33,7 @@ from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.function_checks import ComparedFunctions
 from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.known_things import version_of
+from gradviz.sources.torch_recorder.leaf_histograms import LeafHistograms
 from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
@@ -138,7 +139,8 @@ class TorchRecorder:
         """Replace what is called seldom, also while nothing is watched."""
         engine = torch.autograd.graph._engine_run_backward
         watching = self.watching.on
-        seen = watched(self.source, engine, watching, self.collectives, self.binning, self.resting)
+        counting = self.binning or LeafHistograms(self.source)
+        seen = watched(self.source, engine, watching, self.collectives, counting, self.resting)
         self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
         self.replaced.put(torch.autograd, "_engine_run_backward", seen)
         if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:

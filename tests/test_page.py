@@ -556,6 +556,7 @@ def test_what_is_found_in_a_folded_group_is_unfolded(traced: Callable, opened: C
         page.press("Enter")
         chosen = page.tab.evaluate("document.querySelector('.node.chosen text').textContent")
         assert chosen == "model.59.0.weight"
+        assert page.tab.evaluate("getComputedStyle(document.querySelector('.node.chosen')).opacity") == "1"
 
 
 def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, opened: Callable) -> None:

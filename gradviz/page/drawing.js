@@ -314,6 +314,7 @@ function refreshNode(id, drawn, k, lit, near) {
   if (node && node.kind === "grad_fn" && hasRun(node, k)) state.push("ran");
   if (lit.has(id)) state.push("now");
   if (id === near) state.push("chosen");
+  if (search.hits.has(id)) state.push("hit");
   if (node && node.tensor !== undefined) {
     const grad = gradOf(node, k);
     if (grad) state.push("has-grad");

@@ -1,6 +1,6 @@
 // Search: by name, operation, grad_fn, shape, file:line, scope.
 
-const search = { found: [], at: -1 };
+const search = { found: [], at: -1, hits: new Set() }; // hits: what is drawn of the found
 const MOST_FOUND = 200;
 
 // All searchable texts of a node, in lower case.
@@ -45,9 +45,14 @@ function showFound() {
   $("search").setAttribute("aria-expanded", String(!list.hidden));
   if (text.trim() && !search.found.length) list.append(element("li", { class: "hint" }, said("nothing found")));
   if (search.found.length > MOST_FOUND) list.append(element("li", { class: "hint" }, said("and {count} more", { count: search.found.length - MOST_FOUND })));
-  const hits = new Set(search.found.map(shownAs));
-  for (const [id, drawn] of picture.nodes) drawn.g.classList.toggle("hit", hits.has(id));
   $("stage").classList.toggle("searching", Boolean(text.trim()));
+  markHits();
+}
+
+// Mark the boxes that show what was found; all others are dimmed while there is a search.
+function markHits() {
+  search.hits = new Set(search.found.map(shownAs));
+  for (const [id, drawn] of picture.nodes) drawn.g.classList.toggle("hit", search.hits.has(id));
 }
 
 function result(id, at) {
@@ -91,3 +96,4 @@ function startSearch() {
 }
 
 on("view", showFound);
+on("fold", markHits);

@@ -483,6 +483,22 @@ def test_search_finds_by_place_and_says_where_there_is_nothing(traced: Callable,
         assert not page.tab.is_visible("#found")
 
 
+def test_no_edge_leads_into_a_closed_box_of_data(traced: Callable, opened: Callable) -> None:
+    def rollout() -> None:
+        policy, state, states = nn.Linear(2, 2), torch.ones(1, 2), []
+        for _ in range(10):
+            with torch.no_grad():
+                state = state * 0.5 + 0.1 * policy(state).max(1).indices.view(1, 1)
+            states.append(state)
+        policy(torch.cat(states)).max(1).values.sum().backward()
+
+    with traced(rollout) as trace:
+        page = opened(trace)
+        (data,) = [name for name, lines in page.boxes().items() if lines[0] == "data"]
+        assert page.count(f'.edge[data-source="{data}"]') == 1
+        assert page.count(f'.edge[data-target="{data}"]') == 0
+
+
 def test_groups_unfold_and_fold_in_place(traced: Callable, opened: Callable) -> None:
     with traced(deep) as trace:
         page = opened(trace)

@@ -77,7 +77,7 @@ class Plan {
       if (edge.kind === "data") this.made.add(shownAs(edge.target));
       const source = shownAs(edge.source);
       const target = shownAs(edge.target);
-      if (source === target) continue;
+      if (source === target || isOfData(target)) continue;
       if (app.view.rolled && isMinor(edge) && (source !== edge.source || target !== edge.target)) continue;
       const key = `${edge.kind} ${source} ${target} ${edge.cut}`;
       if (!this.edges.has(key)) {
@@ -224,6 +224,9 @@ const apart = (id, kind) => (app.view.groupOf.has(id) ? (kind === "grad" ? 9 : k
 
 // What a rolled picture leaves out between its boxes.
 const isMinor = (edge) => edge.kind === "saved" || (edge.kind === "view" && !edge.cut);
+
+// Whether a closed group only prepares data: a rollout in it reads tensors of the network, which is not drawn.
+const isOfData = (id) => app.view.groupOf.has(id) && app.view.groupOf.get(id).kind === "data";
 
 // From the side of one box to the side of another.
 function beside(a, b) {

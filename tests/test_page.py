@@ -579,6 +579,7 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
     with traced(training) as trace:
         page = opened(trace)
         assert page.tab.locator("#pass option").all_inner_texts()[0].startswith("pass 1 of 6")
+        assert page.tab.locator("#plot text[text-anchor=middle]").all_text_contents() == ["2", "3", "4", "5"]
         assert page.count("#plot .series") == 4
         assert page.count("#plot .series circle") == 4 * 6
         box = page.tab.locator("#plot").bounding_box()

@@ -74,7 +74,7 @@ function drawChart() {
   chart.x = (at) => (passes.length > 1 ? chart.left + (at * (right - chart.left)) / (passes.length - 1) : chart.left);
   const y = (norm) => bottom - ((Math.log10(norm) - least) * (bottom - chart.top)) / (most - least);
   const parts = gridLines(least, most, y, right);
-  for (const at of ticks(passes.length)) {
+  for (const at of ticks(passes)) {
     parts.push(label(chart.x(at), chart.h - 4, String(passes[at]), at === 0 ? "start" : at === passes.length - 1 ? "end" : "middle"));
   }
   leaves.forEach((leaf, number) => parts.push(...series(leaf, number, y, bottom)));
@@ -105,9 +105,17 @@ function label(x, y, text, anchor) {
   return made;
 }
 
-function ticks(count) {
-  const most = Math.min(count, Math.max(2, Math.floor(chart.w / 90)));
-  return [...new Set(Array.from({ length: most }, (_, i) => Math.round((i * (count - 1)) / Math.max(1, most - 1))))];
+// The positions of the passes whose numbers stand below the chart: multiples of a round number, and the first and the last
+// where these are not too near.
+function ticks(passes) {
+  const count = passes.length;
+  const most = Math.max(2, Math.floor(chart.w / 60));
+  const step = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((zeros) => digit * 10 ** zeros)).sort((a, b) => a - b).find((one) => count / one <= most);
+  const areInTurn = passes[count - 1] - passes[0] === count - 1;
+  const shown = passes.map((_, at) => at).filter((at) => (areInTurn ? passes[at] : at) % step === 0);
+  const isFar = (at) => shown.every((other) => Math.abs(other - at) > 0.6 * step);
+  for (const end of [0, count - 1]) if (isFar(end)) shown.push(end);
+  return shown;
 }
 
 // The line of one leaf. It is interrupted where a pass did not reach the leaf; a cross marks NaN or inf.

@@ -289,15 +289,38 @@ def test_the_gradients_of_a_small_graph_stay_at_their_edges(traced: Callable, op
     assert gradients() == ["0.008", "0.1", "0.6", "1", "1", "1"]
 
 
-def test_the_gradient_at_an_edge_covers_no_box(traced: Callable, opened: Callable) -> None:
-    page = opened(traced(two_ways))
+def residual() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.relu_(self.inner(x)) * torch.sigmoid(x)
+
+    block = Block()
+    x = torch.ones(2, 4, requires_grad=True)
+    for _ in range(3):
+        x = block(x)
+    (x.sum() + x.detach().mean()).backward()
+
+
+@pytest.mark.parametrize("program", [two_ways, residual], ids=lambda program: program.__name__)
+def test_the_label_of_an_edge_covers_no_box_no_title_and_no_other_label(
+    program: Callable, traced: Callable, opened: Callable
+) -> None:
+    page = opened(traced(program))
     page.press("End")
-    covered = page.tab.evaluate(
-        "[...document.querySelectorAll('#labels .grad')].filter((label) => { const l = label.getBoundingClientRect();"
-        " return [...document.querySelectorAll('#nodes .box')].some((box) => { const b = box.getBoundingClientRect();"
-        " return l.right > b.left && l.left < b.right && l.bottom > b.top + 2 && l.top < b.bottom - 2; }); })"
-        ".map((label) => label.textContent)"
+    labels, covered = page.tab.evaluate(
+        "(() => { const labels = [...document.querySelectorAll('#labels text')];"
+        " const others = [...document.querySelectorAll('#nodes .box, #titles text'), ...labels];"
+        " const of = new Map(others.map((one) => [one, one.getBoundingClientRect()]));"
+        " const meet = (l, o) => l.right > o.left + 1 && l.left < o.right - 1"
+        "   && l.bottom > o.top + 2 && l.top < o.bottom - 2;"
+        " const isCovered = (label) => others.some((one) => one !== label && meet(of.get(label), of.get(one)));"
+        " return [labels.length, labels.filter(isCovered).map((label) => label.textContent)]; })()"
     )
+    assert labels >= 6
     assert covered == []
 
 
@@ -512,7 +535,7 @@ def test_groups_unfold_and_fold_in_place(traced: Callable, opened: Callable) -> 
         page.press("Enter")
         assert page.count(f'[id="box-{group}"]') == 0
         assert page.count(f'.frame[data-id="{group}"]') == 1
-        assert page.tab.text_content(f'.frame[data-id="{group}"] .name') == name
+        assert page.tab.text_content(f'#titles [data-id="{group}"]') == name
         assert page.count("#nodes .node") > shown
         page.tab.locator(f'.frame[data-id="{group}"] .sign').dispatch_event("click", {"bubbles": True})
         assert page.count(f'[id="box-{group}"]') == 1

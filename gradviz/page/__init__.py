@@ -57,6 +57,7 @@ SCRIPTS = (
     "layout",
     "ranks",
     "drawing",
+    "edge_labels",
     "zoom",
     "overview",
     "layers",

@@ -188,20 +188,23 @@ const picture = {
   layout: null,
   nodes: new Map(), // id -> {g, lines, fill, state}
   edges: [],
+  obstacles: null, // what the labels of the edges must not cover
 };
 
 function draw() {
   const layout = layOut(sizeOf);
   picture.layout = layout;
+  picture.obstacles = obstaclesOf(layout);
   picture.nodes.clear();
   picture.edges = [];
   const frames = layout.frames.sort((a, b) => a.depth - b.depth).map(drawnFrame);
+  const titles = layout.frames.map(drawnTitle);
   const ties = layout.ties.map(([a, b]) => tie(layout.boxes.get(a), layout.boxes.get(b)));
   const edges = layout.edges.map(drawnEdge);
   const nodes = [...layout.boxes.values()].map(drawnBox);
   const world = $("world");
   world.replaceChildren(
-    svg("g", { id: "frames" }, ...frames), svg("g", { id: "edges" }, ...ties, ...edges), svg("g", { id: "nodes" }, ...nodes),
+    svg("g", { id: "frames" }, ...frames), svg("g", { id: "edges" }, ...ties, ...edges), svg("g", { id: "titles" }, ...titles), svg("g", { id: "nodes" }, ...nodes),
     svg("g", { id: "labels" }),
   );
   const visible = layout.boxes.size + layout.frames.length;
@@ -216,14 +219,19 @@ function drawnFrame({ id, x, y, w, h, depth }) {
   const group = app.view.groupOf.get(id);
   const left = x - w / 2;
   const top = y - h / 2;
-  const name = svg("text", { x: left + 34, y: top + 17, class: "name" });
-  name.textContent = titleOf(group);
   const sign = svg("g", { class: "sign", transform: `translate(${left + 18} ${top + 13})` },
     svg("rect", { x: -7, y: -7, width: 14, height: 14, rx: 4 }), svg("path", { d: "M-4 0H4" }));
   const g = svg("g", { class: `frame ${group.kind} depth${depth % 2}`, "data-id": id },
-    svg("rect", { x: left, y: top, width: w, height: h, rx: 10, class: "back" }), sign, name);
+    svg("rect", { x: left, y: top, width: w, height: h, rx: 10, class: "back" }), sign);
   picture.nodes.set(id, { g, lines: [], state: "", base: `frame ${group.kind} depth${depth % 2}` });
   return g;
+}
+
+// The title of a frame. It lies above the edges, which come into the frame from above.
+function drawnTitle({ id, x, y, w, h, depth }) {
+  const name = svg("text", { x: x - w / 2 + 34, y: y - h / 2 + 17, class: `name depth${depth % 2}`, "data-id": id });
+  name.textContent = titleOf(app.view.groupOf.get(id));
+  return name;
 }
 
 function drawnBox({ id, x, y, w, h }) {
@@ -303,7 +311,7 @@ function refresh() {
   const labels = [];
   for (const edge of picture.edges) refreshEdge(edge, k, step, near, labels);
   const place = $("labels");
-  if (place) place.replaceChildren(...labels);
+  if (place) place.replaceChildren(...edgeLabels(labels));
 }
 
 function refreshNode(id, drawn, k, lit, near) {
@@ -386,42 +394,13 @@ function refreshEdge(edge, k, step, near, labels) {
     edge.state = classes;
   }
   const text = edge.cut || (flow && (app.view.small || state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");
-  if (text) labels.push(edgeLabel(edge, cut(text, 30)));
+  if (text) labels.push([edge, cut(text, 30)]);
 }
 
 // How many edges are drawn as one; in a rolled picture how many tensors or gradients move along them.
 function movedAlong(edge) {
   if (!app.view.rolled) return edge.members.length;
   return new Set(edge.members.map((member) => (edge.kind === "grad" ? member.target : member.source))).size;
-}
-
-function edgeLabel(edge, text) {
-  const isData = edge.kind === "data" && !edge.cut && apart(edge.source, "data") && apart(edge.target, "data");
-  const [x, y, isLeft] = (edge.kind === "grad" && freePlace(edge.points, text)) || [...middleOf(edge.points), isData];
-  const made = svg("text", { x: round(x + (isLeft ? -6 : 6)), y: round(y + 4), class: `edge-label ${isLeft ? "left " : ""}${edge.kind} ${edge.cut ? "cut" : ""} ${edge.state}` });
-  made.textContent = text;
-  return made;
-}
-
-// Where a label beside an edge lies on no box, the middle first, and on which side of the edge; null if nowhere.
-function freePlace(points, text) {
-  const between = points.slice(1).map(([x, y], i) => [(x + points[i][0]) / 2, (y + points[i][1]) / 2]);
-  const width = widthOf(text, "fact") + 6;
-  for (const [x, y] of [middleOf(points), ...between]) {
-    if (!isOnBox(x + 6, x + width, y)) return [x, y, false];
-    if (!isOnBox(x - width, x - 6, y)) return [x, y, true];
-  }
-  return null;
-}
-
-// Whether a line of text at y, from left to right, would lie on a box.
-const isOnBox = (left, right, y) => [...picture.layout.boxes.values()].some((box) =>
-  right > box.x - box.w / 2 && left < box.x + box.w / 2 && Math.abs(y - box.y) < (box.h + LINE) / 2);
-
-function middleOf(points) {
-  const half = Math.floor(points.length / 2);
-  const [a, b] = [points[half - 1], points[half]];
-  return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
 }
 
 on("view", draw);

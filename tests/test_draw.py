@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 from xml.etree import ElementTree
 
 import pytest
+from conftest import EXAMPLES
 from test_graph import Traced, detached, in_place, network, programs, several_paths, traced
 
 import gradviz
@@ -27,6 +28,7 @@ from gradviz.pictures.picture import Picture
 from gradviz.pictures.render import DrawError, check_path, save, svg
 from gradviz.pictures.shorten import FAR
 from gradviz.tracefile.writer import INTERVAL
+from tests.page_views import parsed_views
 
 pytestmark = pytest.mark.slow  # both layout engines lay out
 
@@ -113,7 +115,49 @@ def test_where_the_gradient_stops_is_said_on_the_edge(traced: Traced) -> None:
     with traced(detached) as trace:
         document = svg(build(trace))
     cut = [edge for edge in elements(document, "edge").values() if "cut" in edge.get("class", "").split()]
-    assert [texts(edge) for edge in cut] == [["gradient stops here"]]
+    assert [texts(edge) for edge in cut] == [["detached"]]
+
+
+_VALUES = """import gradviz.engine as torch
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(3):
+    state, following = torch.randn(8, 4), torch.randn(8, 4)
+    aim = 1 + 0.9 * net(following)
+    loss = (net(state) - aim.detach()).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+_PREDICTED = _VALUES.replace("(net(state) - aim.detach())", "(net(state).detach() + 0 * net.bias - aim.data)")
+_LESSON = next(path for path in EXAMPLES if path.name == "detach.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "red"),
+    [(_VALUES, []), (_PREDICTED, ["gradient stops here"]), (_LESSON, ["gradient stops here"])],
+    ids=["aim", "prediction", "lesson"],
+)
+def test_a_cut_is_red_only_where_a_finding_says_that_a_gradient_was_due(
+    program: str, red: list[str], gradviz_here: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "cut.py").write_text(program)
+    gradviz_here("trace", "cut.py")
+    gradviz_here("graph", "cut.gradviz", "-o", "cut.svg", "--unrolled")
+    edges = elements((tmp_path / "cut.svg").read_text(), "edge").values()
+    cuts = [(edge.get("class", "").split(), texts(edge)) for edge in edges]
+    assert [text for classes, found in cuts if "due" in classes for text in found] == red
+    assert any("cut" in classes for classes, _ in cuts)
+    page = gradviz_here("graph", "cut.gradviz", "-o", "cut.html")
+    assert page.returncode == 0
+    due = [
+        edge
+        for view in parsed_views((tmp_path / "cut.html").read_text())
+        for edge in view["edges"]
+        if edge[5:]
+    ]
+    assert bool(due) == bool(red)
 
 
 def test_gradients_stand_on_the_edges_that_they_went_along(traced: Traced) -> None:

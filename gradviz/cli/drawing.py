@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cli.common import patience
-from gradviz.cli.findings import faults, mark, pass_of_first
+from gradviz.cli.findings import faults_of, findings_of, mark, pass_of_first
 from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.settings_file import settings_at
@@ -75,7 +75,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         _check_edits(traces, path, choice)
     with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
         findings = [
-            faults(trace, settings_at(Path.cwd()))
+            findings_of(trace, settings_at(Path.cwd()))
             if choice.findings and path.suffix.lower() not in _PLAIN
             else []
             for trace in traces
@@ -89,8 +89,9 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 raise GradvizError("--names is for pictures: a page has the names of the program")
             doing(f"making {path.name}")
             query = Query(traces[0])
-            with_cures = replayed([finding for _, finding in findings[0]], traces[0])
-            listed = [(number, finding) for (number, _), finding in zip(findings[0], with_cures, strict=True)]
+            faults = faults_of(findings[0])
+            with_cures = replayed([finding for _, finding in faults], traces[0])
+            listed = [(number, finding) for (number, _), finding in zip(faults, with_cures, strict=True)]
             return write_page(
                 traces[0],
                 lambda number: _sliced(query, number, choice, True, findings[0]),
@@ -187,7 +188,7 @@ def _sliced(
     query: Query, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
 ) -> Graph:
     """The chosen part of one pass, or of the whole run, with its findings marked."""
-    found_in = pass_of_first(found, query.trace)
+    found_in = pass_of_first(faults_of(found), query.trace)
     graph = build(query, number, choice.show, choice.whole, values=values, found_in=found_in)
     mark(graph, query.trace, found)
     if choice.only_grad:

@@ -12,9 +12,10 @@ from gradviz.diagnose import Finding, check
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.rules.detached_path import RULE as DETACHED_PATH
 from gradviz.errors import tracebacks_are_wanted
-from gradviz.events.kinds import Kind
-from gradviz.graph.model import LEAF, TENSOR, Graph, Node
+from gradviz.events.kinds import Kind, TensorMade
+from gradviz.graph.model import LEAF, OP, TENSOR, Graph, Node
 from gradviz.replaying import fill_in_where_bad
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, TraceError
@@ -26,10 +27,10 @@ _TOLD = 2
 _MARKED = 4  # tensors of a finding
 
 
-def faults(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
-    """The errors and warnings of a trace with their numbers in the report, from 1. Empty for a long run, which only
+def findings_of(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
+    """The findings of a trace with their numbers in the report, from 1. Empty for a long run, which only
     `gradviz check` checks. Raises TraceError for a damaged trace."""
-    return numbered(_report(trace, settings))
+    return list(enumerate(_report(trace, settings), 1))
 
 
 def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
@@ -49,9 +50,8 @@ def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
         return []
 
 
-def numbered(report: Iterable[Finding]) -> list[tuple[int, Finding]]:
-    """The errors and warnings of a report with their numbers, from 1."""
-    found = enumerate(report, 1)
+def faults_of(found: Iterable[tuple[int, Finding]]) -> list[tuple[int, Finding]]:
+    """The errors and warnings among findings with numbers."""
     return [(number, finding) for number, finding in found if finding.severity in (ERROR, WARNING)]
 
 
@@ -79,7 +79,7 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
     """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first.
     Findings in `said` are omitted."""
     report = _report(trace, settings)
-    findings = numbered(report)
+    findings = faults_of(enumerate(report, 1))
     if not findings and not failed:
         yield from map(hint, _first_note(trace, report))
     known = {(finding.rule, finding.file, finding.line) for finding in said}
@@ -111,12 +111,27 @@ def hint(finding: Finding) -> Text:
 
 
 def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[int, list[Node]]:
-    """Mark the nodes of a graph that findings are about. Returns these nodes by the number of the finding."""
-    marked = {number: _about(graph, trace, finding) for number, finding in found}
-    for number, finding in found:
+    """Mark the nodes of a graph that errors and warnings are about, and the cuts that findings name. Returns the nodes
+    by the number of the finding."""
+    _mark_cuts(graph, trace, [finding for _, finding in found])
+    faults = faults_of(found)
+    marked = {number: _about(graph, trace, finding) for number, finding in faults}
+    for number, finding in faults:
         for node in marked[number]:
             node.finding = node.finding or f"finding {number}: {finding.rule}"
     return marked
+
+
+def _mark_cuts(graph: Graph, trace: Trace, findings: list[Finding]) -> None:
+    """Mark the edges at whose cut a finding says that a gradient was due. A lesson's finding is only a note, but its
+    gradient is missing all the same."""
+    named = [one for finding in findings for one in (finding, *finding.consequences) if one.events]
+    cuts = {one.events[0] for one in named if one.rule == DETACHED_PATH.id}
+    views = {made.tensor for cut in cuts if isinstance(made := trace.event(cut), TensorMade)}
+    for edge in graph.edges:
+        if edge.cut:
+            target = graph.nodes[edge.target]
+            edge.due = target.number in (cuts if target.kind == OP else views)
 
 
 def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:

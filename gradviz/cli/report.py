@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_argument
-from gradviz.cli.findings import mark, numbered
+from gradviz.cli.findings import mark
 from gradviz.cli.report_costs import costs_of
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report
@@ -205,7 +205,7 @@ def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]
     number = next((finding.number for finding in found.findings if finding.number), None)
     passes = {backward_pass.number for backward_pass in query.trace.passes if backward_pass.recorded}
     graph = build(query, number if number in passes else None, "both", False)
-    marked = mark(graph, query.trace, numbered(found))
+    marked = mark(graph, query.trace, list(enumerate(found, 1)))
     shown = folded(graph)
     return shown, {
         number: [node for node in nodes if node.id in shown.nodes] for number, nodes in marked.items()

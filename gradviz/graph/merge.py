@@ -61,6 +61,7 @@ class Merging:
             moved[key].add(edge.target if edge.kind == GRAD else edge.source)
             one.count = len(moved[key]) if self.is_rolled else one.count + 1
             one.gradient = one.gradient or edge.gradient
+            one.due = one.due or edge.due
             one.value = _worse(one, edge)
         return list(merged.values())
 
@@ -86,6 +87,7 @@ class Merging:
         box = self.nodes[group.id].box if group is not None else None
         if box is not None and edge.cut:
             box.cuts.add(edge.cut)
+            box.due = box.due or edge.due
 
     def _leads_back(self, kind: str, source: str, target: str) -> bool:
         """Whether an edge closes a loop: a box that ran later leads to one that ran earlier, or to itself."""

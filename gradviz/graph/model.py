@@ -23,13 +23,14 @@ _SAME: Mapping[str, Snapshot] = MappingProxyType({})
 class Box:
     """The inside of a closed group, as far as it is shown. `type` is the class of a module; `parameters` are leaves by
     their numbers; `takes` and `gives` are the shapes that come in and go out, with the names of results; `cuts` are the
-    reasons why a gradient stops inside."""
+    reasons why a gradient stops inside, and `due` says that a finding names one of them."""
 
     type: str = ""
     parameters: dict[int, Node] = field(default_factory=dict)
     takes: dict[str, None] = field(default_factory=dict)
     gives: dict[str, None] = field(default_factory=dict)
     cuts: set[str] = field(default_factory=set)
+    due: bool = False
     reads: dict[str, None] = field(default_factory=dict)  # the parameters of other modules, by name
 
 
@@ -146,11 +147,11 @@ def moved(node: Node, scope: str, block: str) -> Node:
 class Edge:
     """An edge between two nodes, given by their ids. A `grad` edge has the direction of `next_functions`.
 
-    `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected. `gradient`
-    is the number of the tensor that moved along a `grad` edge in the shown pass; 0 if there is none. `count` is the
-    number of edges that were merged into it; in a rolled graph, the number of tensors or gradients that moved along
-    them. `again` says that it closes a loop. `becomes` is the gradient that would be there if something were
-    different."""
+    `cut` is the reason why no gradient flows back along a `data` or `view` edge where one might be expected; `due` says
+    that a finding of `gradviz check` names this cut as the reason why a gradient is missing. `gradient` is the number
+    of the tensor that moved along a `grad` edge in the shown pass; 0 if there is none. `count` is the number of edges
+    that were merged into it; in a rolled graph, the number of tensors or gradients that moved along them. `again` says
+    that it closes a loop. `becomes` is the gradient that would be there if something were different."""
 
     source: str
     target: str
@@ -161,6 +162,7 @@ class Edge:
     value: Snapshot | None = None
     count: int = 1
     again: bool = False
+    due: bool = False
     becomes: Snapshot | None = None
 
 

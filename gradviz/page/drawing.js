@@ -263,8 +263,8 @@ function drawnBox({ id, x, y, w, h }) {
   return g;
 }
 
-// Whether a gradient stops where data comes into a box.
-const isCutAt = (id) => app.view.edges.some((edge) => edge.cut && edge.kind === "data" && shownAs(edge.target) === id && shownAs(edge.source) !== id);
+// Whether a gradient that was due stops where data comes into a box.
+const isCutAt = (id) => app.view.edges.some((edge) => edge.due && edge.kind === "data" && shownAs(edge.target) === id && shownAs(edge.source) !== id);
 
 function groupClasses(group) {
   const flags = { cut: isCutAt(group.id), passive: group.kind === "place" && isPassive(group) };
@@ -292,9 +292,9 @@ function tie(a, b) {
 }
 
 function drawnEdge(edge) {
-  const base = `edge ${edge.kind}${edge.cut ? " cut" : ""}${edge.aside ? " aside" : ""}`;
+  const base = `edge ${edge.kind}${edge.cut ? " cut" : ""}${edge.due ? " due" : ""}${edge.aside ? " aside" : ""}`;
   const path = svg("path", { class: base, d: curve(edge.points), "data-source": edge.source, "data-target": edge.target });
-  path.setAttribute("marker-end", `url(#tip-${edge.cut ? "stop" : edge.kind})`);
+  path.setAttribute("marker-end", `url(#tip-${edge.due ? "due" : edge.cut ? "stop" : edge.kind})`);
   picture.edges.push({ ...edge, path, base, state: "" });
   return path;
 }

@@ -3,11 +3,11 @@
 const LABEL = 12; // the height of a label
 const STRIP = 64; // the height of the strips in which labels look for a free place
 
-// The labels of edges, given as [edge, text]. What is looked at and what stops a gradient has the first choice of a place and
+// The labels of edges, given as [edge, text]. What is looked at and what stops a gradient that was due has the first choice of a place and
 // is always labelled; any other label without a place is left out: the details of its boxes say the same.
 function edgeLabels(wanted) {
   const taken = new Strips();
-  const isNeeded = ([edge]) => Boolean(edge.cut) || /now|near|odd/.test(edge.state);
+  const isNeeded = ([edge]) => edge.due || /now|near|odd/.test(edge.state);
   const inOrder = [...wanted.filter(isNeeded), ...wanted.filter((one) => !isNeeded(one))];
   return inOrder.map(([edge, text]) => edgeLabel(edge, text, isNeeded([edge]), taken)).filter(Boolean);
 }
@@ -19,7 +19,7 @@ function edgeLabel(edge, text, isNeeded, taken) {
   if (!place) return null;
   const [x, y, isLeft] = place;
   taken.add(besideEdge(x, y, width, isLeft));
-  const made = svg("text", { x: round(x + (isLeft ? -6 : 6)), y: round(y + 4), class: `edge-label ${isLeft ? "left " : ""}${edge.kind} ${edge.cut ? "cut" : ""} ${edge.state}` });
+  const made = svg("text", { x: round(x + (isLeft ? -6 : 6)), y: round(y + 4), class: `edge-label ${isLeft ? "left " : ""}${edge.kind} ${edge.due ? "cut" : ""} ${edge.state}` });
   made.textContent = text;
   return made;
 }

@@ -81,9 +81,11 @@ class Plan {
       if (app.view.rolled && isMinor(edge) && (source !== edge.source || target !== edge.target)) continue;
       const key = `${edge.kind} ${source} ${target} ${edge.cut}`;
       if (!this.edges.has(key)) {
-        this.edges.set(key, { key, source, target, kind: edge.kind, cut: edge.cut, label: edge.label, members: [], parts: [] });
+        this.edges.set(key, { key, source, target, kind: edge.kind, cut: edge.cut, due: false, label: edge.label, members: [], parts: [] });
       }
-      this.edges.get(key).members.push(edge);
+      const merged = this.edges.get(key);
+      merged.members.push(edge);
+      merged.due = merged.due || edge.due;
     }
     for (const edge of this.edges.values()) {
       edge.aside = edge.kind === "saved" || (edge.kind === "view" && !edge.cut && this.made.has(edge.target));

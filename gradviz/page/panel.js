@@ -178,7 +178,7 @@ function listed(edge, other, k) {
   const flow = edge.kind === "grad" ? flowOf(edge, k) : null;
   return element("li", {}, nodeLink(other),
     flow ? element("span", { class: flow.odd ? "odd" : "grad" }, ` ${flow.text}`) : null,
-    edge.cut ? element("span", { class: "odd" }, ` ${said("cut: {why}", { why: edge.cut })}`) : null);
+    edge.cut ? element("span", { class: edge.due ? "odd" : null }, ` ${said("cut: {why}", { why: edge.cut })}`) : null);
 }
 
 // --- a group

@@ -22,7 +22,8 @@ const LINES = [
   ["saved", "saved", "saved for backward"],
   ["view", "view", "on the same memory"],
   ["mutation", "mutation", "changed in place"],
-  ["data cut", "stop", "no gradient goes through"],
+  ["data cut", "stop", "no gradient goes through: detached"],
+  ["data cut due", "due", "a gradient was due, and stops here"],
 ];
 
 const sample = (...parts) => svg("svg", { width: 46, height: 22, viewBox: "0 0 46 22", "aria-hidden": "true" }, ...parts);

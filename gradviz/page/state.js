@@ -77,8 +77,8 @@ function index(view, position) {
     view.tensorNodes.get(node.tensor).push(node);
   }
   for (const nodes of view.tensorNodes.values()) nodes.sort((a, b) => a.since - b.since);
-  view.edges = view.edges.map(([source, target, kind, label, cut], number) => ({
-    number, source, target, kind, label, cut, flows: [],
+  view.edges = view.edges.map(([source, target, kind, label, cut, due], number) => ({
+    number, source, target, kind, label, cut, due: Boolean(due), flows: [],
   }));
   for (const [edge, ...entry] of view.flows) view.edges[edge].flows.push(entry);
   view.edgesOf = new Map();

@@ -16,14 +16,14 @@ from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
 from gradviz.graph.fold import is_clearer_rolled
 from gradviz.graph.function_scopes import with_function_scopes
-from gradviz.graph.model import Graph, Node
+from gradviz.graph.model import Edge, Graph, Node
 from gradviz.page.firsts import reasons
 from gradviz.page.other_values import other_values
 from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
 from gradviz.page.waits import waits
 from gradviz.pictures.boxes import of_inside
-from gradviz.pictures.node_text import facts
+from gradviz.pictures.node_text import called_cut, facts
 from gradviz.query import Query
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
@@ -126,7 +126,7 @@ def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[s
         "small": small,
         "nodes": [_node(node, there[node.id], sources, words.query, small) for node in graph.nodes.values()],
         "edges": [
-            [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut)] for edge in graph.edges
+            [edge.source, edge.target, edge.kind, plain(edge.label), *_cut(edge)] for edge in graph.edges
         ],
         "rolled": is_clearer_rolled(with_function_scopes(graph)),
         "trees": shared.trees.of(graph),
@@ -194,7 +194,12 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
     return ran
 
 
-# --- nodes, groups
+# --- edges, nodes, groups
+
+
+def _cut(edge: Edge) -> list[Any]:
+    """The word for the cut at an edge, and 1 if a gradient was due there."""
+    return [plain(edge.cut), 1] if edge.due else [called_cut(edge.cut)]
 
 
 def _node(

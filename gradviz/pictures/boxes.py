@@ -30,7 +30,7 @@ def box_lines(node: Node, box: Box) -> list[Line]:
     if is_off:
         lines.append(("fact", "under no_grad"))
     elif box.cuts:
-        lines.append(("odd", "a gradient stops inside"))
+        lines.append(("odd" if box.due else "fact", "a gradient stops inside"))
     if node.error:
         lines.append(("error", plain(node.error, 60)))
     return lines

@@ -27,7 +27,7 @@ _OPS: tuple[_Row, ...] = (
     ("op", "op", "of the forward pass"),
     ("op passive", "op", "its inputs do not require grad"),
     ("op in-place", "op_", "changed its input in place"),
-    ("op cut", "detach", "gradient stops at it"),
+    ("op cut", "detach", "a gradient was due, and stops at it"),
     ("grad_fn", "MulBackward0", "grad_fn: a node of the backward graph"),
     ("grad_fn root", "AddBackward0", "the root of the pass"),
     ("grad_fn accumulate filled", "AccumulateGrad", "adds to a leaf's .grad"),
@@ -44,7 +44,8 @@ _LINES: tuple[tuple[str, str], ...] = (
     ("data aliases", "data, in shared memory (a view)"),
     ("mutation", "changed in place"),
     ("saved", "saved for backward"),
-    ("data cut", "gradient stops here"),
+    ("data cut", "no gradient goes back: detached"),
+    ("data cut due", "a gradient was due, and stops here"),
     ("tie", "an operation and its grad_fn"),
 )
 _GRADIENTS: tuple[tuple[str, str], ...] = (

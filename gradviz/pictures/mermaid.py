@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node
-from gradviz.pictures.node_text import lines_of
+from gradviz.pictures.node_text import called_cut, lines_of
 from gradviz.pictures.scene import about
 from gradviz.words.escape import as_mermaid
 
@@ -58,5 +58,5 @@ def _node(node: Node, show: str) -> str:
 
 
 def _edge(edge: Edge) -> str:
-    label = f"|{as_mermaid(f'gradient stops here ({edge.cut})')}|" if edge.cut else ""
+    label = f"|{as_mermaid(called_cut(edge.cut))}|" if edge.cut else ""
     return f"  {edge.source} {_ARROWS[edge.kind]}{label} {edge.target}"

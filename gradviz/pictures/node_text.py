@@ -52,6 +52,11 @@ def exchange_told(one: Exchange) -> str:
     return f"{one.whose} {way} {other}".strip()
 
 
+def called_cut(cut: str) -> str:
+    """A cut that no finding complains of, in a word: `detached`, `no_grad`, `not differentiable`."""
+    return "detached" if cut == "detach" else plain(cut, 30)
+
+
 def apart_told(one: Apart) -> list[str]:
     """The differences between ranks: `.grad on rank 0: rms 0.3`, and so on for each rank."""
     if one.what == "node":

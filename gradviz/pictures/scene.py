@@ -11,7 +11,7 @@ from gradviz.graph.groups import PLACE
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, TENSOR, VIEW, Edge, Graph, Node
 from gradviz.pictures import style
 from gradviz.pictures.frames import frames
-from gradviz.pictures.node_text import BRIEF, FULL, OVERVIEW, Line, facts, lines_of
+from gradviz.pictures.node_text import BRIEF, FULL, OVERVIEW, Line, called_cut, facts, lines_of
 from gradviz.pictures.shorten import Reference, shortened
 from gradviz.system.paths import file_name
 from gradviz.words.escape import plain, plain_name
@@ -172,7 +172,7 @@ class _Marks:
     def __init__(self, graph: Graph, edges: list[Edge]) -> None:
         nodes = graph.nodes
         ops = {name for name, node in nodes.items() if node.kind == OP or node.op == PLACE}
-        self.cut = {edge.target for edge in graph.edges if edge.cut and edge.target in ops}
+        self.cut = {edge.target for edge in graph.edges if edge.due and edge.target in ops}
         self.views = {name for name, node in nodes.items() if node.base and node.kind not in (OP, GRAD_FN)}
         reads = {(edge.source, edge.target): edge.count for edge in graph.edges if edge.kind == DATA}
         self.uses: Counter[str] = Counter()
@@ -228,14 +228,16 @@ def _tooltip(node: Node, detail: str = FULL) -> str:
 
 
 _LONGEST_LABEL, _LONGEST_LINE = 22, 44
-_CUTS = {"detach": "gradient stops here", "no_grad": "gradient stops here\n(no_grad)"}
+_DUE = {"detach": "gradient stops here", "no_grad": "gradient stops here\n(no_grad)"}
 
 
 def _label(edge: Edge) -> list[str]:
     if edge.count > 1 and not edge.cut:
         return [f"×{edge.count:,}"]
+    if edge.due:
+        return _DUE.get(edge.cut, f"gradient stops here\n({plain(edge.cut, 30)})").split("\n")
     if edge.cut:
-        return _CUTS.get(edge.cut, f"gradient stops here\n({plain(edge.cut, 30)})").split("\n")
+        return [called_cut(edge.cut)]
     if edge.label:
         return [plain(edge.label, 30)]
     if edge.value is not None and edge.value.array is not None and edge.value.array.size <= SHOWN:

@@ -186,7 +186,8 @@ EDGES: dict[str, dict[str, str]] = {
     },
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "aliases": {"arrowhead": "odot", "style": "dashed"},
-    "cut": {"style": "dashed", "color": RED, "fontcolor": RED, "penwidth": "1.6", "arrowhead": "tee"},
+    "cut": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "tee"},
+    "cut due": {"color": RED, "fontcolor": RED, "penwidth": "1.6"},
     "again": {"constraint": "false"},  # closes a loop
     "tie": TIE,
     "wire": {"fontcolor": ORANGE},  # of a picture as in a textbook
@@ -304,6 +305,7 @@ def edge_classes(edge: Edge) -> list[str]:
         "flowed": bool(edge.gradient),
         "odd": has_odd(edge.value),
         "cut": bool(edge.cut),
+        "due": edge.due,
         "again": edge.again,
     }
     return [edge.kind, *(name for name, holds in flags.items() if holds)]

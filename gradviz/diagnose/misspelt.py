@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.nearest import nearest
 from gradviz.query.source_trees import trees
+from gradviz.query.statements_run import StatementsRun
 from gradviz.tracefile import Site
 
 _MEANT = "requires_grad"
@@ -25,14 +26,17 @@ class Misspelt:
 
 
 def misspelt(case: Case) -> list[Misspelt]:
-    """The assignments to an attribute that is called nearly `requires_grad`, and that the program never reads."""
-    found = []
+    """The assignments to an attribute that is called nearly `requires_grad`, and that the program never reads, as far
+    as they are sure to have run."""
+    found, run = [], case.query.of(StatementsRun)
     sources = case.query.of(trees)
     read = {name for tree in sources.values() for name in _read(tree)}
     for file, tree in sources.items():
         for statement, target in _assignments(tree):
             site = case.query.places.of_line(file, statement.lineno)
             if target.attr in read or not _is_meant(target) or site is None:
+                continue
+            if not run.has_run(file, statement):
                 continue
             cure = f"{ast.unparse(target.value)}.{_MEANT} = {ast.unparse(statement.value)}"
             found.append(Misspelt(site, ast.unparse(statement), cure))

@@ -19,13 +19,15 @@ Example:
 
 Cure: keep numbers, not tensors with a graph: `total += loss.item()`, `losses.append(loss.detach())`.
 
-Not reported: graphs of inner steps that wait for the outer one.
+Not reported: graphs of inner steps that wait for the outer one; graphs in cycles of references, as a closure that holds
+itself, which wait until Python collects them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -42,6 +44,7 @@ from gradviz.words.numbers import size
 
 _LEAST = 3  # additions at one line
 _OF_A_LINE = 2  # the fewest graphs from one line: with fewer, the program has many lines and no loop
+_FREED_AT_ONCE = 2  # the fewest graphs: a program may replace the last loss beside those that it keeps
 _NODES = 256  # the most nodes of a graph whose tensors are looked at
 
 
@@ -114,6 +117,8 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     if chained is not None and (line is None or line.place.line == chained.place.line):
         return
     what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
+    if not name and _are_garbage([set(lists.of(row)[:, 0].tolist()) for row in range(len(table))]):
+        return
     held = _held_text(case, int(table.events[outside_steps][-1]))
     also = f", and {held}" if held else ""
     yield Found(
@@ -123,6 +128,17 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
         site=line or backward_pass.site,
         number=number,
     )
+
+
+def _are_garbage(alive: Sequence[set[int]]) -> bool:
+    """Whether graphs, by the passes whose graphs are alive after each pass, wait in cycles of references until Python
+    collects them: several are freed at once, while an older one stays, which an earlier collection had passed on to an
+    older generation. What a program keeps is freed in the order in which it was kept, or all at once."""
+    for before, after in itertools.pairwise(alive):
+        freed = before - after
+        if len(freed) >= _FREED_AT_ONCE and min(before) < min(freed):
+            return True
+    return False
 
 
 def _held_at_last(case: Case) -> str:

@@ -121,6 +121,9 @@ Examples:
 @click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
 @click.option("--ignore", metavar="RULE,...", default="", callback=_rule_ids, help="Leave out these rules.")
 @click.option(
+    "--not-checked", "names_all", is_flag=True, help="Name each rule that was not checked, and why."
+)
+@click.option(
     "--fail-on",
     type=click.Choice(["error", "warning"]),
     help="Exit with status 1 if there is a finding of this severity or a higher one [default: warning].",
@@ -153,6 +156,7 @@ def check(
     stop_on: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
+    names_all: bool,
     fail_on: str | None,
     try_cures: bool,
     with_patch: bool,
@@ -180,7 +184,7 @@ def check(
         with opened(path) as trace:
             report = check_trace(trace, select, ignore, settings)
             outcome = [tried(report, trace)] if try_cures else []
-            _print(report, trace, form, outcome, with_patch)
+            _print(report, trace, form, outcome, with_patch, names_all)
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
     def checked_together(paths: list[Path]) -> int:
@@ -190,7 +194,7 @@ def check(
             for trace in ranks.values():
                 fill_in_where_bad(trace)
             report = check_ranks(ranks, select, ignore, settings)
-            _print(report, ranks, form, [], with_patch)
+            _print(report, ranks, form, [], with_patch, names_all)
         return int(bool(report.at_least(fail_on or settings.fail_on)))
 
     if module is None and (script is None or _is_run(Path(script))):
@@ -258,11 +262,13 @@ def _print(
     form: str,
     outcome: Sequence[Tried | None],
     with_patch: bool,
+    names_all: bool,
 ) -> None:
-    """Print a report of a trace or of all ranks, and the result of its first cure if that was tried."""
+    """Print a report of a trace or of all ranks, and the result of its first cure if that was tried. With `names_all`
+    the text names each rule that was not checked."""
     if form == "text":
         console = Console(highlight=False)
-        console.print(report_text(report, trace, console))
+        console.print(report_text(report, trace, console, names_all))
         for line in chain.from_iterable(tried_text(tried, with_patch) for tried in outcome):
             console.print(line, crop=False, soft_wrap=True)
         return

@@ -14,6 +14,7 @@ from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
 from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.diagnose.rule_page import RulePage
+from gradviz.diagnose.rules import RULES
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean, shortened
@@ -24,11 +25,17 @@ _STYLES = {ERROR: "bold red", WARNING: "bold yellow", NOTE: "bold cyan"}
 _LINES = 4  # the most lines of source, with the line of carets
 _LONGEST_ERROR = 200  # characters
 _EVENTS = 4  # the most events that are named
+_NAMED = 3  # the most rules that are named where they were not checked; more are counted
+_REASONS = 2  # the most reasons for which they are counted
+_IDS = {rule.id for rule in RULES}
+_OPT_IN = {rule.id for rule in RULES if rule.opt_in}
 
 
-def report_text(report: Report, trace: Trace | Mapping[int, Trace], console: Console) -> Group:
-    """All findings with their lines and cures, then the rules that were checked and those that were not. For a run of
-    several ranks, `trace` maps each rank to its trace."""
+def report_text(
+    report: Report, trace: Trace | Mapping[int, Trace], console: Console, names_all: bool = False
+) -> Group:
+    """All findings with their lines and cures, then how many rules were checked, and why others were not. With
+    `names_all` each of these is named. For a run of several ranks, `trace` maps each rank to its trace."""
     parts: list[RenderableType] = []
     for position, finding in enumerate(report.findings, 1):
         if isinstance(trace, Trace):
@@ -38,7 +45,7 @@ def report_text(report: Report, trace: Trace | Mapping[int, Trace], console: Con
             parts += [*_finding(finding, position, trace[finding.ranks[0]], console.width, on), Text()]
     if isinstance(trace, Trace):
         parts += _ended(report, trace)
-    return Group(*parts, *_coverage(report))
+    return Group(*parts, *_coverage(report, names_all))
 
 
 def _ended(report: Report, trace: Trace) -> Iterator[RenderableType]:
@@ -90,21 +97,46 @@ def _consequences(finding: Finding) -> Iterator[Text]:
         )
 
 
-def _coverage(report: Report) -> Iterator[Text]:
+def _coverage(report: Report, names_all: bool) -> Iterator[Text]:
+    """How many findings there are and how many rules were checked, then what was not checked and why."""
     counts = [
         plural(count, severity)
         for severity in _STYLES
         if (count := sum(finding.severity == severity for finding in report.findings))
     ]
-    counted = ", ".join(counts) or "no findings"
-    yield Text.assemble(
-        (counted, "bold"), f" · {plural(len(report.checked), 'rule')} checked, {len(report.not_checked)} not"
-    )
+    lacking = list(report.not_checked if names_all else filter(_is_expected, report.not_checked))
+    checked = f"{plural(len(report.checked), 'rule')} checked" + f", {len(lacking)} not" * bool(lacking)
+    yield Text.assemble((", ".join(counts) or "no findings", "bold"), f" · {checked}")
     reasons: dict[str, list[str]] = {}
-    for rule, reason in report.not_checked:
+    for rule, reason in lacking:
         reasons.setdefault(reason, []).append(rule)
+    of_rules = {reason: rules for reason, rules in reasons.items() if all(rule in _IDS for rule in rules)}
+    in_short = not names_all and sum(map(len, of_rules.values())) > _NAMED
     for reason, rules in reasons.items():
-        yield Text.assemble(("not checked  ", "dim"), f"{', '.join(rules)}: {reason}")
+        if not in_short or reason not in of_rules:
+            yield _not_checked(f"{', '.join(rules)}: {reason}")
+    if in_short:
+        yield _not_checked(_in_short({reason: len(rules) for reason, rules in of_rules.items()}))
+
+
+def _is_expected(not_checked: tuple[str, str]) -> bool:
+    """Whether a reader expects that a rule is checked: those that are to be selected are not expected."""
+    return not_checked[0] not in _OPT_IN
+
+
+def _in_short(counts: dict[str, int]) -> str:
+    """How many rules were not checked for the main reasons: first those that recording with other options removes."""
+    by_weight = sorted(counts, key=lambda reason: (" (--" not in reason, -counts[reason]))
+    shown, others = by_weight[:_REASONS], by_weight[_REASONS:]
+    parts = [f"{counts[reason]} as {reason.partition(':')[0]}" for reason in shown]
+    parts[0] = parts[0].replace(" ", " rules " if counts[shown[0]] > 1 else " rule ", 1)
+    if others:
+        parts.append(f"{sum(counts[reason] for reason in others)} for other reasons")
+    return f"{', '.join(parts)} (gradviz check --not-checked names them)"
+
+
+def _not_checked(text: str) -> Text:
+    return Text.assemble(("not checked  ", "dim"), text)
 
 
 def page_text(page: RulePage) -> Group:

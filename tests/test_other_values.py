@@ -96,6 +96,11 @@ PROGRAMS = {
     "torch binary_cross_entropy": "F.binary_cross_entropy(x.sigmoid(), y / 4, y.detach(), reduction='none')",
     "binary_cross_entropy_with_logits": "F.binary_cross_entropy_with_logits(x, y) * y",
     "torch nll_loss": "F.nll_loss(x, torch.tensor([2, 0])) + F.nll_loss(x, torch.tensor([1, -100]), y[0].detach())",
+    "nll_loss": "F.nll_loss(x, torch.tensor([2, 0])) + F.nll_loss(x, torch.tensor([1, -100]), y[0].detach())"
+    " + F.nll_loss(x, torch.tensor([1, 0]), ignore_index=0, reduction='sum') + F.cross_entropy(x[0], torch.tensor(1))"
+    " + F.cross_entropy(x, torch.tensor([1, 2]), reduction='none')[0] + F.nll_loss(x, x.argmax(1))",
+    "nll_loss2d": "F.cross_entropy(x[None], torch.tensor([[1, 0, 1]]))"
+    " + F.cross_entropy(y[None], torch.tensor([[1, 0, 9]]), y[:, 0].detach(), ignore_index=9)",
     "torch cross_entropy": "F.cross_entropy(x, torch.tensor([2, 0])) + F.cross_entropy(x[0], torch.tensor(1))"
     " + F.cross_entropy(x, torch.tensor([1, 1]), y[1].detach(), reduction='none', label_smoothing=0.1)[0]"
     " + F.cross_entropy(x, torch.tensor([1, 0]), y[1].detach(), label_smoothing=0.1)"
@@ -125,7 +130,7 @@ PROGRAMS = {
     "torch normalize": "F.normalize(x) * y + F.normalize(x, dim=0)",
     "logsumexp": "x.logsumexp(1, keepdim=True)",
     "softmax": "x.softmax(1) * y",
-    "log_softmax": "x.log_softmax(0) * y",
+    "log_softmax": "x.log_softmax(0) * y + F.cross_entropy(x, y.detach(), y[1].detach())",
     "cumsum": "x.cumsum(1) * y",
     "cumprod": "x.cumprod(1) * y",
     "safe_softmax": "F.scaled_dot_product_attention(x, y, x + y)",
@@ -309,6 +314,12 @@ def test_a_page_has_only_what_its_ops_need(name: str) -> None:
     assert not any(line.startswith((" ", "//")) for line in script.splitlines())
     shown = files("gradviz.page").joinpath("other_values.js").read_text(encoding="utf-8")
     assert len(script) + len(in_short(shown)) < 25_000
+
+
+def test_a_weight_of_classes_follows_what_it_is_made_of(tmp_path: Path) -> None:
+    program = "F.cross_entropy(x, y.softmax(1), y[1].detach())"
+    again = again_of(tmp_path, "weighted", WRITTEN.format(torch="gradviz.engine", x=X, y=Y, program=program))
+    assert len(again["leaves"]) == 2  # x and y: what is made of them is computed
 
 
 def test_a_script_in_short_means_the_same() -> None:

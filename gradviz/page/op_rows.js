@@ -182,6 +182,7 @@ const ROWS = {
   binary_cross_entropy: ["x y weight#?=1; reduction='mean'", loss((x, y, w) => -w * (y * logOr(x) + (1 - y) * logOr(1 - x)), (g, z, x, y, w) => (g * w * (x - y)) / Math.max(x * (1 - x), 1e-12), (g, z, x, y, w) => g * w * (logOr(1 - x) - logOr(x)))],
   binary_cross_entropy_with_logits: ["x y; weight=1.0 pos_weight=1.0 reduction='mean'", loss((x, y, o) => o.weight * ((1 - y) * x + (1 + (o.pos_weight - 1) * y) * softplus(-x)), (g, z, x, y, o) => g * o.weight * (1 - y - (1 + (o.pos_weight - 1) * y) * sigmoid(-x)), (g, z, x, y, o) => g * o.weight * ((o.pos_weight - 1) * softplus(-x) - x))],
   nll_loss: ["x target weight?=1; ignore_index=-100 reduction='mean'", ofClasses],
+  nll_loss2d: ["x target weight?=1; ignore_index=-100 reduction='mean'", ofClasses],
   cross_entropy: ["x target weight?=1; ignore_index=-100 reduction='mean' label_smoothing=0.0", ofScores(logSoftmax)],
   layer_norm: ["x weight?=1 bias?=0; normalized_shape eps=1e-05", normed((x, weight, o) => lastDims(x, o.normalized_shape))],
   native_layer_norm: ["x weight bias; eps", normed((x, weight) => lastDims(x, weight.shape))],

@@ -152,14 +152,15 @@ def named_as(op: Op, function: Callable) -> Callable:
     return function
 
 
-def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
-    """Run an op on tensors. `args` are its other arguments, in the order of `op.args`.
+def apply(op: Op, inputs: Sequence[Tensor], args: tuple = (), read: tuple[Tensor, ...] = ()) -> Any:
+    """Run an op on tensors. `args` are its other arguments, in the order of `op.args`. What these arguments were read
+    from, `read`, are inputs to a listener: tensors without a gradient, as the classes of a loss.
 
     Returns a tensor, or a tuple where the op has several outputs. Raises RuntimeError where the shapes do not fit."""
     special = state.special
     listener = state.only_listener if special else None
     if op.of_one and (not special or listener is not None):
-        return _apply_to_one(op, inputs[0], args, listener)
+        return _apply_to_one(op, inputs[0], args, read, listener)
     arrays = [tensor.array for tensor in inputs]
     try:
         result = op.forward(arrays, *args) if op.variadic else op.forward(*arrays, *args)
@@ -181,15 +182,17 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = ()) -> Any:
         if edges.count(None) < len(edges):
             node = make_node(op, inputs, edges, args, outputs)
     if listener is not None and node is not None and op.outputs == 1:
-        tell_made(listener, op, inputs, outputs[0], args, node)
+        tell_made(listener, op, (*inputs, *read), outputs[0], args, node)
     elif special:
-        _push_and_tell(op, inputs, outputs, args, node)
+        _push_and_tell(op, inputs, outputs, args, read, node)
         if node is not None and state.modes.saved_tensors_hooks:
             pack(node, outputs)
     return outputs if op.outputs > 1 else outputs[0]
 
 
-def _apply_to_one(op: Op, x: Tensor, args: tuple, listener: Listener | None) -> Tensor:
+def _apply_to_one(
+    op: Op, x: Tensor, args: tuple, read: tuple[Tensor, ...], listener: Listener | None
+) -> Tensor:
     """`apply` for an op of one tensor with one output, while nothing is special but the listener, if there is one. It
     takes fewer steps."""
     array = op.forward(x.array, *args)
@@ -206,7 +209,7 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple, listener: Listener | None) -> 
     if edge is None or array.dtype.kind not in "fc":
         out._edge = None
         if listener is not None:
-            tell_op(op.name, (x,), (out,), op.arguments_text(args), None, op.rule(args))
+            tell_op(op.name, (x, *read), (out,), op.arguments_text(args), None, op.rule(args))
         return out
     node: Any = op.node_class()
     node.number = next_node_number()
@@ -226,19 +229,24 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple, listener: Listener | None) -> 
         node.out_counter = None
     out._edge = node
     if listener is not None:
-        tell_made(listener, op, (x,), out, args, node)
+        tell_made(listener, op, (x, *read), out, args, node)
     return out
 
 
 def _push_and_tell(
-    op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor], args: tuple, node: Node | None
+    op: Op,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    args: tuple,
+    read: tuple[Tensor, ...],
+    node: Node | None,
 ) -> None:
     """In forward mode push tangents through an op that has run. Tell the listener, if there is one."""
     tangents: Sequence[tuple[Tensor, Tensor]] = ()
     if state.forward_mode is not None:
         tangents = state.forward_mode.push(op, inputs, outputs, args)
     if state.listener is not None:
-        tell_op(op.name, inputs, outputs, op.arguments_text(args), node, op.rule(args))
+        tell_op(op.name, (*inputs, *read), outputs, op.arguments_text(args), node, op.rule(args))
         tell_tangents(op.name, tangents)
 
 

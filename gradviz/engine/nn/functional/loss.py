@@ -115,7 +115,8 @@ def nll_loss(
     _check_reduction(reduction)
     classes, share = _classes_and_shares(x, target, weight, ignore_index, reduction == "mean")
     key = "nll_loss" if x.array.ndim <= 2 else "nll_loss2d"
-    return apply(TABLE[key], (x,), (classes, share, reduction))
+    read = (target,) if weight is None else (target, weight)
+    return apply(TABLE[key], (x,), (classes, share, ignore_index, reduction), read)
 
 
 def _classes_and_shares(
@@ -203,7 +204,8 @@ def _smooth_part(
 
 
 def _by_class(weight: Tensor, x: Tensor, axis: int) -> Tensor:
-    return new_tensor(weight.array.reshape(-1, *(1,) * (x.array.ndim - 1 - axis)))
+    """The weights of classes beside x, which has the classes along `axis`: no gradient flows to them."""
+    return ops.reshape(weight.detach(), (-1, *(1,) * (x.array.ndim - 1 - axis)))
 
 
 def _cross_entropy_soft(

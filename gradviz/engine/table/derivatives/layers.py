@@ -142,7 +142,9 @@ linear("pixel_unshuffle", k.unshuffled_pixels, args="r",
 linear("channel_shuffle", k.shuffled_channels, args="groups",
     x=d("1, put back", lambda g, groups: k.shuffled_channels(g, g.shape[1] // groups)))
 for key in ("nll_loss", "nll_loss2d"):
-    linear(key, k.nll, args="target share reduction", frees_args=True,
+    # The listener is told `ignore_index`; to the kernel, `share` says which targets count.
+    linear(key, lambda x, target, share, ignore_index, reduction: k.nll(x, target, share, reduction),
+        args="target share ignore_index reduction", internal="target share", frees_args=True,
         node_name="NllLossBackward0" if key == "nll_loss" else "NllLoss2DBackward0",
         x=d("−share at the target", lambda g, x_shape, target, share: k.nll_back(g, x_shape, target, share)))
 general("mse_loss", k.mse, args="reduction",

@@ -539,6 +539,28 @@ def test_no_frame_is_around_one_closed_box(traced: Traced) -> None:
     assert {node.box.type for node in closed if node.box} == {"Wrapped"}
 
 
+class Wider(torch.nn.Module):
+    """A block of the program's own, wider than the one before it, and so equal to no other."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(width, width + 1)
+        self.shift = torch.nn.Linear(width, width + 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x).tanh() * 2 + self.shift(x)).exp().tanh().sin().abs()
+
+
+def test_blocks_of_one_class_are_all_open_or_all_shut(traced: Traced) -> None:
+    opened = {}
+    for count in (3, 4, 5, 6):
+        net = torch.nn.Sequential(*(Wider(width + 2) for width in range(count)))
+        graph = rolled_of(net, torch.ones(2, 2), traced)
+        shut = [node.box.type for node in graph.nodes.values() if node.box is not None].count("Wider")
+        opened[count] = count - shut
+    assert opened == {3: 3, 4: 4, 5: 0, 6: 0}
+
+
 def learned_in_inner_steps(traced: Traced) -> Graph:
     """Two tasks, each with two inner steps, as in MAML."""
 

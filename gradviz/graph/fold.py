@@ -20,6 +20,7 @@ from gradviz.nearest import nearest
 MOST = 100  # a graph up to this size is not folded
 AIM = 80  # the size to which a larger graph is folded
 FEW = 40  # a graph of modules up to this size is not folded; a larger one is folded to this size
+FEW_ALIKE = 50  # the size up to which the modules of one kind are opened, if there is room for one of them
 MOST_ROWS = 34  # boxes one below another: about 2,500 points
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
@@ -171,8 +172,9 @@ def _add_to_group(group: Node, node: Node) -> None:
 def closed_places(
     graph: Graph, tree: dict[str, Group], depth: int | None = None, unfolded: Iterable[str] = ()
 ) -> set[str]:
-    """The groups of a rolled graph to close: each place, and so many modules that about FEW boxes are shown. Modules
-    whose inside is a library's code alone stay closed.
+    """The groups of a rolled graph to close: each place, and so many modules that about FEW boxes are shown. Modules of
+    one kind at one level are opened together or not at all: a reader would look for the reason why two of three blocks
+    are open. Modules whose inside is a library's code alone stay closed.
 
     With `depth`, exactly that many levels of modules are open (0: none). The groups `unfolded` and their parents are
     always open."""
@@ -182,18 +184,36 @@ def closed_places(
         opened.update(group.id for group in scopes if len(ancestors(tree, group.id)) <= depth)
         return set(tree) - opened
     shown = _outermost(graph, tree)
-    for group in sorted(scopes, key=lambda group: len(ancestors(tree, group.id))):
-        growth = len(group.children) + len(group.members) - 1
-        if group.parent and group.parent not in opened:
-            continue
-        if group.id in opened or (shown + growth <= FEW and _is_written_out(graph, tree, group)):
-            opened.add(group.id)
-            shown += growth
+    for alike in _of_one_kind(graph, tree, scopes):
+        there = [group for group in alike if not group.parent or group.parent in opened]
+        asked_for = [group for group in there if group.id in opened]
+        shown += _growth(asked_for)
+        others = [group for group in there if group.id not in opened and _is_written_out(graph, tree, group)]
+        most = FEW_ALIKE if others and shown + _growth(others[:1]) <= FEW else FEW
+        if shown + _growth(others) <= most:
+            opened.update(group.id for group in others)
+            shown += _growth(others)
     asked = {name for group in unfolded for name in ancestors(tree, group)}
     for group in reversed(scopes):  # inner ones first
         if group.id in opened - asked and _is_one_box(group) and _is_closed_scope(tree, group, opened):
             opened.remove(group.id)
     return set(tree) - opened
+
+
+def _of_one_kind(graph: Graph, tree: dict[str, Group], scopes: Iterable[Group]) -> list[list[Group]]:
+    """The modules of one class at one level, the outer levels first. A function of the program is of the kind of its
+    name."""
+    alike: dict[tuple[int, str], list[Group]] = {}
+    for group in scopes:
+        known = graph.scopes.get(group.scope)
+        kind = known.type if known is not None and known.type else group.label
+        alike.setdefault((len(ancestors(tree, group.id)), kind), []).append(group)
+    return [alike[level, kind] for level, kind in sorted(alike, key=lambda key: key[0])]
+
+
+def _growth(groups: Iterable[Group]) -> int:
+    """The number of boxes by which a picture grows if groups are opened."""
+    return sum(len(group.children) + len(group.members) - 1 for group in groups)
 
 
 def _outermost(graph: Graph, tree: dict[str, Group]) -> int:

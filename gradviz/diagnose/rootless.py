@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,12 +20,14 @@ from gradviz.sets import contained
 @dataclass(frozen=True, slots=True)
 class Rootless:
     """A backward() that failed. `root` is 0 if it is unknown. `cut` is the event that cuts the root off from a tensor
-    that requires grad, `frozen` the events that switched requires_grad off at the leaves of the root."""
+    that requires grad, `frozen` the events that switched requires_grad off at the leaves of the root: those after the
+    pass `since`, the last one that went well at this line, or all of them if `since` is 0."""
 
     failure: Failure
     root: int
     cut: OpRan | TensorMade | None
     frozen: tuple[int, ...]
+    since: int = 0
 
 
 def rootless(case: Case) -> list[Rootless]:
@@ -79,9 +81,20 @@ def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     up = Upstream(case.query, root, failure.event)
     frozen = _frozen(case, _before_any_cut(case, up))
     if frozen:
-        return Rootless(failure, root, None, frozen)
+        return _since_last_pass(case, Rootless(failure, root, None, frozen))
     cut = _best_cut(case, up)
     return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up.leaves))
+
+
+def _since_last_pass(case: Case, found: Rootless) -> Rootless:
+    """A failed backward(), with only the events that can be its cause: before the last pass that went well at its line,
+    nothing was frozen that this pass needed."""
+    here = found.failure.site
+    line = (here.place.file, here.place.line) if here is not None else ("", 0)
+    earlier = [one for one in case.trace.passes if one.site and case.query.places.line(one.site) == line]
+    done = [one for one in earlier if case.query.passes.is_done(one) and one.first < found.failure.event]
+    frozen = tuple(event for event in found.frozen if done and event > done[-1].first)
+    return replace(found, frozen=frozen, since=done[-1].number) if frozen else found
 
 
 def _best_cut(case: Case, up: Upstream) -> OpRan | TensorMade | None:

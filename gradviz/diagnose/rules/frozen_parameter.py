@@ -31,7 +31,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
 from gradviz.diagnose.misspelt import misspelt
-from gradviz.diagnose.rootless import rootless
+from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, distinct
@@ -39,6 +39,7 @@ from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
 
 _LEAST = 2  # steps
+_OFF = ".requires_grad_(False)"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -47,9 +48,8 @@ def _search(case: Case) -> Iterator[Found]:
             changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
             leaves = [changed.object(event).tensor for event in failed.frozen]
             yield Found(
-                f"requires_grad is switched off for all that {case.words.called(failed.root)} is computed from: "
-                f"{case.called(leaves)}",
-                f"{case.words.called(leaves[-1])}.requires_grad_(True)  # for what is to be trained",
+                _switched_off_for(case, failed, leaves),
+                _switching_on(case, failed.frozen[-1], leaves[-1]),
                 (failed.frozen[0],),
                 tensors=tuple(leaves),
                 severity=case.severity_of(failed.failure),
@@ -58,6 +58,23 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _layers(case)
     yield from _undone(case)
     yield from _misspelt(case)
+
+
+def _switched_off_for(case: Case, failed: Rootless, leaves: list[int]) -> str:
+    root, switched = case.words.called(failed.root), case.called(leaves)
+    if failed.since:
+        return (
+            f"after pass {failed.since}, requires_grad is switched off for {switched}: nothing that {root} is computed "
+            "from requires grad"
+        )
+    return f"requires_grad is switched off for all that {root} is computed from: {switched}"
+
+
+def _switching_on(case: Case, event: int, leaf: int) -> str:
+    """The call that switched requires_grad off, as the call that switches it on; that of the leaf if it was no call."""
+    call = case.words.expression(case.site(event), 80)
+    owner = call.removesuffix(_OFF)
+    return f"{owner if owner != call else case.words.called(leaf)}.requires_grad_(True)  # for what is to be trained"
 
 
 def _misspelt(case: Case) -> Iterator[Found]:
@@ -194,4 +211,5 @@ RULE = Rule(
     ERROR,
     "parameters that are frozen, all of a loss or of a group that an optimizer is to train",
     _search,
+    follows=("stale-optimizer",),
 )

@@ -1,0 +1,108 @@
+"""A fault is named once, on its line, and not on a line beside it that looks alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradviz import check
+from gradviz.sources.script import Target, run
+
+BEGIN = """\
+import copy
+import gradviz.engine as torch
+from gradviz.engine import nn
+torch.manual_seed(0)
+x, y = torch.randn(8, 3), torch.randint(0, 3, (8,))
+"""
+MODEL = "model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))\n"
+FROZEN_AFTER_A_PASS = f"""\
+{MODEL}target = copy.deepcopy(model).requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = (model(x) - target(x)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    model.requires_grad_(False)  # <- frozen-parameter
+"""
+OPTIMIZER_OF_THE_AVERAGE = f"""\
+{MODEL}average = copy.deepcopy(model).requires_grad_(False)
+optimizer = torch.optim.SGD(average.parameters(), lr=0.1)  # <- stale-optimizer
+for step in range(4):
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+TRAINED_AND_EVALUATED = f"""\
+{MODEL}model.append(nn.Softmax(dim=1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    loss = nn.functional.cross_entropy(model(x), y)  # <- wrong-loss-input
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        print(nn.functional.cross_entropy(model(x), y))
+"""
+LIST_OF_WHAT_A_FUNCTION_MAKES = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        def block(size):
+            return nn.Sequential(nn.Linear(3, size), nn.ReLU(), nn.Linear(size, 3))
+        self.blocks = [block(size) for size in (4, 5)]  # <- unregistered-parameter
+        self.head = block(6)
+    def forward(self, x):
+        for one in self.blocks:
+            x = x + one(x)
+        return self.head(x)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+"""
+FORCES_BESIDE_THEIR_TARGETS = """\
+energy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(energy.parameters(), lr=0.01)
+for step in range(3):
+    points = torch.randn(8, 3, requires_grad=True)
+    truth = points.pow(2).sum()
+    force, = torch.autograd.grad(truth, points)
+    made = energy(points).sum()
+    predicted, = torch.autograd.grad(made, points, retain_graph=True)  # <- missing-create-graph
+    loss = (made - truth.detach()).pow(2) + (predicted - force).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PROGRAMS = {
+    "frozen after a pass": FROZEN_AFTER_A_PASS,
+    "optimizer of an average": OPTIMIZER_OF_THE_AVERAGE,
+    "trained and evaluated": TRAINED_AND_EVALUATED,
+    "list of blocks": LIST_OF_WHAT_A_FUNCTION_MAKES,
+    "forces beside their targets": FORCES_BESIDE_THEIR_TARGETS,
+}
+
+
+@pytest.mark.parametrize("lines", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_fault_is_named_once_and_on_its_line(tmp_path: Path, lines: str) -> None:
+    script, trace = tmp_path / "program.py", tmp_path / "program.gradviz"
+    script.write_text(BEGIN + lines, encoding="utf-8")
+    run(Target(str(script), False, []), trace, engine="numpy")
+    marked = next((n, line) for n, line in enumerate((BEGIN + lines).splitlines(), 1) if "<-" in line)
+    expected = (marked[1].partition("<- ")[2], marked[0])
+    assert [(finding.rule, finding.line) for finding in check(trace)] == [expected]
+
+
+def test_what_was_frozen_after_a_pass_is_switched_on_by_the_same_call(tmp_path: Path) -> None:
+    script, trace = tmp_path / "program.py", tmp_path / "program.gradviz"
+    script.write_text(BEGIN + FROZEN_AFTER_A_PASS, encoding="utf-8")
+    run(Target(str(script), False, []), trace, engine="numpy")
+    (finding,) = check(trace)
+    assert finding.message.startswith("after pass 1, requires_grad is switched off for model.0.weight, ")
+    assert finding.fix.startswith("model.requires_grad_(True)")

@@ -107,6 +107,7 @@ def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     wanted = {number: text for number, text in case.trace.strings.items() if text in _EXPECTING}
     seen: set[int] = set()
+    cures: set[str] = set()
     of_program = ~case.query.passes.contains(ops.events)  # a derivative of a loss may call the loss itself
     for row, code in enumerate(ops["op"].tolist()):
         if code in wanted and of_program[row] and int(ops.sites[row]) not in seen:
@@ -117,7 +118,10 @@ def _search(case: Case) -> Iterator[Found]:
             if source is not None and given in PROBABILITIES:
                 expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
-                yield Found(told, of_probabilities(case, loss, source), _events(op, source), site=op.site)
+                cure = of_probabilities(case, loss, source)
+                if cure not in cures:  # else the cure of another loss mends this one too
+                    cures.add(cure)
+                    yield Found(told, cure, _events(op, source), site=op.site)
             elif loss in _NEVER_POSITIVE and _is_positive(case, op):
                 yield Found(
                     f"{loss} expects log-probabilities, which are never above 0, and gets the result of {given} with "

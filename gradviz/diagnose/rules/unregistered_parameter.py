@@ -44,6 +44,9 @@ from gradviz.query.source_trees import trees
 from gradviz.query.upstream import leaves_behind
 from gradviz.tracefile import Site
 
+_COMPREHENSIONS = (
+    r"(\.<locals>\.<\w+>)*"  # inside a function; another function in it may make registered layers too
+)
 _NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 
 
@@ -137,7 +140,7 @@ def _in_the_making_of(case: Case, site: int, scopes: list[ScopeEntered]) -> int:
     root = _outermost(scopes)
     registered = [scope.type for scope in scopes if f"{scope.name}.".startswith(f"{root}.")]
     for type_ in registered[::-1]:
-        making = re.compile(rf"(^|\.){re.escape(type_)}\.__init__(\.|$)")
+        making = re.compile(rf"(^|\.){re.escape(type_)}\.__init__{_COMPREHENSIONS}$")
         for caller in case.query.places.callers(site):
             if making.search(caller.place.function):
                 return caller.number

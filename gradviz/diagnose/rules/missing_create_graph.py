@@ -84,6 +84,7 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
         return
     below = case.downstream
     failed = {call.root for call in case.of(rootless)}
+    found: list[tuple[bool, Found]] = []
     for site in dict.fromkeys(backward_pass.site for backward_pass in passes):
         backward_pass = next(backward_pass for backward_pass in passes if backward_pass.site == site)
         for gradient in _returned(case, backward_pass.first, case.query.passes.last(backward_pass)):
@@ -91,16 +92,29 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
             if term < 0:
                 term = _residual(case, below, backward_pass, gradient)
             if term >= 0:
-                yield Found(
-                    f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it was "
-                    "made without create_graph=True: no gradient flows back through it",
-                    _with_graph(case, backward_pass),
-                    (backward_pass.first, term),
-                    site=backward_pass.site,
-                    number=backward_pass.number,
-                    tensors=tuple(_leaves_behind_roots(case, backward_pass)),
+                leaves = _leaves_behind_roots(case, backward_pass)
+                found.append(
+                    (
+                        not case.training.trained.isdisjoint(leaves),
+                        _without(case, backward_pass, term, leaves),
+                    )
                 )
                 break
+    # A gradient of data alone is a target beside a gradient that parameters have a part in.
+    has_trained = any(of_trained for of_trained, _ in found)
+    yield from (told for of_trained, told in found if of_trained or not has_trained)
+
+
+def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int]) -> Found:
+    return Found(
+        f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it was "
+        "made without create_graph=True: no gradient flows back through it",
+        _with_graph(case, backward_pass),
+        (backward_pass.first, term),
+        site=backward_pass.site,
+        number=backward_pass.number,
+        tensors=tuple(leaves),
+    )
 
 
 def _with_graph(case: Case, backward_pass: PassInfo) -> str:

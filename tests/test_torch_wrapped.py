@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,17 +210,47 @@ def test_a_wrapper_runs_once_for_each_call(tmp_path: Path) -> None:
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(torch.Tensor, "detach"), (torch.Tensor, "t"), (torch, "no_grad")]
-)
-def test_reads_of_the_recorder_do_not_run_a_wrapper(owner: Any, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes", [None, "auto"])
+def test_reads_of_the_recorder_do_not_run_what_a_program_put_in_place_of_methods(
+    passes: str | None, tmp_path: Path
+) -> None:
+    methods = [
+        "as_strided", "clone", "cpu", "data_ptr", "detach", "element_size", "is_complex", "is_conj", "is_contiguous",
+        "is_floating_point", "is_inference", "is_neg", "item", "numel", "numpy", "reshape", "storage_offset", "stride",
+        "t", "tolist", "untyped_storage",
+    ]  # fmt: skip
+
+    def calls(path: Path | None) -> Counter[str]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 100), torch.nn.BatchNorm1d(100), torch.nn.Linear(100, 1))
+        optimizer = torch.optim.Adam(net.parameters())
+        called: Counter[str] = Counter()
+
+        def counting(name: str) -> Callable[[Any], Any]:
+            return lambda original: (
+                lambda *args, **named: (called.update([name]), original(*args, **named))[1]
+            )
+
+        with nullcontext() if path is None else gradviz.record(path, passes=passes), ExitStack() as stack:
+            for name in methods:
+                stack.enter_context(wrapped(torch.Tensor, name, counting(name)))
+            for _ in range(12):
+                optimizer.zero_grad()
+                net(torch.ones(80, 4)).t()[:, ::2].expand(3, -1).square().mean().backward()
+                optimizer.step()
+        return called
+
+    assert calls(tmp_path / "run.gradviz") == calls(None)
+
+
+def test_reads_of_the_recorder_do_not_run_a_program_s_no_grad(tmp_path: Path) -> None:
     def calls(path: Path | None) -> int:
         torch.manual_seed(0)
         net = torch.nn.Linear(3, 2)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         recording = nullcontext() if path is None else gradviz.record(path)
-        counted = mock.Mock(side_effect=getattr(owner, name))
-        with recording, wrapped(owner, name, lambda _: lambda *args: counted(*args)):
+        counted = mock.Mock(side_effect=torch.no_grad)
+        with recording, wrapped(torch, "no_grad", lambda _: lambda *args: counted(*args)):
             net(torch.ones(4, 3)).sum().backward()
             optimizer.step()
         return int(counted.call_count)

@@ -14,7 +14,16 @@ import torch
 from gradviz.events.values import counts_between
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
+    as_strided,
+    detach,
+    is_floating_point,
+    no_grad,
+    numel,
+    reshape,
+    to_numpy,
+)
 from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -98,12 +107,12 @@ def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
     """The finite elements of a tensor, for a large tensor an evenly spaced sample; None for a tensor that is not
     plain."""
     is_read = type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_meta
-    if not is_read or not tensor.is_floating_point():
+    if not is_read or not is_floating_point(tensor):
         return None
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return None  # a kernel launched now would run at every replay
     plain = detach(tensor)
-    flat = plain.as_strided((plain.numel(),), (1,)) if is_dense(plain) else plain.reshape(-1)
-    step = -(-flat.numel() // _MOST_ELEMENTS) | 1  # odd, so that the sample is not always one channel
-    elements: np.ndarray = flat[::step].to("cpu", copy=True).to(torch.float64).numpy()
+    flat = as_strided(plain, (numel(plain),), (1,)) if is_dense(plain) else reshape(plain, -1)
+    step = -(-numel(flat) // _MOST_ELEMENTS) | 1  # odd, so that the sample is not always one channel
+    elements: np.ndarray = to_numpy(TENSORS.to(TENSORS.to(flat[::step], "cpu", copy=True), torch.float64))
     return elements[np.isfinite(elements)]

@@ -18,6 +18,7 @@ from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import grad_fn_of
 from gradviz.sources.torch_recorder.linear import saves_inner
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
 from gradviz.sources.torch_recorder.saved import RAW, saved_as_is
 from gradviz.sources.torch_recorder.saved_again import Plan, plan_of
 
@@ -96,7 +97,7 @@ class Entries:
         absent = None
         if op in OPERANDS and len(inputs) == 1 and len(args) == 2:
             absent = 0 if args[0] is not inputs[0] else 1
-        floating = outputs[0].is_floating_point() or inputs[0].is_floating_point()
+        floating = is_floating_point(outputs[0]) or is_floating_point(inputs[0])
         text, rule = described(op, args, kwargs, floating, len(inputs) + (absent is not None))
         nodes = () if is_in_place else self._made(outputs, inputs, rule)
         if nodes is None:

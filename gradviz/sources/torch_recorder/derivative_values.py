@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.identity import Identity
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad, numel
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 
 _MOST = 16  # the most elements of a recomputed value
@@ -62,10 +62,10 @@ def _computed_again(identity: Identity, fn: Any, found: Mapping[_Key, torch.Tens
     with no_grad():
         if of_self is not None:
             x = _saved(identity, fn).get("self")
-            return of_self(detach(x), numbers) if x is not None and x.numel() <= _MOST else None
+            return of_self(detach(x), numbers) if x is not None and numel(x) <= _MOST else None
         if of_edges is not None:
             inputs = [_at_edge(target, nr, found) for target, nr in fn.next_functions]
-            known = [detach(x) for x in inputs if x is not None and x.numel() <= _MOST]
+            known = [detach(x) for x in inputs if x is not None and numel(x) <= _MOST]
             return of_edges(known, numbers) if len(known) == len(inputs) else None
     return None
 

@@ -19,6 +19,17 @@ import torch
 
 from gradviz.events.values import packed_stats_of
 from gradviz.sources.torch_recorder.memory import dtype_name, is_dense
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
+    as_strided,
+    clone,
+    is_complex,
+    is_conj,
+    is_neg,
+    numel,
+    reshape,
+    stride,
+)
 
 FEW = 1024  # a tensor of so many elements or fewer is copied and not reduced
 ROW = 1024  # elements of a row: few enough to be summed and counted in float32
@@ -88,21 +99,21 @@ def whole_of(value: torch.Tensor) -> OnDevice:
 
 def statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
     """The statistics of a tensor. An expanded tensor is reduced once for its distinct elements."""
-    if 0 not in value.stride() or not value.numel():
+    if 0 not in stride(value) or not numel(value):
         return _statistics_of(value, room)
-    once = value[tuple([slice(None) if step else slice(1) for step in value.stride()])]
+    once = value[tuple([slice(None) if step else slice(1) for step in stride(value)])]
     stats = _statistics_of(once, room)
-    finish, times = stats.finish, value.numel() // once.numel()
+    finish, times = stats.finish, numel(value) // numel(once)
     stats.finish = lambda parts, fetch: _repeated(finish(parts, fetch), times)
     return stats
 
 
 def _statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
-    if value.numel() <= FEW:
+    if numel(value) <= FEW:
         copy, dtype = _copy_of(value), value.dtype
         return OnDevice([copy], lambda parts, fetch: packed_stats_of(elements_in(parts[0], dtype)))
     is_real = value.dtype in _REAL
-    size = value.nbytes if is_real else 4 * value.numel()
+    size = value.nbytes if is_real else 4 * numel(value)
     if (not is_real and size > WIDENED) or not room.take(size):
         return _in_blocks(_flat(value), room.limit)
     try:
@@ -115,20 +126,20 @@ def _statistics_of(value: torch.Tensor, room: Room) -> OnDevice:
 
 
 def _copy_of(value: torch.Tensor) -> torch.Tensor:
-    return value.clone(memory_format=torch.contiguous_format)
+    return clone(value, memory_format=torch.contiguous_format)
 
 
 def _flat(value: torch.Tensor) -> torch.Tensor:
     """A tensor's elements in the order of its memory, without a copy if the tensor shows each element of its memory
     once."""
-    if value.is_conj() or value.is_neg() or not is_dense(value):
-        return value.reshape(-1)
-    return value.as_strided((value.numel(),), (1,))
+    if is_conj(value) or is_neg(value) or not is_dense(value):
+        return reshape(value, -1)
+    return as_strided(value, (numel(value),), (1,))
 
 
 def _real(flat: torch.Tensor) -> torch.Tensor:
     """Elements of other kinds as float32 or float64; complex numbers as their magnitudes."""
-    return flat.abs() if flat.is_complex() else flat.to(torch.float32)
+    return TENSORS.abs(flat) if is_complex(flat) else TENSORS.to(flat, torch.float32)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -142,7 +153,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _by_rows(flat: torch.Tensor, copy: torch.Tensor) -> OnDevice:
     """The reductions of a copy's whole rows, and the elements after them. Of whole numbers the extremes are those of
     `flat`, since the copy rounds large ones."""
-    end = copy.numel() // ROW * ROW
+    end = numel(copy) // ROW * ROW
     own, wide = copy.dtype, _wide(copy.dtype)
     dtypes = [own, own, wide, wide, wide, own]
     exact: list[torch.Tensor] = []
@@ -192,7 +203,7 @@ def _of_finite_rows(reduced: Sequence[np.ndarray], rest: np.ndarray) -> bytes | 
 def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
     """Reductions of whole rows, block by block, of the finite elements only."""
     size = min(BLOCK, room, flat.nbytes) // _wide(flat.dtype).itemsize // ROW * ROW
-    end = flat.numel() // ROW * ROW
+    end = numel(flat) // ROW * ROW
     blocks = [_block(block) for block in torch.split(flat[:end], max(size, ROW))] if end else []
     parts, dtype = [part for block in blocks for part in block], flat.dtype
 
@@ -211,9 +222,9 @@ def _block(flat: torch.Tensor) -> list[torch.Tensor]:
     """The reductions that `_of_block` joins. The finite elements of each row are divided by the largest, so that no
     square is too large or too small; a row of zeros becomes NaN, which is never read."""
     elements = flat.view(-1, ROW)
-    wide = _wide(torch.float32 if flat.is_complex() else flat.dtype)
+    wide = _wide(torch.float32 if is_complex(flat) else flat.dtype)
     nan, nonzero = (elements != elements).sum(1), _nonzero(elements, wide)
-    rows = elements.abs().to(wide) if flat.is_complex() else elements.to(wide, copy=True)
+    rows = elements.abs().to(wide) if is_complex(flat) else elements.to(wide, copy=True)
     infinity = torch.inf
     low = torch.nan_to_num_(rows, infinity, infinity, infinity).amin(1)
     high = torch.nan_to_num_(rows, posinf=-infinity).amax(1)

@@ -16,7 +16,14 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.device_values import MOST_COPIES, OnDevice, Room, reductions_of
-from gradviz.sources.torch_recorder.pytorchs_own import no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
+    no_grad,
+    numel,
+    reshape,
+    to_cpu,
+    to_numpy,
+)
 
 PIECE = 64 << 20  # the most bytes of pinned memory
 _TOGETHER = 1 << 20  # bytes of parts that are joined on the device first
@@ -81,14 +88,14 @@ class Fetcher:
             groups = _groups(waiting)
             reduced = [reductions_of([one.rows for one in group if one.rows is not None]) for group in groups]
             parts = [*chain.from_iterable(reduced), *chain.from_iterable(one.parts for one in waiting)]
-            data = iter(self._read(line, [part.reshape(-1).view(torch.uint8) for part in parts]))
+            data = iter(self._read(line, [_bytes_in(part) for part in parts]))
             before: dict[int, list[bytes]] = {}
             for group, numbers in zip(groups, reduced, strict=True):
                 of_each = [_of_each(group, next(data), part.itemsize) for part in numbers]
                 before.update(zip(map(id, group), map(list, zip(*of_each, strict=True)), strict=True))
 
             def fetch(tensor: torch.Tensor) -> bytes:
-                return self._read(line, [tensor.reshape(-1).view(torch.uint8)])[0]
+                return self._read(line, [_bytes_in(tensor)])[0]
 
             values: list[bytes | None] = [
                 one.finish([*before.get(id(one), ()), *(next(data) for _ in one.parts)], fetch)
@@ -109,24 +116,24 @@ class Fetcher:
         together: list[torch.Tensor] = []
         size = 0
         for part in [*parts, None]:
-            if together and (part is None or size + part.numel() > _TOGETHER):
+            if together and (part is None or size + numel(part) > _TOGETHER):
                 data += self._read_together(line, together)
                 together, size = [], 0
             if part is None:
                 break
-            if part.numel() > _TOGETHER:
+            if numel(part) > _TOGETHER:
                 data.append(self._read_one(line, part))
             else:
                 together.append(part)
-                size += part.numel()
+                size += numel(part)
         return data
 
     def _read_together(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
         data = self._read_one(line, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
         found, start = [], 0
         for part in parts:
-            found.append(data[start : start + part.numel()])
-            start += part.numel()
+            found.append(data[start : start + numel(part)])
+            start += numel(part)
         return found
 
     def _read_one(self, line: _Line, part: torch.Tensor) -> bytes:
@@ -135,6 +142,11 @@ class Fetcher:
             self.copies += 1
             pieces.append(line.read(piece))
         return b"".join(pieces)
+
+
+def _bytes_in(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's elements, as a tensor."""
+    return TENSORS.view(reshape(tensor, -1), torch.uint8)
 
 
 def _groups(waiting: Sequence[OnDevice]) -> list[list[OnDevice]]:
@@ -187,16 +199,16 @@ class _Line:
     def read(self, piece: torch.Tensor) -> bytes:
         """The bytes of a tensor of at most `PIECE` bytes."""
         if self.streams is None:
-            return piece.cpu().numpy().tobytes()
-        if self.pinned is None or self.pinned.numel() < piece.numel():
-            size = min(PIECE, max(1 << 20, 2 * piece.numel()))
+            return to_numpy(to_cpu(piece)).tobytes()
+        if self.pinned is None or numel(self.pinned) < numel(piece):
+            size = min(PIECE, max(1 << 20, 2 * numel(piece)))
             self.pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        target = self.pinned[: piece.numel()]
+        target = self.pinned[: numel(piece)]
         target.copy_(piece, non_blocking=True)
         done = self.streams.Event()
         done.record(self.stream)
         done.synchronize()
-        return target.numpy().tobytes()
+        return to_numpy(target).tobytes()
 
     def note_room(self, room: Room) -> None:
         """Limit the copies to a sixteenth of the free device memory, and leave the rest to the program."""

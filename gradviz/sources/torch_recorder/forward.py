@@ -25,6 +25,7 @@ from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, versi
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of
+from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER, local_part
 
@@ -246,7 +247,7 @@ class Forward(TorchFunctionMode):
         first = results[0]
         if name == "matmul" and len(inputs) == 2:
             name = calls.PRODUCTS.get((inputs[0].ndim, inputs[1].ndim), name)
-        floating = first.is_floating_point() or inputs[0].is_floating_point()  # a comparison gives bools
+        floating = is_floating_point(first) or is_floating_point(inputs[0])  # a comparison gives bools
         if name in OPERANDS and len(inputs) == 1 and len(args) == 2:
             numbers.insert(0 if args[0] is not inputs[0] else 1, 0)
         text, rule = described(name, args, kwargs, floating, len(numbers))

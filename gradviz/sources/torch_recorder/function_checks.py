@@ -14,7 +14,15 @@ from gradviz.sources.functions import Call, Functions
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.known_things import NodeRecord
 from gradviz.sources.torch_recorder.memory import check_room
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
+    detach,
+    element_size,
+    is_floating_point,
+    no_grad,
+    to_cpu,
+    to_numpy,
+)
 from gradviz.sources.torch_recorder.shared import Source, in_transform
 
 
@@ -30,14 +38,14 @@ class TorchFunctions:
         """A copy of the elements; short dtypes become float32."""
         with torch._C.DisableTorchFunction(), no_grad():
             check_room(tensor)
-            plain = detach(tensor).cpu().resolve_conj().resolve_neg()
-            if plain.is_floating_point() and plain.element_size() < 4:
-                plain = plain.float()
-            return plain.numpy().copy()
+            plain = TENSORS.resolve_neg(TENSORS.resolve_conj(to_cpu(detach(tensor))))
+            if is_floating_point(plain) and element_size(plain) < 4:
+                plain = TENSORS.float(plain)
+            return to_numpy(plain).copy()
 
     def itemsize(self, tensor: torch.Tensor) -> int:
         """The size of an element in bytes; 0 if the elements are not real numbers."""
-        return tensor.element_size() if tensor.is_floating_point() else 0
+        return element_size(tensor) if is_floating_point(tensor) else 0
 
     def form(self, tensor: torch.Tensor) -> Any:
         """The shape, dtype and device."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gradviz.sources.torch_recorder.pytorchs_own import is_contiguous, numel, stride
+
 
 class Known(weakref.ref):  # type: ignore[type-arg]
     """The record of a tensor: a weak reference with its number and state."""
@@ -104,9 +106,9 @@ def version_of(tensor: torch.Tensor) -> int:
 def shows_all(source: Any, tensor: torch.Tensor) -> bool:
     """Whether a tensor shows all elements of `source` in their order."""
     try:
-        if tensor.numel() != source.numel():
+        if numel(tensor) != numel(source):
             return False
-        if tensor.is_contiguous() and source.is_contiguous():
+        if is_contiguous(tensor) and is_contiguous(source):
             return True
         return _steps(tensor) == _steps(source)
     except RuntimeError:  # it has no strides
@@ -114,4 +116,4 @@ def shows_all(source: Any, tensor: torch.Tensor) -> bool:
 
 
 def _steps(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    return [pair for pair in zip(tensor.shape, tensor.stride(), strict=True) if pair[0] > 1]
+    return [pair for pair in zip(tensor.shape, stride(tensor), strict=True) if pair[0] > 1]

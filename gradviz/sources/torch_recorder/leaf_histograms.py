@@ -15,7 +15,7 @@ from gradviz.events.listener import LeafHistogram
 from gradviz.events.values import SMALL, counts_of_rows
 from gradviz.sources.torch_recorder.known_things import Known
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, as_strided, detach, no_grad, numel, to_numpy
 from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -72,13 +72,14 @@ def _histograms(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Ite
     )
     for one, tensor in tensors:
         if (elements := _elements_to_read(tensor)) is not None:
-            alike[elements.numel(), elements.dtype, elements.device].append((one.number, elements))
+            alike[numel(elements), elements.dtype, elements.device].append((one.number, elements))
     for (size, *_), group in alike.items():
         count = max(1, _AT_ONCE // size)
         for first in range(0, len(group), count):
             numbers, parts = zip(*group[first : first + count], strict=True)
             try:
-                rows = torch.cat(parts).to("cpu").to(torch.float64).numpy().reshape(len(parts), size)
+                wide = TENSORS.to(TENSORS.to(torch.cat(parts), "cpu"), torch.float64)
+                rows = to_numpy(wide).reshape(len(parts), size)
             except (RuntimeError, MemoryError):  # there is no memory for it
                 continue
             for number, histogram in zip(numbers, counts_of_rows(rows), strict=True):
@@ -89,7 +90,7 @@ def _histograms(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Ite
 def _elements_to_read(tensor: torch.Tensor) -> torch.Tensor | None:
     """The elements of a tensor as a flat tensor, of a large one some that lie evenly in it. None for a small tensor,
     whose elements are recorded anyway, and for one that is not plain."""
-    size = tensor.numel()
+    size = numel(tensor)
     is_read = type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_meta
     if not is_read or size <= SMALL or tensor.dtype not in _DTYPES:
         return None
@@ -99,7 +100,7 @@ def _elements_to_read(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if not is_dense(tensor):
         return None
-    flat = detach(tensor).as_strided((size,), (1,))
+    flat = as_strided(detach(tensor), (size,), (1,))
     step = -(-size // _MOST_ELEMENTS) | 1  # odd, so that the elements are not always of one channel
     return flat if step == 1 else flat[::step]
 

@@ -15,7 +15,7 @@ from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import Numbered
 from gradviz.sources.torch_recorder.node_formulas import rules_of_linear
-from gradviz.sources.torch_recorder.pytorchs_own import detach, transposed
+from gradviz.sources.torch_recorder.pytorchs_own import data_ptr, detach, is_contiguous, numel, transposed
 from gradviz.sources.torch_recorder.saved import data_of, saved_as_is
 from gradviz.sources.torch_recorder.saved_again import is_changed_below
 from gradviz.sources.torch_recorder.shared import Source
@@ -115,12 +115,12 @@ def saves_inner(inputs: Sequence[torch.Tensor], saving: Iterable[str] = ()) -> b
     try:
         if (
             x.ndim < 3
-            or weight.numel() < 2
-            or not weight.is_contiguous()
+            or numel(weight) < 2
+            or not is_contiguous(weight)
             or not _OF_MATRICES.issuperset(saving)
         ):
             return False
-        return x.data_ptr() != weight.data_ptr()
+        return data_ptr(x) != data_ptr(weight)
     except RuntimeError:  # one of them has no memory of its own
         return False
 
@@ -144,7 +144,7 @@ def _saved_by(identity: Identity, fn: Any, edges: Any, args: Any, t: int) -> Seq
 
 
 def _transposed(weight: torch.Tensor) -> Any:
-    if weight.numel() <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
+    if numel(weight) <= SMALL and weight.is_cpu and type(weight) in (torch.Tensor, torch.nn.Parameter):
         with unheard():
             return transposed(detach(weight))
     return _unseen_transposed(weight.shape, weight.dtype, weight.device)

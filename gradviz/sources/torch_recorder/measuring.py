@@ -12,6 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.kernels import UNTOLD, BelowAutograd, call_of, name_of
+from gradviz.sources.torch_recorder.pytorchs_own import untyped_storage
 from gradviz.sources.torch_recorder.shared import safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
@@ -106,7 +107,7 @@ def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
 def _storage_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     """The identity and the size in bytes of a tensor's storage; None if it has none."""
     try:
-        storage = tensor.untyped_storage()
+        storage = untyped_storage(tensor)
         return storage._cdata, storage.nbytes()
     except (NotImplementedError, RuntimeError):  # it is sparse, or wraps other tensors
         return None

@@ -12,7 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradviz.sources.torch_recorder.pytorchs_own import detach
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
+    data_ptr,
+    detach,
+    element_size,
+    is_conj,
+    is_contiguous,
+    is_neg,
+    numel,
+    storage_offset,
+    stride,
+    to_numpy,
+    untyped_storage,
+)
 
 _DTYPES: dict[Any, str] = {}
 _TOO_LITTLE = "the tensor shows more than its storage holds"
@@ -40,28 +53,28 @@ def in_numpy(dtype: Any) -> np.dtype:
 
 def check_room(value: torch.Tensor) -> None:
     """Raise RuntimeError if a strided tensor on any device shows more than its storage holds."""
-    if value.is_contiguous():
-        elements = value.numel()
+    if is_contiguous(value):
+        elements = numel(value)
     else:
         shape = value.shape
         elements = 0 if 0 in shape else 1
         if elements:
-            elements += sum([(size - 1) * step for size, step in zip(shape, value.stride(), strict=True)])
-    end = (value.storage_offset() + elements) * value.element_size()
-    if elements and end > value.untyped_storage().nbytes():
+            elements += sum([(size - 1) * step for size, step in zip(shape, stride(value), strict=True)])
+    end = (storage_offset(value) + elements) * element_size(value)
+    if elements and end > untyped_storage(value).nbytes():
         raise RuntimeError(_TOO_LITTLE)
 
 
 def start_of(value: torch.Tensor) -> int:
     """The address of a tensor's first element, from which all its elements may be read. Raises RuntimeError if there
     is no memory, or too little."""
-    offset, size = value.storage_offset(), value.element_size()
-    if not value.is_contiguous():
+    offset, size = storage_offset(value), element_size(value)
+    if not is_contiguous(value):
         check_room(value)
-    elif (elements := value.numel()) and (offset + elements) * size > value.untyped_storage().nbytes():
+    elif (elements := numel(value)) and (offset + elements) * size > untyped_storage(value).nbytes():
         raise RuntimeError(_TOO_LITTLE)  # as `check_room` does, without a call
-    start: int = value.data_ptr()
-    if start == offset * size and value.numel():
+    start: int = data_ptr(value)
+    if start == offset * size and numel(value):
         raise RuntimeError(_NO_MEMORY)  # the memory was never allocated
     return start
 
@@ -71,10 +84,10 @@ def bytes_of(value: torch.Tensor) -> bytes:
     size = value.nbytes
     if not size:
         return b""
-    offset = value.storage_offset() * value.element_size()
-    if offset + size > value.untyped_storage().nbytes():  # as in `start_of`, with fewer checks
+    offset = storage_offset(value) * element_size(value)
+    if offset + size > untyped_storage(value).nbytes():  # as in `start_of`, with fewer checks
         raise RuntimeError(_TOO_LITTLE)
-    start = value.data_ptr()
+    start = data_ptr(value)
     if start == offset:
         raise RuntimeError(_NO_MEMORY)
     return ctypes.string_at(start, size)
@@ -109,7 +122,7 @@ def in_place(value: torch.Tensor) -> np.ndarray:
     memory.tensor = value
     memory.__array_interface__ = {
         "shape": tuple(value.shape),
-        "strides": tuple([dtype.itemsize * step for step in value.stride()]),
+        "strides": tuple([dtype.itemsize * step for step in stride(value)]),
         "typestr": dtype.str,
         "data": (start_of(value), True),
         "version": 3,
@@ -124,26 +137,26 @@ def array_of(value: torch.Tensor, whole: bool = False) -> np.ndarray:
         return _as_bits_or_float32(value, whole, torch.int16)
     if value.dtype in _EIGHT_BITS:
         return _as_bits_or_float32(value, whole, torch.uint8)
-    if value.is_conj() or value.is_neg():
+    if is_conj(value) or is_neg(value):
         start_of(value)
-        return detach(value).resolve_conj().resolve_neg().numpy()
+        return to_numpy(TENSORS.resolve_neg(TENSORS.resolve_conj(detach(value))))
     return in_place(detach(value))
 
 
 def _as_bits_or_float32(value: torch.Tensor, whole: bool, bits: torch.dtype) -> np.ndarray:
     plain = detach(value)
     if whole:
-        return in_place(plain.view(bits))
+        return in_place(TENSORS.view(plain, bits))
     start_of(plain)
-    return plain.float().numpy()
+    return to_numpy(TENSORS.float(plain))
 
 
 def is_dense(value: torch.Tensor) -> bool:
     """Whether a tensor shows each element of its memory once."""
     last = 0
-    for length, step in zip(value.shape, value.stride(), strict=True):
+    for length, step in zip(value.shape, stride(value), strict=True):
         if length > 1:
             if not step:
                 return False
             last += (length - 1) * step
-    return last + 1 == value.numel()
+    return last + 1 == numel(value)

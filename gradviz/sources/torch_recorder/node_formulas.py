@@ -14,6 +14,7 @@ from gradviz.events.field_types import Rule
 from gradviz.events.filled_formula import with_values
 from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder.node_words import in_words
+from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
 
 _FILE = Path(__file__).parent.parent / "formulas.json"
 _PLAIN = (int, float, str, bool, type(None))
@@ -62,7 +63,7 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
 
 def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a cross_entropy has class targets, equal weights, and the mean as its reduction."""
-    if len(args) != 2 or args[1].is_floating_point():
+    if len(args) != 2 or is_floating_point(args[1]):
         return False
     return all(value is None or value == _PLAIN_LOSS.get(name, ...) for name, value in kwargs.items())
 

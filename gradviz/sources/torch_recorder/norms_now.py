@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, is_complex, item, numel, reshape, tolist
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
 _SMALL = 4096  # elements up to which tensors of one form are put together
@@ -62,12 +63,12 @@ class NormsNow:
         self.device = devices.pop() if len(devices) == 1 else None
         self.together: list[list[int]] = []
         self.alone: defaultdict[torch.dtype, list[int]] = defaultdict(list)
-        if self.device is None or any(parameter.is_complex() for parameter in parameters):
+        if self.device is None or any(is_complex(parameter) for parameter in parameters):
             self.device = None
             return
         forms: defaultdict[Any, list[int]] = defaultdict(list)
         for at, parameter in enumerate(parameters):
-            is_small = self.device.type == "cpu" and parameter.numel() <= _SMALL
+            is_small = self.device.type == "cpu" and numel(parameter) <= _SMALL
             form = (parameter.shape, parameter.dtype) if is_small else at
             forms[form].append(at)
         for places in forms.values():
@@ -91,22 +92,24 @@ class NormsNow:
             return self._on_cpu(gradients)
         # a sum of squares may be too large for float32 where no element is
         wide = torch.float32 if self.device.type == "mps" else torch.float64
-        return torch.stack([norm.to(wide) for norm in torch._foreach_norm(list(gradients), 2, dtype=wide)])
+        return torch.stack(
+            [TENSORS.to(norm, wide) for norm in torch._foreach_norm(list(gradients), 2, dtype=wide)]
+        )
 
     def _on_cpu(self, gradients: Sequence[torch.Tensor]) -> list[float]:
         norms = [0.0] * len(gradients)
         for places in self.together:
-            rows = torch.stack([gradients[at] for at in places]).reshape(len(places), -1)
+            rows = reshape(torch.stack([gradients[at] for at in places]), (len(places), -1))
             wide = torch.float32 if rows.dtype in _HALVES else None
-            found = torch.linalg.vector_norm(rows, 2, dim=1, dtype=wide).tolist()
+            found = tolist(torch.linalg.vector_norm(rows, 2, dim=1, dtype=wide))
             for at, norm in zip(places, found, strict=True):
                 norms[at] = norm
         for dtype, places in self.alone.items():
             wide = torch.float32 if dtype in _HALVES else None
             each = torch._foreach_norm([gradients[at] for at in places], 2, dtype=wide)
             for at, one in zip(places, each, strict=True):
-                norms[at] = one.item()
+                norms[at] = item(one)
         for at, norm in enumerate(norms):
             if norm == torch.inf:  # of finite elements the sum of squares may be too large for float32
-                norms[at] = torch.linalg.vector_norm(gradients[at], 2, dtype=torch.float64).item()
+                norms[at] = item(torch.linalg.vector_norm(gradients[at], 2, dtype=torch.float64))
         return norms

@@ -21,6 +21,7 @@ from gradviz.events.field_types import Group
 from gradviz.events.handles import Changed
 from gradviz.events.listener import State, Where
 from gradviz.events.settings_text import SettingsText
+from gradviz.sources.torch_recorder.pytorchs_own import numel
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.step_changes import Copies, StepChanges
@@ -353,7 +354,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> Any:
     """A setting that JSON cannot express, as a value that it can."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_cpu:
+    if isinstance(value, torch.Tensor) and numel(value) == 1 and value.is_cpu:
         return float(value)
     return type(value).__name__
 

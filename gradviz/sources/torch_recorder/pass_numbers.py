@@ -15,7 +15,16 @@ import torch
 from gradviz.sources.torch_recorder.fetching import streams_of
 from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
 from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    clone,
+    detach,
+    is_complex,
+    item,
+    no_grad,
+    numel,
+    reshape,
+    tolist,
+)
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
@@ -150,7 +159,7 @@ class PassNumbers:
     ) -> None:
         """Begin to copy the numbers from a device."""
         parts = [
-            torch.as_tensor(part, device=device).reshape(-1) for part in (loss, norms) if part is not None
+            reshape(torch.as_tensor(part, device=device), -1) for part in (loss, norms) if part is not None
         ]
         streams = streams_of(device)
         numbers, done = torch.cat(parts), None
@@ -174,7 +183,7 @@ class PassNumbers:
         if late.done is not None:
             late.done.synchronize()
         with torch._C.DisableTorchFunction(), unheard():
-            numbers = late.numbers.tolist()
+            numbers = tolist(late.numbers)
         loss = numbers.pop(0) if late.has_loss else None
         self._tell(late.in_pass, loss, numbers, late.parameters.__getitem__)
 
@@ -211,8 +220,8 @@ def _loss_of(roots: Any) -> torch.Tensor | float | None:
     if (
         type(roots) not in PLAIN
         or roots.layout is not torch.strided
-        or roots.numel() != 1
-        or roots.is_complex()
+        or numel(roots) != 1
+        or is_complex(roots)
         or roots.is_meta
     ):
         return None
@@ -220,4 +229,4 @@ def _loss_of(roots: Any) -> torch.Tensor | float | None:
         return float(np.frombuffer(bytes_of(roots), in_numpy(roots.dtype))[0])
     with unheard(), no_grad():
         check_room(roots)
-        return float(roots.item()) if roots.is_cpu else detach(roots).clone()
+        return float(item(roots)) if roots.is_cpu else clone(detach(roots))

@@ -12,7 +12,7 @@ from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad, to_cpu, to_numpy
 
 _MOST = 100_000  # the number of calls that are kept, the newest
 
@@ -89,7 +89,7 @@ class Calls:
                     for number, array in zip(inputs, arrays, strict=True)
                 }
                 result = func(*_filled(args, tensors), **_filled(kwargs, tensors))
-                return [detach(output).cpu().numpy().copy() for output in outputs_of(result)]
+                return [to_numpy(to_cpu(detach(output))).copy() for output in outputs_of(result)]
 
         return forward
 

@@ -10,6 +10,7 @@ import torch
 from gradviz.events.field_types import Saved
 from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
+from gradviz.sources.torch_recorder.pytorchs_own import data_ptr, stride
 
 RAW = "_raw_saved_"  # the beginning of the attribute names of saved tensors
 HAVE_DATA = hasattr(torch._C._autograd.SavedTensor, "data")  # from 2.10 on
@@ -131,7 +132,7 @@ class SavedTensors:
             if one.layout is not torch.strided:
                 continue
             place = place or _memory_of(tensor)
-            if place and _memory_of(one) == place and one.stride() == tensor.stride():
+            if place and _memory_of(one) == place and stride(one) == stride(tensor):
                 return self.known.get(id(one))
         return None
 
@@ -150,6 +151,6 @@ def _is_strided(tensor: torch.Tensor) -> bool:
 def _memory_of(tensor: torch.Tensor) -> int:
     """The address of a strided tensor's first element; 0 if it has none."""
     try:
-        return tensor.data_ptr()
+        return data_ptr(tensor)
     except RuntimeError:
         return 0

@@ -20,7 +20,15 @@ from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, elements_in
 from gradviz.sources.torch_recorder.fetching import streams_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    as_strided,
+    data_ptr,
+    detach,
+    item,
+    no_grad,
+    numel,
+    to_numpy,
+)
 
 _FEW = 4096  # elements up to which parameters on a CPU are put together
 _MOST_BYTES = 1 << 30  # of the copies of an optimizer's large parameters on a CPU
@@ -83,7 +91,7 @@ class Copies:
                 continue
             check_room(parameter)
             device, is_distant = parameter.device, tensor_values.is_distant(parameter)
-            if not is_distant and parameter.numel() <= _FEW:
+            if not is_distant and numel(parameter) <= _FEW:
                 together[parameter.dtype].append(place)
                 continue
             left = rooms.get(device)
@@ -120,7 +128,7 @@ class Copies:
 
 
 def _addresses(parameters: Parameters) -> list[int]:
-    return list(map(torch.Tensor.data_ptr, parameters))
+    return list(map(data_ptr, parameters))
 
 
 def _room_on(device: torch.device) -> int:
@@ -138,7 +146,7 @@ def _is_comparable(parameter: torch.Tensor) -> bool:
         and not parameter.is_meta
         and not parameter.is_nested
         and parameter.dtype in _WIDE
-        and parameter.numel() > SMALL
+        and numel(parameter) > SMALL
         and is_dense(parameter)
     )
 
@@ -148,15 +156,15 @@ class _Together:
     one size are neighbours, so that their changes are the rows of a matrix."""
 
     def __init__(self, places: list[int], parameters: Parameters) -> None:
-        self.places = sorted(places, key=lambda place: parameters[place].numel())
+        self.places = sorted(places, key=lambda place: numel(parameters[place]))
         own = [parameters[place] for place in self.places]
-        self.views = [detach(parameter).as_strided((parameter.numel(),), (1,)) for parameter in own]
-        counts = Counter(parameter.numel() for parameter in own)
+        self.views = [as_strided(detach(parameter), (numel(parameter),), (1,)) for parameter in own]
+        counts = Counter(numel(parameter) for parameter in own)
         total = sum(size * count for size, count in counts.items())
         wide = _WIDE[own[0].dtype]
         self.before, self.after = (torch.empty(total, dtype=wide, device="cpu") for _ in range(2))
         ends = np.cumsum([size * count for size, count in counts.items()])
-        stretches = np.split(self.after.numpy(), ends[:-1])
+        stretches = np.split(to_numpy(self.after), ends[:-1])
         self.changes = [
             stretch.reshape(count, size)
             for stretch, (size, count) in zip(stretches, counts.items(), strict=True)
@@ -197,8 +205,8 @@ class _Apart:
         """The norms of the changes."""
         for copy, parameter in zip(self.copies, parameters, strict=True):
             copy.sub_(parameter)
-        norms = [norm.item() for norm in torch._foreach_norm(self.copies, 2)]
-        return [_norm(norm, copy.numpy()) for norm, copy in zip(norms, self.copies, strict=True)]
+        norms = [item(norm) for norm in torch._foreach_norm(self.copies, 2)]
+        return [_norm(norm, to_numpy(copy)) for norm, copy in zip(norms, self.copies, strict=True)]
 
 
 class _OnDevice:

@@ -29,7 +29,19 @@ from gradviz.sources.torch_recorder.memory import (
     is_dense,
     start_of,
 )  # fmt: skip
-from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    data_ptr,
+    detach,
+    element_size,
+    is_contiguous,
+    is_inference,
+    is_neg,
+    no_grad,
+    numel,
+    storage_offset,
+    to_cpu,
+    untyped_storage,
+)
 
 _MOST_RECENT = 8
 _LARGE = 4096  # the statistics of smaller tensors are computed later, many at once
@@ -123,12 +135,12 @@ class TorchReader:
                 known = self.small.get(key, value)
                 if known is value:
                     known = self.small[key] = self._small(value)
-                if known is None or not value.is_contiguous() or value.is_neg():
+                if known is None or not is_contiguous(value) or is_neg(value):
                     return None
                 form, count, size, each, dtype, bytes_at = known
-                offset = value.storage_offset() * each  # as `bytes_of`, without a call
-                start = value.data_ptr()
-                if start == offset or offset + size > value.untyped_storage().nbytes():
+                offset = storage_offset(value) * each  # as `bytes_of`, without a call
+                start = data_ptr(value)
+                if start == offset or offset + size > untyped_storage(value).nbytes():
                     return None
                 return form, count, bytes_at(start).raw, dtype
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
@@ -136,12 +148,12 @@ class TorchReader:
 
     def _small(self, value: torch.Tensor) -> _Small | None:
         """The data that small tensors of a form have in common; None if tensors of this form are not read at once."""
-        if is_distant(value) or value.dtype not in _IN_NUMPY or not 0 < value.numel() <= _LARGE:
+        if is_distant(value) or value.dtype not in _IN_NUMPY or not 0 < numel(value) <= _LARGE:
             return None
-        size, each = value.nbytes, value.element_size()
+        size, each = value.nbytes, element_size(value)
         return (
             self.form(value),
-            value.numel(),
+            numel(value),
             size,
             each,
             in_numpy(value.dtype),
@@ -152,8 +164,8 @@ class TorchReader:
         """The shape, dtype and device of a tensor."""
         if type(value) not in PLAIN and is_sharded(value):
             form, local = _form_of(value), local_part(value)
-            here = local.numel() if local is not None else 0
-            return form._replace(device=device_of_part(form.device, here, value.numel()))
+            here = numel(local) if local is not None else 0
+            return form._replace(device=device_of_part(form.device, here, numel(value)))
         try:
             key = (value.shape, value.dtype, value.device)
             found = self.forms.get(key)
@@ -170,7 +182,7 @@ class TorchReader:
         if type(value) not in PLAIN and is_sharded(value):
             return sys.maxsize  # its elements are not all here
         try:
-            return value.numel()
+            return numel(value)
         except RuntimeError:
             return 0
 
@@ -180,7 +192,7 @@ class TorchReader:
             return None
         try:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), no_grad():
-                return array_of(value if value.is_cpu else value.cpu())
+                return array_of(value if value.is_cpu else to_cpu(value))
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return None
 
@@ -205,7 +217,7 @@ class TorchReader:
             return self._keep_distant(detach(value), whole)
         if _is_plain_memory(value):
             return bytes_of(value) if whole else self._keep_dense(value)
-        if value.dtype not in _IN_NUMPY or value.is_neg():
+        if value.dtype not in _IN_NUMPY or is_neg(value):
             return _numpy.keep(array_of(value, whole), whole)
         if whole or not is_dense(value):
             return _numpy.keep(in_place(value), whole)
@@ -215,10 +227,10 @@ class TorchReader:
         """The statistics of a dense tensor. A large tensor reuses the recent statistics of a tensor on the same
         memory, if that tensor is alive and has not been written to since."""
         start, size, dtype = start_of(value), value.nbytes, value.dtype
-        if value.numel() <= _LARGE:
+        if numel(value) <= _LARGE:
             return _later(((string_at(start, size), in_numpy(dtype)), False, size, False))
         elements = flat_in_place(value, start)
-        if value.is_inference():  # it counts no versions
+        if is_inference(value):  # it counts no versions
             return packed_stats_of(elements)
         key, version = (start, size, dtype), value._version
         known = self.recent.get(key)
@@ -294,8 +306,8 @@ def _is_plain_memory(value: torch.Tensor) -> bool:
         not is_distant(value)
         and value.dtype in _IN_NUMPY
         and not value.is_nested
-        and value.is_contiguous()
-        and not value.is_neg()
+        and is_contiguous(value)
+        and not is_neg(value)
     )
 
 

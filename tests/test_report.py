@@ -128,6 +128,40 @@ def test_the_numbers_of_a_million_passes_are_not_cut_off() -> None:
     assert float(last) + half <= 520
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "numbers"),
+    [
+        (1, 1, [1]),
+        (1, 10, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (4, 20, [4, 6, 8, 10, 12, 14, 16, 18, 20]),
+        (1, 70, [1, 10, 20, 30, 40, 50, 60, 70]),
+        (1, 1_000_000, [1, 200_000, 400_000, 600_000, 800_000, 1_000_000]),
+    ],
+)
+def test_the_numbers_below_a_chart_are_round(first: int, last: int, numbers: list[int]) -> None:
+    drawn = chart([Series("w", np.array([first, last]), np.array([1.0, 2.0]))], ["red"], [])
+    below = re.findall(r'text-anchor="middle">([\d,]+)<', drawn)
+    assert [int(number.replace(",", "")) for number in below] == numbers
+
+
+def test_a_run_without_steps_says_so_where_changes_would_be(reported: Callable[[str], str]) -> None:
+    page = reported(STALE.replace("    optimizer.step()\n", ""))
+    changes = page.partition("Change of each module relative to its size, by step")[2]
+    assert changes.startswith("</h3><p class='quiet'>No step of an optimizer was recorded.</p>")
+
+
+def test_a_leaf_that_no_optimizer_changes_is_not_said_to_have_unknown_changes(
+    reported: Callable[[str], str],
+) -> None:
+    page = reported(
+        STALE.replace("(w ** 2)", "(w * x)").replace(
+            "for step", "x = torch.ones(2, requires_grad=True)\nfor step"
+        )
+    )
+    assert "<title>x</title>" in page
+    assert "whose changes were not recorded" not in page
+
+
 def test_negative_values_are_drawn_on_a_linear_scale() -> None:
     series = [Series("loss", np.array([1, 2, 3]), np.array([-1.0, 0.0, 1.0]))]
     assert is_clearer_linear(series)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from gradviz.cli.report_costs import costs_of_modules
+from gradviz.events.kinds import Kind
 from gradviz.events.values import SMALL
 from gradviz.pictures.chart import COLOURS, MOST, Series
 from gradviz.pictures.report_page import Drawn, Row, Spread
+from gradviz.query.curves import change_norms
 from gradviz.query.histograms import Binned, Histogram, binned, distributions
 from gradviz.query.model_summary import ModuleRow, model_summary
 from gradviz.query.module_curves import (
@@ -43,6 +45,7 @@ _OF_COUNTED = (
 )
 _MOST_SPREADS = 16  # the most tensors of a sort
 _MOST_PASSES = 5  # the most passes of a tensor
+_NO_STEP = "No step of an optimizer was recorded."
 _CHANGES = "A module without a curve has a parameter whose changes were not recorded."
 _CHANGES_OF_RUNS = "A run without a curve has a parameter whose changes were not recorded."
 
@@ -52,7 +55,6 @@ def charts_of_run(query: Query) -> list[Drawn]:
     module_of = modules_of(query, MOST)
     gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
     changes = changes_of_modules(query, module_of)
-    are_all_known = {curve.name for curve in changes} >= {curve.name for curve in gradients}
     of_steps = norms_of_steps(query)
     return [
         Drawn("Loss, by pass", *_series(losses(query)), marks=True),
@@ -66,9 +68,17 @@ def charts_of_run(query: Query) -> list[Drawn]:
         Drawn("Norm of the gradient over that of the parameters, by pass", *_series(relative), marks=True),
         Drawn(
             "Change of each module relative to its size, by step",
-            *_series(changes, "" if are_all_known else _CHANGES),
+            *_series(changes, _of_changes(query, module_of, changes)),
         ),
     ]
+
+
+def _of_changes(query: Query, module_of: Grouping, changes: Sequence[NamedCurve]) -> str:
+    """Why modules have no curve of their changes; nothing if all that an optimizer changes have one."""
+    if not len(query.trace.table(Kind.STEPPED)):
+        return _NO_STEP
+    changed = {module_of(leaf) for leaf in distinct(query.of(change_norms).leaves).tolist()}
+    return _CHANGES if changes and changed - {curve.name for curve in changes} else ""
 
 
 def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
@@ -114,7 +124,7 @@ def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series],
 def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
     """The learning rates of optimizers; if none ever changes, only a sentence."""
     if not curves:
-        return [], "No step of an optimizer was recorded."
+        return [], _NO_STEP
     if all((curve.values == curve.values[0]).all() for curve in curves):
         rates = ", ".join(f"{curve.name}: {curve.values[0]:.6g}" for curve in curves)
         return [], f"{rates}, the same at all steps."

@@ -38,6 +38,8 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520, 220, 56, 28, 22, 30  # righ
 _MOST_POINTS = 400  # the most points of a curve; a longer curve has the least and the largest of each stretch
 _SMALL = 110, 20  # width and height of the charts of a table
 _LABELS = 6
+_MOST_NUMBERS = 9, 5  # the most steps from one number of a pass to the next; of wide numbers
+_WIDE = 10_000
 _LARGEST_DECADE = sys.float_info.max_10_exp
 _LARGEST = sys.float_info.max / 100  # the largest value on a linear scale
 
@@ -181,10 +183,9 @@ class _Frame:
                 f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
             parts.append(_label(_LEFT - 6, y + 4, text, "end"))
-        places = np.linspace(self.first, self.last, _LABELS).round()
         parts += [
             _label(self.x(place), _HEIGHT - 8, f"{place:,}", "middle")
-            for place in distinct(places).astype(int).tolist()
+            for place in _numbers(round(self.first), round(self.last))
         ]
         return parts
 
@@ -230,6 +231,21 @@ class _Frame:
             f'y2="{_HEIGHT - _BOTTOM}"/><text class="mark" x="{x:.1f}" y="12" text-anchor="middle">'
             f"{escape(mark.label)}</text></a>"
         )
+
+
+def _numbers(first: int, last: int) -> list[int]:
+    """The first and the last pass or step, and round numbers between them that are not too near to these."""
+    most = _MOST_NUMBERS[last >= _WIDE]
+    step = next(
+        factor * 10**decade
+        for decade in range(_LARGEST_DECADE)
+        for factor in (1, 2, 5)
+        if last - first <= most * factor * 10**decade
+    )
+    between = range(-(-(first + 1) // step) * step, last, step)
+    return sorted(
+        {first, last} | {number for number in between if min(number - first, last - number) >= 0.8 * step}
+    )
 
 
 def _odd(xs: list[float]) -> str:

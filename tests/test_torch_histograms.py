@@ -3,6 +3,7 @@ activations."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+from gradviz.cli.report_curves import spreads  # noqa: E402
 from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
 from gradviz.events.values import COUNTS, counts_of_rows  # noqa: E402
 from gradviz.query import Query  # noqa: E402
@@ -313,6 +315,30 @@ def test_a_sentence_says_what_was_counted(net: Any, tmp_path: Path) -> None:
         found = next(event for event in trace if isinstance(event, ElementsBinned))
         told = sentence(Stop(Words(trace), found.index))
     assert "1,500 elements of the activation of net.0 in 32 bins from " in told
+
+
+def test_of_many_layers_some_at_all_depths_are_shown(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(*[torch.nn.Linear(10, 10, bias=False) for _ in range(61)])
+    recorded(tmp_path / "run.gradviz", net, torch.randn(5, 10), histograms=False)
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        shown, _ = spreads(Query(trace))
+    assert [one.name for one in shown if one.of == "parameter"] == [
+        f"net.{at}.weight" for at in range(0, 61, 4)
+    ]
+
+
+def test_a_histogram_is_in_the_column_of_its_pass(
+    net: Any, tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    with torch.no_grad():
+        net[2].weight.fill_(1.0)  # it has no range at pass 1
+    recorded(tmp_path / "run.gradviz", net, torch.randn(5, 20), 4, histograms=False)
+    assert gradviz_here("report", "run.gradviz", "-o", "report.html").returncode == 0
+    page = (tmp_path / "report.html").read_text().partition('<section id="distributions">')[2]
+    names = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', page)
+    assert names == [(f"net.{at}.weight", what) for what in ("parameter", "gradient") for at in (0, 2)]
+    row = page.partition('<th scope="row">net.2.weight</th><td>parameter</td>')[2].partition("</tr>")[0]
+    assert row.startswith('<td></td><td class="spread"><b>4</b>')
 
 
 def test_the_report_shows_them(

@@ -199,7 +199,7 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
     left_out = len(counted) - len(shown)
     more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""
     if "activation" not in sorts:
-        more += f" Tensors of at most {SMALL} elements are left out: `trace --histograms` counts them, and activations."
+        more += f" Tensors of at most {SMALL} elements are left out: trace --histograms counts them, and activations."
     spreads = [
         Spread(
             one.name,
@@ -212,17 +212,24 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
 
 
 def _largest(own: Sequence[Binned]) -> list[Binned]:
-    """The tensors with the most counted elements, in their order."""
+    """The tensors with the most counted elements, in their order; of many with as many some that lie evenly among
+    them, so that they are of all depths of a network."""
     sizes = [max(int(part.counts[number].sum()) for number, part in one.histograms.items()) for one in own]
     least = sorted(sizes, reverse=True)[:_MOST_SPREADS][-1]
-    return [one for one, size in zip(own, sizes, strict=True) if size >= least][:_MOST_SPREADS]
+    largest = [one for one, size in zip(own, sizes, strict=True) if size >= least]
+    return [largest[place] for place in _evenly(len(largest), _MOST_SPREADS)]
 
 
 def _some_of(histograms: Mapping[int, Histogram]) -> list[tuple[int, Histogram]]:
     """The first, the last and evenly spaced histograms between them."""
     known = sorted(histograms.items())
-    places = distinct(np.linspace(0, len(known) - 1, _MOST_PASSES).astype(int))
-    return [known[place] for place in places.tolist()]
+    return [known[place] for place in _evenly(len(known), _MOST_PASSES)]
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """At most `most` of `count` places: the first, the last and some that lie evenly between."""
+    places: list[int] = distinct(np.linspace(0, count - 1, min(count, most)).astype(int)).tolist()
+    return places
 
 
 def _within(path: str, paths: Collection[str]) -> str:

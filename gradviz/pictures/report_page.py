@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.pictures.chart import COLOURS, Mark, Series, bars, chart, is_clearer_linear, small_chart
 from gradviz.words.escape import visible
 
+_MOST_COLUMNS = 6  # the most passes that have a column of their own in the table of distributions
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
@@ -289,21 +290,29 @@ def _model(report: Report) -> str:
 def _distributions(report: Report) -> str:
     if not report.spreads:
         return ""
-    most = max(len(one.bars) for one in report.spreads)
+    passes = sorted({number for one in report.spreads for number in one.bars})
+    is_aligned = len(passes) <= _MOST_COLUMNS
+    most = len(passes) if is_aligned else max(len(one.bars) for one in report.spreads)
     heads = "".join(f"<th>{head}</th>" for head in ("of", "elements", *["pass"] * most))
     rows = ""
     for one in report.spreads:
-        cells = "".join(
-            f'<td class="spread"><b>{number:,}</b>{bars(counts, low, high)}'
-            f"<div><span>{low:.3g}</span> <span>{high:.3g}</span></div></td>"
-            for number, (low, high, counts) in one.bars.items()
-        )
+        numbers = passes if is_aligned else [*one.bars, *[0] * (most - len(one.bars))]
+        cells = "".join(_spread(number, one.bars.get(number)) for number in numbers)
         rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}</tr>'
     return (
         '<section id="distributions"><h2>Distributions</h2>'
         f'<p class="quiet">{_text(report.of_spreads)}</p>'
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
+
+
+def _spread(number: int, histogram: tuple[float, float, np.ndarray] | None) -> str:
+    """The cell of a histogram at a pass; an empty cell if there is none."""
+    if histogram is None:
+        return "<td></td>"
+    low, high, counts = histogram
+    ends = f"<div><span>{low:.3g}</span> <span>{high:.3g}</span></div>"
+    return f'<td class="spread"><b>{number:,}</b>{bars(counts, low, high)}{ends}</td>'
 
 
 def _profile(report: Report) -> str:

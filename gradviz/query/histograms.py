@@ -127,10 +127,13 @@ def binned(query: Query) -> list[Binned]:
 
 
 def _of_leaves(query: Query) -> list[Binned]:
-    """The histograms of leaves that an ordinary recording has."""
+    """The histograms of leaves that an ordinary recording has: first of all parameters, then of all gradients."""
     trace = query.trace
     found: dict[tuple[int, str], dict[int, Histogram]] = {}
-    for number, one in trace.leaf_histograms:
+    order = sorted(
+        trace.leaf_histograms, key=lambda pair: (pair[1].what != "parameter", pair[1].tensor, pair[0])
+    )
+    for number, one in order:
         if trace.find_pass(number) is not None and one.low < one.high:
             counts = np.frombuffer(one.counts, COUNTS).astype(np.int64)
             found.setdefault((one.tensor, one.what), {})[number] = Histogram(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import tempfile
 from functools import cache
 from importlib import import_module
@@ -13,11 +14,11 @@ import click
 
 from gradviz.events.values import GRADES
 from gradviz.notebook import draw, show
-from gradviz.replaying import check
+from gradviz.replaying import quick_report
+from gradviz.sources import pytorch
+from gradviz.sources.notebook_cells import follow_cells, names_inside
 from gradviz.sources.record import record
-from gradviz.tracefile import open_trace
-
-MOST_EVENTS = 200_000  # of a cell that is checked: half a second
+from gradviz.tracefile import Sites, open_trace
 
 
 @click.command(add_help_option=False)
@@ -32,6 +33,7 @@ def options(**chosen: Any) -> dict[str, Any]:
 
 def load(shell: Any) -> None:
     """Make `%%gradviz` known to an IPython shell."""
+    follow_cells(shell)
 
     def gradviz(line: str, cell: str) -> Any:
         """Run the cell, record it, and show what `gradviz check` finds, and the picture, or with --page the page."""
@@ -41,22 +43,26 @@ def load(shell: Any) -> None:
             print(f"%%gradviz: {error.format_message()}")
             return None
         path = chosen["output"] or _last_cell()
-        with record(path, values=chosen["values"]):
-            ran = shell.run_cell(cell)
+        here = sys._getframe()
+        sites = Sites([here.f_code], pytorch.own_directories(), cell_name=names_inside(here))
+        with record(path, values=chosen["values"], sites=sites):
+            ran = shell.run_cell(_below_magic(cell))
         if not ran.success:
             print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
-        _show_findings(path)
+        with open_trace(path) as trace:
+            report = quick_report(trace, None, print)
+            if report is not None and report.at_least("warning"):
+                import_module("IPython.display").display(report)
         return show(path) if chosen["as_page"] else draw(path, theme=chosen["theme"])
 
     shell.register_magic_function(gradviz, "cell", "gradviz")
 
 
-def _show_findings(path: Path) -> None:
-    """Show the errors and warnings of a cell as a table above its picture; nothing of one without, or of a long run."""
-    with open_trace(path) as trace:
-        report = check(trace) if trace.count <= MOST_EVENTS else None
-    if report is not None and report.at_least("warning"):
-        import_module("IPython.display").display(report)
+def _below_magic(cell: str) -> str:
+    """The code below the line of the magic, as the cell has it: its lines count from that line. Code that begins with
+    another magic, or with an indentation, stays as it is."""
+    begins_in_place = not cell.startswith(("%", "!", "?", " ", "\t"))
+    return f"# %%gradviz\n{cell}" if begins_in_place else cell
 
 
 @cache

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build
@@ -19,6 +20,7 @@ from gradviz.pictures.picture import Page, Picture
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
+from gradviz.replaying import quick_report
 from gradviz.sources import pytorch
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
@@ -51,8 +53,8 @@ def draw(
     **settings: Unpack[Part],
 ) -> Picture:
     """Draw the graph that leads to a tensor, or to several in a tuple, a list or a dict; that a module makes of
-    `inputs`; or of a trace: an open one, or the name of its file. The result displays itself in a notebook and has
-    `.save(FILE)` and `.html()`.
+    `inputs`; or of a trace: an open one, or the name of its file, with its findings marked, and by default the pass of
+    the first. The result displays itself in a notebook and has `.save(FILE)` and `.html()`.
 
     A large graph opens as its modules: `depth` unfolds that many levels, and `unfold` the named ones. `rolled` says
     whether each place of the program is one box, or each step of a loop; by default what is clearer.
@@ -234,8 +236,14 @@ def _of_trace(
     settings: Part,
 ) -> Picture:
     with _opened(trace) as recorded:
-        graph = build(recorded, **settings)
+        found = list(enumerate(quick_report(recorded, None, _say) or (), 1))
+        graph = build(recorded, found_in=pass_of_first(faults_of(found), recorded), **settings)
+        mark(graph, recorded, found)
     return Picture(graph, lambda: show(trace, settings.get("passes")), theme, scene, **fold)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @contextmanager

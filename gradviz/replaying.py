@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from rich.console import Console
 from gradviz.diagnose import Finding, Report
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check as check_by_rules
+from gradviz.errors import tracebacks_are_wanted
 from gradviz.events.values import FULL, INPUTS
 from gradviz.explain.by_norms import NormReason
 from gradviz.explain.origin import PATHS, NoAnswer
@@ -23,12 +24,14 @@ from gradviz.graph.model import Graph
 from gradviz.query.bad_numbers import first_bad_pass
 from gradviz.query.gradient_paths import Path as PathToTensor
 from gradviz.query.query import Query
-from gradviz.tracefile import Trace, open_trace
+from gradviz.sources.notebook_cells import cell_links
+from gradviz.tracefile import Trace, TraceError, open_trace
 from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
 
 _WIDTH = 88  # characters of a line in the stepper
+MOST_EVENTS = 200_000  # of a run that is checked in passing: half a second
 
 if TYPE_CHECKING:
     from gradviz.replay.changed_pass import Changed
@@ -49,7 +52,27 @@ def check(
         with open_trace(Path(trace)) as opened:
             return check(opened, select, ignore, settings)
     fill_in_where_bad(trace)
-    return with_replays(check_by_rules(trace, select, ignore, settings), trace)
+    report = with_replays(check_by_rules(trace, select, ignore, settings), trace)
+    return replace(report, links=cell_links(trace))
+
+
+def quick_report(trace: Trace, settings: Settings | None, say: Callable[[str], None]) -> Report | None:
+    """The report of a run that is checked in passing, without results of cures. None for a long run, which only
+    `gradviz check` checks, and if a rule fails, which `say` is told in one line. Raises TraceError for a damaged
+    trace."""
+    if trace.count > MOST_EVENTS:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            fill_in_where_bad(trace)
+            return replace(check_by_rules(trace, settings=settings), links=cell_links(trace))
+    except TraceError:
+        raise
+    except Exception as error:  # whatever fails in a rule, what shows the run goes on
+        if tracebacks_are_wanted():
+            raise
+        say(f"gradviz: not checked: {clean(' '.join(repr(error).split()))}")
+        return None
 
 
 def filled_in(query: Query, number: int | None) -> bool:
@@ -79,6 +102,10 @@ def why(
     if not isinstance(trace, Trace):
         with open_trace(Path(trace)) as opened:
             return why(opened, tensor, number, most)
+    return replace(_why(trace, tensor, number, most), links=cell_links(trace))
+
+
+def _why(trace: Trace, tensor: str, number: int | None, most: int) -> Reason | NormReason:
     query = Query(trace)
     if not _can_fill(trace):
         by_nodes = partial(_alone_by_nodes, query) if _has_all_elements(trace) else None

@@ -64,7 +64,7 @@ def test_a_sound_run_ends_with_its_summary(gradviz_here: Command, written: Calla
 def test_a_long_run_is_not_checked_on_the_way(
     gradviz_here: Command, written: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradviz.cli.findings.MOST_EVENTS", 10)
+    monkeypatch.setattr("gradviz.replaying.MOST_EVENTS", 10)
     assert hints(gradviz_here("trace", "--engine", "numpy", written(STALE))) == []
 
 
@@ -75,7 +75,7 @@ def test_a_rule_that_fails_does_not_change_how_the_run_ends(
         raise ValueError("a rule\nfailed")
 
     monkeypatch.delenv(DEBUG)  # as for a user
-    monkeypatch.setattr("gradviz.cli.findings.check", fail)
+    monkeypatch.setattr("gradviz.replaying.check_by_rules", fail)
     done = gradviz_here("trace", "--engine", "numpy", written(STALE + "raise SystemExit(5)\n"))
     assert done.returncode == 5
     assert hints(done) == ["gradviz: not checked: ValueError('a rule\\nfailed')"]

@@ -104,19 +104,24 @@ def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> 
 
 
 def test_the_findings_of_a_cell_are_a_table_above_its_picture(outputs: Any) -> None:
-    cell, checked, reason, rows = outputs(
+    cell, checked, in_vs_code, reason, rows = outputs(
         "%%gradviz -o cell.gradviz\nw = torch.ones(2, requires_grad=True)\n"
         "optimizer = torch.optim.SGD([w], lr=0.1)\n"
         "for _ in range(3):\n    loss = (w * w).sum()\n    loss.backward()\n    optimizer.step()",
         "gradviz.check('cell.gradviz')",
+        "__vsc_ipynb_file__ = 'lesson.ipynb'  # as VS Code's kernels have it\ngradviz.check('cell.gradviz')",
         "gradviz.why('cell.gradviz', 'w')",
         "gradviz.open('cell.gradviz').sql('SELECT pass, loss FROM passes')",
     )
     table, picture = (output["data"] for output in cell if output["output_type"] != "stream")
     assert "stale-gradient" in table["text/html"]
-    assert "image/svg+xml" in picture
-    assert "stale-gradient" in shown(checked, "text/html")
+    assert "In[2] · pass 2 of 3, with the first finding" in picture["image/svg+xml"].replace("\u00a0", " ")
+    assert "finding 1: stale" in picture["image/svg+xml"].replace("\u00a0", " ")
+    assert ">In[2]:6<" in shown(checked, "text/html")
+    link = '<a href="vscode-notebook-cell:?execution_count=2&amp;line=6">In[2]:6</a>'
+    assert link in shown(in_vs_code, "text/html")
     assert "gradient of w" in shown(reason, "text/html")
+    assert "In[2]:6</a>  backward()" in shown(reason, "text/html")
     assert shown(rows, "text/html").count("<tr>") == 4
     assert shown(rows, "text/plain").splitlines()[0].split() == ["pass", "loss"]
 
@@ -153,3 +158,15 @@ def _opens_in_a_browser(frame: str, folder: Path, browser: Any) -> None:
     inside.locator("body[data-ready]").wait_for(timeout=30_000)
     assert inside.locator("#nodes .node").count() > 3
     tab.close()
+
+
+def test_a_place_in_a_cell_is_the_cell_as_its_reader_sees_it(outputs: Any) -> None:
+    defined, ran, again = outputs(
+        "def loss_of(w):\n    return (w * w).sum()",
+        "w = torch.ones(2, requires_grad=True)\n"
+        "with gradviz.record('run.gradviz'):\n    loss = loss_of(w)\n    loss.backward()",
+        "sorted({(site.place.file, site.place.line) for site in gradviz.open('run.gradviz').sites.values()})",
+    )
+    assert not defined
+    assert not ran
+    assert shown(again, "text/plain") == "[('In[2]', 2), ('In[3]', 3), ('In[3]', 4)]"

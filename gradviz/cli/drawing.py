@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradviz.cli.common import patience
-from gradviz.cli.findings import faults_of, findings_of, mark, pass_of_first
+from gradviz.cli.findings import findings_of
 from gradviz.cli.page import write_page
 from gradviz.diagnose import Finding
+from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.graph import slices

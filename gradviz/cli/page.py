@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradviz.cli.findings import pass_of
 from gradviz.diagnose import Finding
+from gradviz.diagnose.marked import pass_of
 from gradviz.diagnose.place import place_of
 from gradviz.page import Build, ListedFinding, html
 from gradviz.pictures.render import write

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gradviz.system.paths import file_name
@@ -59,11 +59,12 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Report:
     """The findings of a check, the cause first. `checked` are the rules that were checked, `not_checked` the other
-    rules, each with the reason."""
+    rules, each with the reason. `links` are the links to cells of a notebook, by their names."""
 
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
     not_checked: tuple[tuple[str, str], ...]
+    links: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -76,7 +77,9 @@ class Report:
         rows = [row for number, finding in enumerate(self.findings, 1) for row in _rows(finding, str(number))]
         counted = plural(len(self.findings), "finding") if self.findings else "no findings"
         caption = f"{counted} · {plural(len(self.checked), 'rule')} checked, {len(self.not_checked)} not"
-        return html_table(("", "severity", "rule", "place", "finding", "cure"), rows, caption)
+        return html_table(
+            ("", "severity", "rule", "place", "finding", "cure"), rows, caption, links=self.links
+        )
 
     def at_least(self, severity: str) -> list[Finding]:
         """The findings of this severity or a higher one."""

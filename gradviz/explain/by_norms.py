@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.explain.hops import Hops, place_told
+from gradviz.explain.hops import Hops, files_are_told, place_told
 from gradviz.query.gradient_norms import WayStep
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
@@ -57,14 +57,17 @@ class NormReason:
     odd: str
     stages: tuple[Stage, ...]
     contributions: tuple[()] = ()
+    links: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def _repr_html_(self) -> str:
         size = "×".join(map(str, self.shape))
         head = f"gradient of {clean(self.called)} = ({size}) {_size(self)} in pass {self.number}"
-        rows = (_cells(stage, False) for stage in self.stages)
+        with_file = files_are_told(stage.site for stage in self.stages)
+        rows = (_cells(stage, with_file) for stage in self.stages)
         heads = ("place", "module or operation", "gain", "goes on", "")
         remarks = " · ".join(f"{label}: {text}" for label, text in _remarks(self))
-        return html_table(heads, rows, f"{head} (event {self.event + 1}), from {clean(self.roots)}", remarks)
+        head += f" (event {self.event + 1}), from {clean(self.roots)}"
+        return html_table(heads, rows, head, remarks, self.links)
 
 
 def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:
@@ -133,14 +136,14 @@ def _table(stages: tuple[Stage, ...]) -> Table:
     table.add_column(style="yellow", no_wrap=True, justify="right")
     table.add_column(style="green", no_wrap=True)
     table.add_column(style="dim", no_wrap=True)
-    files = {stage.site.place.file for stage in stages if stage.site is not None}
+    with_file = files_are_told(stage.site for stage in stages)
     left_out = len(stages) - 2 * _ENDS if len(stages) > _MOST else 0
     for stage in stages[:_ENDS] if left_out else stages:
-        table.add_row(*map(Text, _cells(stage, len(files) > 1)))
+        table.add_row(*map(Text, _cells(stage, with_file)))
     if left_out:
         table.add_row("…", f"{left_out:,} more")
         for stage in stages[-_ENDS:]:
-            table.add_row(*map(Text, _cells(stage, len(files) > 1)))
+            table.add_row(*map(Text, _cells(stage, with_file)))
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,7 +10,7 @@ from gradviz.events.kinds import Kind, NodeMade, PassBegan, Produced
 from gradviz.query.chain_step import chain_step
 from gradviz.query.flow import Flow
 from gradviz.query.gradient_paths import Arrival, Step
-from gradviz.system.paths import file_name
+from gradviz.system.paths import file_name, is_cell
 from gradviz.tracefile import Site
 from gradviz.words.chain import formula_of, local, over
 from gradviz.words.numbers import brief
@@ -40,6 +41,12 @@ def place_told(site: Site | None, with_file: bool) -> str:
     if site is None:
         return "?"
     return f"{file_name(site.place.file)}:{site.place.line}" if with_file else f"line {site.place.line}"
+
+
+def files_are_told(sites: Iterable[Site | None]) -> bool:
+    """Whether places are told with their files: there are several, or cells of a notebook."""
+    files = {site.place.file for site in sites if site is not None}
+    return len(files) > 1 or any(map(is_cell, files))
 
 
 class Hops:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.explain.hops import Hop
+from gradviz.explain.hops import Hop, files_are_told
 from gradviz.explain.reason import (
     ABOUT,
     Contribution,
@@ -58,16 +58,16 @@ def _chain(contribution: Contribution) -> Table:
     table.add_column(style="green", overflow="fold", ratio=2)
     table.add_column(style="dim", no_wrap=True)
     hops = contribution.hops
-    files = {hop.site.place.file for hop in hops if hop.site is not None}
+    with_file = files_are_told(hop.site for hop in hops)
     if contribution.cut:
         table.add_row("…", "gradients meet here whose elements were not recorded (--values full)")
     left_out = contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0)
     for hop in hops[:_HEAD] if left_out else hops:
-        table.add_row(*map(Text, hop_cells(hop, len(files) > 1)))
+        table.add_row(*map(Text, hop_cells(hop, with_file)))
     if left_out:
         table.add_row("…", f"{left_out:,} more steps")
         for hop in hops[-_TAIL:]:
-            table.add_row(*map(Text, hop_cells(hop, len(files) > 1)))
+            table.add_row(*map(Text, hop_cells(hop, with_file)))
     return table
 
 

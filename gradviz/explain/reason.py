@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradviz.explain.hops import Hop, place_told
+from gradviz.explain.hops import Hop, files_are_told, place_told
 from gradviz.query.gradient_paths import MOST_PATHS
 from gradviz.words.escape import clean
 from gradviz.words.html_table import html_table
@@ -52,6 +53,7 @@ class Reason:
     error: float
     adds_up: bool
     unknown: str = ""
+    links: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -59,7 +61,9 @@ class Reason:
         ]
         others = self.paths - len(self.contributions)
         rest = f"{paths_text(others)} more: {value_text(self.rest)}" if others else ""
-        return html_table(("share", "value", "path, from the root"), rows, reason_head(self), rest)
+        return html_table(
+            ("share", "value", "path, from the root"), rows, reason_head(self), rest, self.links
+        )
 
 
 def reason_head(reason: Reason) -> str:
@@ -76,7 +80,8 @@ def _share(one: Contribution) -> str:
 
 
 def _path_told(one: Contribution) -> list[str]:
-    lines = ["  ".join(filter(None, hop_cells(hop, False))) for hop in one.hops]
+    with_file = files_are_told(hop.site for hop in one.hops)
+    lines = ["  ".join(filter(None, hop_cells(hop, with_file))) for hop in one.hops]
     if one.left_out:
         lines.insert(len(lines) // 2, f"… {one.left_out:,} more steps")
     if one.cut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from inspect import iscoroutinefunction, isgeneratorfunction
@@ -21,6 +21,7 @@ from gradviz.events.listener import Listener
 from gradviz.events.values import GRADES, INPUTS, WITH_ELEMENTS
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
+from gradviz.sources.notebook_cells import cell_name, notebook_meta
 from gradviz.sources.ranks_here import rank_meta
 from gradviz.sources.recorded import Numbers, in_an_ended, numbers_now, remember
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
@@ -151,11 +152,13 @@ class record:
         self.error = error
 
     def __enter__(self) -> record:
-        sites = self.sites or Sites(own=pytorch.own_directories() if self.with_torch else ())
-        if self.sites is None:
-            sites.begin_at(sys._getframe(1))
+        caller = sys._getframe(1)
+        sites = self.sites
+        if sites is None:
+            sites = Sites(own=pytorch.own_directories() if self.with_torch else (), cell_name=cell_name)
+            sites.begin_at(caller)
         sites.keeps_source = self.source
-        meta = {**run_meta(), **(self.meta or {})}
+        meta = {**run_meta(), **notebook_meta(caller), **(self.meta or {})}
         if not self.source:
             meta["no_source"] = "1"
         if self.scope is not None:
@@ -255,7 +258,7 @@ class record:
         self.recorder.sites.begin_at(None)
         recorder = self.recorder
         others = {"children": "1"} if work_of_children() > self.work_of_children else {}
-        recorder.close(**end_meta(error or self.error, self.recorder.sites.names), **others)
+        recorder.close(**end_meta(error or self.error, recorder.sites.name_of), **others)
         self.failure = recorder.writer.failure
         remember(recorder.writer.file.path, numbers)
         self.recorder = None
@@ -316,8 +319,8 @@ def _rank_and_host() -> dict[str, str]:
     return {**rank, "host": platform.node()} if rank else {}
 
 
-def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str, str]:
-    """The metadata about how the run ended; `names` are the displayed names of files, by their paths."""
+def end_meta(error: BaseException | None, name_of: Callable[[str], str]) -> dict[str, str]:
+    """The metadata about how the run ended; `name_of` gives the displayed name of a file."""
     if error is None:
         return {"ended": "ok"}
     if isinstance(error, SystemExit):
@@ -332,6 +335,5 @@ def end_meta(error: BaseException | None, names: Mapping[str, str]) -> dict[str,
     ]
     place = {}
     if frames:
-        file = names.get(frames[-1].filename, frames[-1].filename)
-        place = {"error_file": file, "error_line": str(frames[-1].lineno)}
+        place = {"error_file": name_of(frames[-1].filename), "error_line": str(frames[-1].lineno)}
     return {"ended": "error", "error_type": type(error).__name__, "error": text, **place}

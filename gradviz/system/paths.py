@@ -22,6 +22,11 @@ def file_name(path: str) -> str:
     return pure_path(path).name
 
 
+def is_cell(file: str) -> bool:
+    """Whether a file of a place is a cell of a notebook: `In[2]`."""
+    return file.startswith("In[")
+
+
 def uri(path: str) -> str:
     """A path as a reference: `file:///C:/x/train.py`, and without a scheme `/x/train.py` and `x/train.py`."""
     pure = pure_path(path)

@@ -73,8 +73,9 @@ class Sites:
     """Numbers the places that events come from.
 
     `boundary` are the code objects whose callers are no part of the script: the runner's. `own` are the directories of
-    the source's own packages. `names` are the names of files by their paths: the script, as the user named it. Without
-    `keeps_source` the texts of the files are left out of the trace."""
+    the source's own packages. `names` are the names of files by their paths: the script, as the user named it.
+    `cell_name` gives the name of a file that is a cell of a notebook. Without `keeps_source` the texts of the files are
+    left out of the trace."""
 
     def __init__(
         self,
@@ -82,7 +83,9 @@ class Sites:
         own: Iterable[str] = (),
         names: Mapping[str, str] | None = None,
         keeps_source: bool = True,
+        cell_name: Callable[[str], str | None] = lambda path: None,
     ) -> None:
+        self.cell_name = cell_name
         self.keeps_source = keeps_source
         self._adding = threading.RLock()
         self.own = (_PACKAGE, *own)
@@ -277,10 +280,21 @@ class Sites:
             own_names = () if is_library else place.names  # a library's variables are not the user's
             names = own_names or (self.frame(parent).names if place.returns and parent else ())
             names = names or (self._name_of_part(place, parent) if place.part and not is_library else ())
-            if place.file in self.names:
-                place = replace(place, file=self.names[place.file])
+            name = self.name_of(place.file)
+            if name != place.file:
+                place = replace(place, file=name)
             known = self._frames[number] = Frame(number, parent, place, names, is_library)
         return known
+
+    def name_of(self, path: str) -> str:
+        """What a file is called. A name that another file has already is not given again."""
+        name = self.names.get(path)
+        if name is None:
+            cell = self.cell_name(path)
+            name = path if cell is None or cell in self._paths else cell
+            self.names[path] = name
+            self._paths[name] = path
+        return name
 
     def _name_of_part(self, place: Place, caller: int) -> tuple[str, ...]:
         """The name that an item of a returned tuple gets if the caller unpacks it: `a` for `a, b = f(x)`. None unless

@@ -35,19 +35,39 @@ def accumulated_norms(query: Query) -> Norms:
     return Norms(table["tensor"], table["in_pass"], _norms(trace, gradients), _norms(trace, leaves))
 
 
+@dataclass(frozen=True, slots=True)
+class StepWrites:
+    """The last write of each step of an optimizer to each parameter: the event, the tensor, and the row of the step
+    among the STEPPED events."""
+
+    events: np.ndarray
+    tensors: np.ndarray
+    steps: np.ndarray
+
+
+def step_writes(query: Query) -> StepWrites:
+    """The values that steps of optimizers left, in the order of the events. A step may write several times."""
+    stepped, mutated = query.trace.table(Kind.STEPPED), query.trace.table(Kind.MUTATED)
+    if not len(stepped) or not len(mutated):
+        return StepWrites(*np.zeros((3, 0), np.int64))
+    step = np.searchsorted(stepped.events, mutated.events) - 1
+    by_optimizer = np.flatnonzero((step >= 0) & (stepped["type"][step] == mutated["how"]))
+    keys = step[by_optimizer].astype(np.int64) << 32 | mutated["tensor"][by_optimizer]
+    _, behind = np.unique(keys[::-1], return_index=True)
+    last = by_optimizer[np.sort(len(keys) - 1 - behind)]
+    return StepWrites(mutated.events[last], mutated["tensor"][last], step[last])
+
+
 def change_norms(query: Query) -> Norms:
-    """The norms of the changes that each step of an optimizer makes to each parameter, by the number of the step.
+    """The norms of the changes that each step of an optimizer makes to each parameter, by the number of the step, in
+    the order of `step_writes`.
 
     Where elements were kept, it is the norm of their difference, else the norm that was kept with the statistics. Where
     neither was, for SGD without momentum and weight decay it is the rate times the norm of the gradient. Other changes
     are not known."""
     trace = query.trace
-    stepped, mutated = trace.table(Kind.STEPPED), trace.table(Kind.MUTATED)
-    if not len(stepped) or not len(mutated):
-        return Norms(*np.zeros((2, 0), np.int64), *np.zeros((2, 0)))
-    step = np.searchsorted(stepped.events, mutated.events) - 1
-    by_optimizer = (step >= 0) & (stepped["type"][step] == mutated["how"])
-    step, tensors, events = step[by_optimizer], mutated["tensor"][by_optimizer], mutated.events[by_optimizer]
+    stepped, written = trace.table(Kind.STEPPED), query.of(step_writes)
+    step, tensors, events = written.steps, written.tensors, written.events
     before = query.memory.rows_of(tensors, stepped.events[step])
     after = trace.states.rows_of(tensors, events)
     sizes = _norms(trace, before)

@@ -14,6 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+import gradviz.engine as engine  # noqa: E402
+from gradviz.events.kinds import Kind  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.curves import change_norms  # noqa: E402
 from gradviz.sources.torch_recorder import tensor_values  # noqa: E402
@@ -158,3 +160,38 @@ def test_a_nan_in_a_step_is_found(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / "run.gradviz")) as file:
             ((first_nan,),) = file.execute("SELECT first_nan FROM contents WHERE first_nan >= 0").fetchall()
         assert trace.event(first_nan).how == "SGD"
+
+
+def test_several_writes_of_one_step_are_one_change(tmp_path: Path) -> None:
+    norms = []
+    with gradviz.record(tmp_path / "run.gradviz"):
+        w = engine.tensor([3.0, -4.0], requires_grad=True)
+        optimizer = engine.optim.LBFGS([w], lr=0.1, max_iter=4)
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = (w**4).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            before = w.detach().numpy().copy()
+            optimizer.step(closure)
+            norms.append([float(np.linalg.norm(w.detach().numpy() - before))])
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len(trace.table(Kind.MUTATED)) > 3
+        assert np.allclose(recorded(trace), norms, rtol=1e-5)
+
+
+def test_a_step_that_turns_all_signs_is_as_large_as_its_change(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(20, 20, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            (model.weight**2).sum().div(2).backward()
+            optimizer.step()
+    [finding] = gradviz.check(tmp_path / "run.gradviz", select=["update-ratio"])
+    size = float(model.weight.detach().square().mean().sqrt())
+    assert f"of a change is {2 * size:.3g}, of the weights before it {size:.3g}" in finding.message

@@ -1,6 +1,6 @@
 """`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
-ten-millionth of it. The change is at least the change of the root mean square. For plain SGD it is the rate times the
-gradient, and for Adam and its relatives at most ten times the rate.
+ten-millionth of it. The change is that of `gradviz report`. Where a trace does not have it, the change is at least the
+change of the root mean square, and for Adam and its relatives at most ten times the rate.
 
 Why it is bad: a step that is larger than the weight forgets what was learned; a step close to 0 learns nothing.
 
@@ -31,8 +31,8 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.norms import gradients_at, has_gradient
 from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.curves import change_norms, step_writes
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.columns import Table
@@ -48,39 +48,39 @@ _SLACK = 10.0  # an adaptive step is at most so many times its rate
 
 
 def _search(case: Case) -> Iterator[Found]:
-    mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
-    at = np.searchsorted(stepped.events, mutated.events) - 1
-    by_steps = (at >= 0) & (mutated["how"] == stepped["type"][at])
-    events, tensors, at = mutated.events[by_steps], mutated["tensor"][by_steps], at[by_steps]
-    states = case.trace.states
-    before, after = states.rows_of(tensors, events - 1), states.rows_of(tensors, events)
+    stepped, written = case.training.stepped, case.query.of(step_writes)
+    events, tensors, at = written.events, written.tensors, written.steps
+    states, norms = case.trace.states, case.query.of(change_norms)
+    before, after = states.rows_of(tensors, stepped.events[at]), states.rows_of(tensors, events)
+    root = np.sqrt(np.maximum(states.sizes(after), 1))
+    was = np.where(norms.sizes == -1, np.nan, norms.sizes / root)
+    changed = np.where(norms.values == -1, np.nan, norms.values / root)
     matrices = _are_matrices(case, before)
     usable = matrices & (before >= 0) & (after >= 0)
     usable &= ~contained(stepped.events[at], case.of(range_tests))
-    was, now = _sizes_before(case, tensors, before, events), states.stats[after, Stat.RMS]
+    now = states.stats[after, Stat.RMS]
     usable &= (was > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(axis=1)
-    large = usable & (np.abs(now - was) > _LARGE * was)
-    huge = usable & (np.abs(now - was) > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
+    at_least = np.where(np.isnan(changed), np.abs(now - was), changed)
+    large = usable & (at_least > _LARGE * was)
+    huge = usable & (at_least > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
     high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})
     large |= huge
     if high:
         step = int(events[large & contained(tensors, high)][0])
         row = int(np.flatnonzero((events == step) & large)[0])
         yield Found(
-            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: the "
-            f"root mean square goes from {number(float(was[row]), 3)} to {number(float(now[row]), 3)} in one step",
+            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: "
+            + _large_step(float(was[row]), float(now[row]), float(changed[row])),
             "use a smaller learning rate: a healthy change is about a thousandth of the weights",
             (int(stepped.events[at[row]]), step),
             tensors=tuple(high),
         )
     moving = usable & has_gradient(case, tensors, stepped.events[at])
     gradients = gradients_at(case, tensors, stepped.events[at])
-    most = np.full(len(tensors), np.nan)
-    for row in np.flatnonzero(moving).tolist():
+    most = np.where(changed > 0, changed, np.nan)  # 0: rounding swallowed it, and the bounds are larger
+    for row in np.flatnonzero(moving & np.isnan(most)).tolist():
         most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), float(gradients[row]))
-    moving |= (
-        _adaptive_alone(case, stepped, tensors, at) & (before >= 0) & (states.stats[before, Stat.RMS] > 0)
-    )
+    moving |= _adaptive_alone(case, stepped, tensors, at) & (before >= 0) & (was > 0)
     for row in np.flatnonzero(moving & np.isnan(most)).tolist():
         most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), np.nan)
     small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
@@ -88,7 +88,8 @@ def _search(case: Case) -> Iterator[Found]:
     if low and not high:
         row = int(np.flatnonzero(small & contained(tensors, low))[0])
         yield Found(
-            f"the steps change {case.called(low)} by less than {number(float(most[row] / was[row]), 2)} of "
+            f"the steps change {case.called(low)} by {'' if changed[row] > 0 else 'less than '}"
+            f"{number(float(most[row] / was[row]), 2)} of "
             f"{'its' if len(low) == 1 else 'their'} size: training hardly moves",
             "use a larger learning rate: a healthy change is about a thousandth of the weights",
             (int(stepped.events[at[row]]), int(events[row])),
@@ -96,31 +97,13 @@ def _search(case: Case) -> Iterator[Found]:
         )
 
 
-def _sizes_before(case: Case, tensors: np.ndarray, before: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """The root mean square of each tensor before a step, even if the program wrote to its memory through another tensor
-    since the last event of the tensor; NaN if it is not known."""
-    states = case.trace.states
-    sizes = states.stats[before, Stat.RMS]
-    for row in np.flatnonzero(
-        _is_written_by_another_name(case, tensors, states.events[before], events)
-    ).tolist():
-        value = case.query.memory.value(int(tensors[row]), int(events[row]) - 1)
-        sizes[row] = value.stats.rms if value is not None and value.stats is not None else np.nan
-    return sizes
-
-
-def _is_written_by_another_name(
-    case: Case, tensors: np.ndarray, known: np.ndarray, events: np.ndarray
-) -> np.ndarray:
-    """For each step, whether the program wrote to the memory of the tensor through another tensor, as
-    `w.data.uniform_()` does, between the event `known` and the step."""
-    found = np.zeros(len(tensors), bool)
-    for tensor in distinct(tensors[contained(tensors, sorted(case.query.memory.shared))]).tolist():
-        changes = np.array(case.query.memory.changes(tensor), np.int64)
-        own = tensors == tensor
-        between = np.searchsorted(changes, events[own]) - np.searchsorted(changes, known[own], side="right")
-        found[own] = between > 0
-    return found
+def _large_step(was: float, now: float, changed: float) -> str:
+    """What one step did to a matrix: its size before, and that of the change (NaN: not known) or after."""
+    if np.isnan(changed):
+        return f"the root mean square goes from {number(was, 3)} to {number(now, 3)} in one step"
+    return (
+        f"the root mean square of a change is {number(changed, 3)}, of the weights before it {number(was, 3)}"
+    )
 
 
 def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ import gradviz
 import gradviz.engine as torch
 from gradviz.events.handles import READERS
 from gradviz.events.listener import NO_RULE, State
+from gradviz.system.locks import is_locked
 from gradviz.tracefile import Recorder, open_trace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -168,6 +169,32 @@ def test_a_reader_that_holds_the_file_does_not_stop_the_program(tmp_path: Path) 
     with open_trace(path) as trace:
         assert len(trace.passes) == 2001
         assert "stopped" not in trace.meta
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="on Windows a reader cannot share the lock")
+def test_a_reader_that_is_slow_to_let_go_of_the_lock_refuses_no_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.gradviz"
+    with gradviz.record(path):
+        differentiate()
+    waits = []
+    with path.open("rb") as reader:
+        assert not is_locked(
+            reader.fileno(), shared=True
+        )  # as while it looks whether the file is being recorded
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 10:
+                reader.close()
+
+        monkeypatch.setattr("gradviz.tracefile.claim.time.sleep", wait)
+        with gradviz.record(path):
+            differentiate(2)
+    assert len(waits) == 10
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 2
 
 
 def test_a_second_recording_to_the_same_name_is_refused(tmp_path: Path, gradviz_here: Run) -> None:

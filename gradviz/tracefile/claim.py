@@ -14,6 +14,7 @@ from gradviz.tracefile.schema import APPLICATION_ID
 
 _HEADER = 100  # bytes of SQLite's header; the application's id is at 68
 MOMENT = 0.02  # seconds to wait for another program
+_PATIENCE = 10  # seconds to wait for programs that only look whether the file is being recorded
 _ANOTHER = "choose another name for the trace"
 _claimed: dict[Path, int] = {}  # the files of recordings that have not begun, with a descriptor of each
 
@@ -44,11 +45,14 @@ def locked_file(path: Path) -> int:
 
 
 def stays_locked(descriptor: int, shared: bool = False) -> bool:
-    """Whether another run holds the lock of a file. A reader holds it only for a moment, to test it."""
-    if not is_locked(descriptor, shared):
-        return False
-    time.sleep(MOMENT)
-    return is_locked(descriptor, shared)
+    """Whether another run holds the lock of a file; if not, it is now ours. A reader shares the lock while it tests it,
+    which takes long if the machine is busy: it is waited for. (On Windows it cannot share, and has only a moment.)"""
+    until = time.monotonic() + _PATIENCE
+    while is_locked(descriptor, shared):
+        time.sleep(MOMENT)
+        if is_locked(descriptor, shared=True) or time.monotonic() > until:
+            return True
+    return False
 
 
 def _new_file(path: Path) -> int:

@@ -236,7 +236,15 @@ def test_a_trace_is_for_its_owner_to_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_a_sweep_each_run_has_its_own_trace(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text("import sys, time\nprint(sys.argv[1])\ntime.sleep(2)\n")
+    (tmp_path / "job.py").write_text(
+        textwrap.dedent("""\
+        import pathlib, sys, time
+        print(sys.argv[1])
+        pathlib.Path(f"{sys.argv[1]}.begun").touch()
+        while len(list(pathlib.Path().glob("*.begun"))) < 6:  # so that all of them record at once
+            time.sleep(0.01)
+        """)
+    )
     runs = [
         subprocess.Popen(
             [sys.executable, "-m", "gradviz", "trace", "job.py", str(number)],

@@ -175,8 +175,17 @@ def test_threads_that_are_left_running_are_recorded_to_their_end(
     assert info()["passes"] == 1
 
 
+UNTIL_WRITTEN = """
+import sqlite3, time
+file = sqlite3.connect("script.gradviz", timeout=60)
+while not file.execute("SELECT count(last) FROM passes").fetchone()[0]:
+    time.sleep(0.01)
+file.close()
+"""
+
+
 def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, tmp_path: Path) -> None:
-    path = script(tmp_path, DIFFERENTIATES + "\nimport os, time\ntime.sleep(0.4)\nos._exit(5)")
+    path = script(tmp_path, DIFFERENTIATES + UNTIL_WRITTEN + "import os\nos._exit(5)")
     assert gradviz("trace", path).returncode == 5
     found = info()
     assert found["passes"] == 1
@@ -184,7 +193,7 @@ def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, 
 
 
 def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_path: Path) -> None:
-    path = script(tmp_path, DIFFERENTIATES + "\nimport time\ntime.sleep(0.4)\nprint(flush=True)\ninput()")
+    path = script(tmp_path, DIFFERENTIATES + UNTIL_WRITTEN + "print(flush=True)\ninput()")
     command = [sys.executable, "-m", "gradviz", "trace", str(path)]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import gradviz
 import gradviz.engine as torch
+from gradviz import page
 from gradviz.graph.build import build
 from gradviz.page import views
 from gradviz.page.trees import Trees
@@ -79,18 +81,30 @@ def test_a_name_that_differs_is_another_structure(query: Query) -> None:
 
 
 def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> None:
-    from gradviz.page import html
-
     path = tmp_path / "run.gradviz"
     with gradviz.record(path):
         trained(4)
 
-    def page() -> str:
+    def made() -> str:
         with gradviz.open(path) as trace:
             asking = Query(trace)
-            return html(trace, lambda number: build(asking, number))
+            return page.html(trace, lambda number: build(asking, number))
 
-    assert page() == page()
+    assert made() == made()
+
+
+@pytest.mark.parametrize(("passes", "held"), [({4, 5, 9}, [4, 5, 9]), ({7}, [1, 7]), ({30}, [1, 7, 12])])
+def test_a_page_holds_the_passes_that_were_recorded_in_detail(
+    passes: set[int], held: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MOST_PASSES", 3)
+    with gradviz.record(tmp_path / "run.gradviz", passes=passes):
+        trained(12)
+    with gradviz.open(tmp_path / "run.gradviz") as trace:
+        asking = Query(trace)
+        text = page.html(trace, lambda number: build(asking, number), held[0])
+    assert sorted(json.loads(re.findall(r'"held":(\[[^]]*\])', text)[0])) == held
+    assert len(json.loads(re.findall(r'"passes":(\[.*?\]\])', text)[0])) == 12
 
 
 def test_a_view_has_the_values_at_its_own_events_and_none_of_other_passes(tmp_path: Path) -> None:

@@ -264,16 +264,18 @@ def _structure(trace: Trace, number: int | None) -> str | int | None:
 
 
 def _order(trace: Trace, shown: int | None) -> list[int]:
-    """The numbers of the other passes by importance: the first and the last, then ever finer steps between."""
-    count = len(trace.passes)
+    """The numbers of the other passes by importance: the first and the last, then ever finer steps between. If some
+    passes were recorded in detail they are of these: of others there is hardly anything to see."""
+    passes = [one for one in trace.passes if one.is_in_detail] or trace.passes
+    count = len(passes)
     order: dict[int, None] = {}
-    if shown is not None and count > 1:
+    if shown is not None and count:
         step = count
         order.update(dict.fromkeys((0, count - 1)))
         while step > 1:
             step = -(-step // 2)
             order.update(dict.fromkeys(range(0, count, step)))
-    numbers = [trace.passes[position].number for position in order]
+    numbers = [passes[position].number for position in order]
     return [number for number in numbers if number != shown]
 
 

@@ -143,6 +143,29 @@ def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
     assert "only on rank 1" in text
 
 
+# Rank 1 writes to a parameter before it trains.
+WRITTEN = """\
+import os
+import gradviz.engine as torch
+torch.manual_seed(0)
+net = torch.nn.Linear(2, 1)
+if os.environ["RANK"] == "1":
+    with torch.no_grad():
+        net.bias += 0.5
+for step in range(2):
+    net.zero_grad()
+    net(torch.ones(3, 2)).pow(2).sum().backward()
+"""
+
+
+def test_a_parameter_that_one_rank_has_written_is_one_box_with_both_values(tmp_path: Path) -> None:
+    recorded(tmp_path, 2, program=WRITTEN)
+    queries = {rank: Query(open_trace(tmp_path / f"train.rank{rank}.gradviz")) for rank in range(2)}
+    graph = over_ranks({rank: build(query, 1) for rank, query in queries.items()}, queries)
+    biases = [node for node in graph.nodes.values() if node.name == "net.bias"]
+    assert [[one.what for one in node.apart] for node in biases] == [["value", ".grad"]]
+
+
 # Rank 1 has frozen `first`, and leaves out a function.
 FROZEN = """\
 import os

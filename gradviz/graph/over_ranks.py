@@ -121,22 +121,15 @@ def _is_stage(graph: Graph) -> bool:
 
 def _keys(graph: Graph, stage: int = -1) -> dict[_Key, str]:
     """The ids of the nodes by a key that is the same on all ranks: the kind, the name, the leaf of an AccumulateGrad,
-    the place, and the position among nodes that agree in these. The keys of a `stage` have its number."""
+    the place, and the position among nodes that agree in these. A parameter has no place, since a write on one rank
+    moves it to another line. The keys of a `stage` have its number."""
     seen: Counter[_Key] = Counter()
     ids: dict[_Key, str] = {}
     for node in graph.nodes.values():
         leaf = node.base if node.kind == GRAD_FN else ""
-        key: _Key = (
-            node.kind,
-            node.op,
-            node.grad_fn,
-            node.name,
-            leaf,
-            node.scope,
-            node.file,
-            node.line,
-            node.col,
-        )
+        is_parameter = node.kind == LEAF and node.parameter and node.name
+        made = () if is_parameter else (node.op, node.grad_fn, node.file, node.line, node.col)
+        key: _Key = (node.kind, node.name, leaf, node.scope, *made)
         ids[stage, *key, seen[key]] = node.id
         seen[key] += 1
     return ids

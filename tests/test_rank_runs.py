@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from gradviz.query import Query
 from gradviz.sources import ranks_here
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.rank_files import in_order, traces_of
+from tests.page_views import parsed_views
 
 # The loss of rank 1 alone is NaN.
 PROGRAM = """\
@@ -141,6 +143,28 @@ def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
     assert ".grad on rank 0: [2, 2]" in text
     assert ".grad on rank 1: [1.75, 1.667]" in text
     assert "only on rank 1" in text
+
+
+def test_a_page_of_ranks_is_that_of_the_first_finding_with_what_differs(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "ranks.html"
+    told = gradviz(run, "graph", ".", "-o", str(page)).stdout
+    assert told == (
+        f"wrote {page}: this is rank 1; another rank: gradviz graph train.rank0.gradviz -o rank0.html\n"
+    )
+    text = page.read_text()
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
+    assert data["script"] == "train.py · rank 1"
+    assert [one["message"].startswith("on rank 1: ") for one in data["findings"]] == [True, False]
+    views = parsed_views(text)
+    assert [view["pass"] for view in views] == [1, 3, 2]
+    apart = {
+        node["name"]: node["apart"] for node in views[0]["nodes"] if node.get("apart") and "name" in node
+    }
+    assert apart["w"] == [".grad on rank 1: [1.75, 1.667]", ".grad on rank 0: [2, 2]"]
+    assert {node["op"] for node in views[0]["nodes"] if node.get("apart") == ["only on rank 1"]} >= {
+        "log",
+        "sub",
+    }
 
 
 # Rank 1 writes to a parameter before it trains.

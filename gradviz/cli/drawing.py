@@ -8,6 +8,7 @@ from pathlib import Path
 from gradviz.cli.common import patience
 from gradviz.cli.findings import findings_of
 from gradviz.cli.page import write_page
+from gradviz.cli.rank_page import write_rank_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.diagnose.settings_file import settings_at
@@ -74,21 +75,24 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         _check_passes(traces, path, choice)
     if choice.edits:
         _check_edits(traces, path, choice)
+    is_rank_page = path.suffix.lower() == PAGE and are_of_one_run(traces)
     with no_collection(), patience(f"reading {traces[0].path.name}") as doing:
         findings = [
             findings_of(trace, settings_at(Path.cwd()))
-            if choice.findings and path.suffix.lower() not in _PLAIN
+            if choice.findings and path.suffix.lower() not in _PLAIN and not is_rank_page
             else []
             for trace in traces
         ]
         if path.suffix.lower() == PAGE:
-            if len(traces) > 1:
-                raise GradvizError(
-                    f"a page shows one trace: draw several as .svg, .png, .pdf, not {path.suffix}"
-                )
             if choice.names:
                 raise GradvizError("--names is for pictures: a page has the names of the program")
             doing(f"making {path.name}")
+            if is_rank_page:
+                return _rank_page(traces, path, choice)
+            if len(traces) > 1:
+                raise GradvizError(
+                    f"a page shows one run: draw several as .svg, .png, .pdf, not {path.suffix}"
+                )
             query = Query(traces[0])
             faults = faults_of(findings[0])
             with_cures = replayed([finding for _, finding in faults], traces[0])
@@ -150,6 +154,18 @@ def _check_edits(traces: list[Trace], path: Path, choice: Choice) -> None:
         raise GradvizError("--what-if draws one pass of one trace")
     if path.suffix.lower() in (PAGE, *_PLAIN) or choice.style == "textbook":
         raise GradvizError("--what-if is for pictures: draw it as .svg, .png, .pdf or .dot")
+
+
+def _rank_page(traces: list[Trace], path: Path, choice: Choice) -> str:
+    """Write the page of the ranks of one run. Returns one line for the user."""
+
+    def joined(queries: dict[int, Query], number: int | None, found: list[tuple[int, Finding]]) -> Graph:
+        first, *others = queries.values()
+        graph = _sliced(first, number, choice, True, found)
+        return _of_ranks(graph, queries, choice, [found, *([] for _ in others)])
+
+    settings = settings_at(Path.cwd()) if choice.findings else None
+    return write_rank_page(ranked_traces(traces), joined, choice.number, path, settings)
 
 
 def _of_ranks(

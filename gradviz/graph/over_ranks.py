@@ -66,6 +66,15 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
     return joined
 
 
+def of_first_rank(joined: Graph) -> Graph:
+    """The part of a joined graph that its first rank has, with the differences at its nodes, and a note of the rest."""
+    nodes = {name: node for name, node in joined.nodes.items() if ":" not in name}
+    edges = [edge for edge in joined.edges if edge.source in nodes and edge.target in nodes]
+    others = len(joined.nodes) - len(nodes)
+    notes = [f"{others:,} node{'s' * (others != 1)} only on other ranks"] if others else []
+    return replace(joined, nodes=nodes, edges=edges, notes=[*joined.notes, *notes])
+
+
 def _frame_ranks(joined: Graph, keys: Mapping[int, Mapping[_Key, str]]) -> None:
     """Draw a frame around the nodes of each rank, which are a stage of a pipeline, and edges for what the ranks send to
     one another."""

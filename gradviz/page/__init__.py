@@ -170,7 +170,7 @@ def html(
             views.append(shown(graph, book(trace, graph, language) if len(views) < MOST_BOOKS else ""))
             room -= len(views[-1]["steps"])
     data = {
-        "script": plain(Path(trace.meta.get("script", "")).name, 80),
+        "script": plain(_script(trace), 80),
         "trace": plain(trace.path.name, 80),
         "events": trace.count,
         "passes": [_pass(backward_pass, words) for backward_pass in trace.passes],
@@ -190,6 +190,13 @@ def html(
         "files": shared.sources.data(),
     }
     return _written(data, views, language)
+
+
+def _script(trace: Trace) -> str:
+    """The name of the program; of one of several ranks, with its rank."""
+    rank = trace.meta.get("rank", "")
+    name = Path(trace.meta.get("script", "")).name
+    return f"{name} · rank {rank}" if rank and name else name
 
 
 def _in_blocks(graph: Graph) -> Graph:

@@ -37,6 +37,7 @@ function linesOf(id, k) {
   const gate = gateOf(id);
   if (gate) lines.push({ role: "gate", text: cut(gate, 60) });
   if (node && node.finding) lines.push({ role: "finding", text: cut(node.finding, 40) });
+  for (const text of apartLines(id)) lines.push({ role: "apart", text: cut(text, 60) });
   return lines;
 }
 
@@ -49,6 +50,17 @@ function gateOf(id) {
   const through = wanting.filter((node) => node.gate);
   const few = through.length < wanting.length ? `, ${through.length} of ${wanting.length} gradients` : "";
   return through.length ? [...new Set(through.map((node) => node.gate))].join("; ") + few : "";
+}
+
+// What is not the same on all ranks: of a node, or how many nodes of a closed group.
+function apartLines(id) {
+  const group = app.view.groupOf.get(id);
+  if (!group) return app.view.nodeOf.get(id).apart || [];
+  if (group.apart === undefined) {
+    group.apart = 0;
+    everyNode(group, (node) => (group.apart += node.apart ? 1 : 0));
+  }
+  return group.apart ? [said("{count} inside not the same on all ranks", { count: counted(group.apart) })] : [];
 }
 
 // What a tensor of a small graph is for autograd.
@@ -267,7 +279,7 @@ function drawnBox({ id, x, y, w, h }) {
 const isCutAt = (id) => app.view.edges.some((edge) => edge.due && edge.kind === "data" && shownAs(edge.target) === id && shownAs(edge.source) !== id);
 
 function groupClasses(group) {
-  const flags = { cut: isCutAt(group.id), passive: group.kind === "place" && isPassive(group) };
+  const flags = { finding: apartLines(group.id).length, cut: isCutAt(group.id), passive: group.kind === "place" && isPassive(group) };
   return ["node", "group", group.kind, ...Object.keys(flags).filter((flag) => flags[flag])].join(" ");
 }
 
@@ -280,7 +292,7 @@ function isPassive(group) {
 
 function nodeClasses(node) {
   const flags = {
-    wants: node.wants, root: node.root, retained: node.retained, error: errorOf(node), finding: node.finding,
+    wants: node.wants, root: node.root, retained: node.retained, error: errorOf(node), finding: node.finding || node.apart,
     passive: node.kind === "op" && !node.gradFn,
     accumulate: node.kind === "grad_fn" && node.gradFn === "AccumulateGrad",
   };

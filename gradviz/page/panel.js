@@ -142,6 +142,7 @@ function computed(node) {
 
 function placed(node) {
   const facts = [];
+  if (node.apart) facts.push(...fact("ranks", element("ul", { class: "finding" }, node.apart.map((text) => element("li", {}, text)))));
   if (node.scope) facts.push(...fact("scope", node.scope));
   if (node.at) {
     facts.push(...fact("made at", element("button", { class: "link", type: "button", onclick: () => showPlace(node.at, "") }, placeOf(node))));

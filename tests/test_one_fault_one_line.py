@@ -73,12 +73,41 @@ for step in range(3):
     points = torch.randn(8, 3, requires_grad=True)
     truth = points.pow(2).sum()
     force, = torch.autograd.grad(truth, points)
-    made = energy(points).sum()
+    made = (energy(points) + points.sum(1, keepdim=True)).sum()
     predicted, = torch.autograd.grad(made, points, retain_graph=True)  # <- missing-create-graph
     loss = (made - truth.detach()).pow(2) + (predicted - force).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+"""
+TWO_MODELS_OF_A_CLASS = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.weights = nn.Linear(3, 3), nn.Parameter(torch.zeros(3))
+for weighted in (True, False):
+    net = Net()
+    chosen = net.parameters() if weighted else net.body.parameters()
+    optimizer = torch.optim.SGD(chosen, lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        errors = nn.functional.cross_entropy(net.body(x), y) * (net.weights.exp().sum() if weighted else 1)
+        errors.backward()
+        optimizer.step()
+"""
+SEARCHED_WITHOUT_GRADIENTS = f"""\
+{MODEL}searched = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+for step in range(4):
+    with torch.no_grad():
+        for one in searched.parameters():
+            one.add_(torch.randn(one.shape), alpha=0.1)
+        print(nn.functional.cross_entropy(searched(x), y).item())
+length = searched.weight.norm()
 """
 PROGRAMS = {
     "frozen after a pass": FROZEN_AFTER_A_PASS,
@@ -106,3 +135,13 @@ def test_what_was_frozen_after_a_pass_is_switched_on_by_the_same_call(tmp_path: 
     (finding,) = check(trace)
     assert finding.message.startswith("after pass 1, requires_grad is switched off for model.0.weight, ")
     assert finding.fix.startswith("model.requires_grad_(True)")
+
+
+@pytest.mark.parametrize(
+    "lines", [TWO_MODELS_OF_A_CLASS, SEARCHED_WITHOUT_GRADIENTS], ids=["two models", "searched"]
+)
+def test_what_another_part_of_the_program_is_for_is_no_fault(tmp_path: Path, lines: str) -> None:
+    script, trace = tmp_path / "program.py", tmp_path / "program.gradviz"
+    script.write_text(BEGIN + lines, encoding="utf-8")
+    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
+    assert [(finding.rule, finding.line) for finding in check(trace)] == []

@@ -24,6 +24,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
@@ -137,12 +139,18 @@ def _leaves_behind_roots(case: Case, backward_pass: PassInfo) -> list[int]:
 
 
 def _returned(case: Case, first: int, last: int) -> list[int]:
-    """The gradients that flowed in a pass."""
-    produced = case.trace.table(Kind.PRODUCED)
-    flows = produced.lists("flows")
-    events = produced.events[flows.owners]
-    inside = (events >= first) & (events <= last)
-    return [tensor for tensor in distinct(flows.elements[inside, 1]).tolist() if tensor]
+    """The gradients that flowed in a pass, and their sums at the nodes: what grad() returns for a tensor that several
+    ops read is a sum."""
+    produced, received = case.trace.table(Kind.PRODUCED), case.trace.table(Kind.RECEIVED)
+    flows, sums = produced.lists("flows"), received.lists("gradients")
+    gradients = [
+        tensors[(events >= first) & (events <= last)]
+        for events, tensors in (
+            (produced.events[flows.owners], flows.elements[:, 1]),
+            (received.events[sums.owners], sums.elements[:, 0]),
+        )
+    ]
+    return [tensor for tensor in distinct(np.concatenate(gradients)).tolist() if tensor]
 
 
 def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int:

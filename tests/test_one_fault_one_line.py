@@ -68,7 +68,7 @@ for step in range(3):
 """
 FORCES_BESIDE_THEIR_TARGETS = """\
 energy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-optimizer = torch.optim.SGD(energy.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(energy.parameters(), lr=1e-4)
 for step in range(3):
     points = torch.randn(8, 3, requires_grad=True)
     truth = points.pow(2).sum()

@@ -16,6 +16,7 @@ from gradviz.sets import distinct, distinct_pairs
 _WANTED = LEAF | REQUIRES_GRAD
 _LEAVES = 256  # the most leaves that are explained
 _DEEPCOPY = "deepcopy"
+_OFTEN = 3  # writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def lacking(case: Case) -> list[Wanting]:
         why = lacks.of(leaf)
         if why is not None:
             sure = severity if why.lack is not Lack.COPIED else WARNING
-            if sure and not (sure == NOTE and _is_left_as_it_is(case, why)):
+            if sure and not (sure == NOTE and (_is_left_as_it_is(case, why) or _is_searched(case, leaf))):
                 found.append(Wanting(why, sure))
     return found
 
@@ -65,6 +66,13 @@ def _is_left_as_it_is(case: Case, why: Lacking) -> bool:
     cut = case.trace.event(why.event) if why.lack is Lack.CUT and why.event >= 0 else None
     others_learn = len(case.training.stepped) > 0 and why.leaf not in case.training.holders
     return others_learn and isinstance(cut, OpRan) and not cut.grad_enabled
+
+
+def _is_searched(case: Case, leaf: int) -> bool:
+    """Whether the program writes to a leaf again and again at one line: it searches its values without gradients."""
+    writes = case.query.of(Writes)
+    sites = case.query.places.of_events[writes.events[writes.leaves == leaf]]
+    return bool(np.unique(sites, return_counts=True)[1].max(initial=0) >= _OFTEN)
 
 
 def _candidates(case: Case) -> dict[int, str]:

@@ -39,6 +39,23 @@ def learns_in_other_blocks(case: Case, leaf: int) -> bool:
     return False
 
 
+def learns_in_another_model(case: Case, leaf: int) -> bool:
+    """Whether the same parameter of another model gets a gradient: its path in the model is the same, and the same line
+    made it. The class has the parameter for what that model is used for."""
+    name, made = case.trace.parameters.get(leaf, ""), case.query.tensors.made(leaf)
+    if "." not in name or made is None:
+        return False
+    path, line = name.partition(".")[2], case.query.places.line(made.site)
+    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
+    return any(
+        other.partition(".")[2] == path
+        and number in got
+        and (twin := case.query.tensors.made(number)) is not None
+        and case.query.places.line(twin.site) == line
+        for number, other in case.trace.parameters.items()
+    )
+
+
 def _learning(case: Case) -> dict[str, int]:
     """The parameters that got a gradient, by name."""
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())

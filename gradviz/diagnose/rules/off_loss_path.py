@@ -21,7 +21,8 @@ Example:
 Cure: add the term to the loss, or return and use the result of the branch.
 
 Not reported: results that are only logged. The output that the last of several equal blocks makes for a next block is
-a note only.
+a note only. Parameters in no optimizer that the program itself writes to again and again: it searches their values
+without gradients.
 """
 
 from __future__ import annotations

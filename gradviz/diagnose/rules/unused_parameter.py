@@ -18,8 +18,8 @@ Example:
 
 Cure: use the leaf in `forward`, or remove it from the model.
 
-Not reported: a leaf beside used leaves of the same kind (experts, embeddings of a mixture, a part of the last of
-several blocks) is a note only.
+Not reported: a leaf in no optimizer whose twin in another model of the same class gets a gradient. A leaf beside used
+leaves of the same kind (experts, embeddings of a mixture, a part of the last of several blocks) is a note only.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.twins import has_used_twin, learns_in_other_blocks
+from gradviz.diagnose.twins import has_used_twin, learns_in_another_model, learns_in_other_blocks
 from gradviz.query.lack import Lack
 
 
 def _search(case: Case) -> Iterator[Found]:
-    unused = {lack.leaf: lack for lack in case.of(lacking) if lack.lack is Lack.UNUSED}
+    unused = {
+        lack.leaf: lack
+        for lack in case.of(lacking)
+        if lack.lack is Lack.UNUSED
+        and not (lack.severity == NOTE and learns_in_another_model(case, lack.leaf))
+    }
     by_site: dict[int, list[int]] = {}
     modules = case.query.modules
     for _, leaves in modules.whole(unused):

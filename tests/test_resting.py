@@ -27,10 +27,12 @@ from gradviz.events.kinds import (  # noqa: E402
     Received,
     RequiresGradChanged,
     Stepped,
+    StepSummed,
 )
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.module_curves import learning_rates, losses, norms_of_steps  # noqa: E402
-from gradviz.sources.torch_recorder import pass_numbers  # noqa: E402
+from gradviz.query.module_curves import changes_of_steps, learning_rates, losses, norms_of_steps  # noqa: E402
+from gradviz.query.pass_summaries import relative_changes  # noqa: E402
+from gradviz.sources.torch_recorder import pass_numbers, tensor_values  # noqa: E402
 from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace, part  # noqa: E402
@@ -118,17 +120,21 @@ def test_the_loss_and_the_norm_of_every_pass_are_kept(tmp_path: Path) -> None:
 
 
 def test_norms_are_read_ever_less_often_while_nothing_is_unusual() -> None:
+    changed: list[int] = []
+
     def read(losses: list[float], norm: float = 1.0) -> list[int]:
         """The steps of these losses at which norms are read."""
         due = []
         for step, loss in enumerate(losses):
             if spacing.is_due(loss):
                 due.append(step)
+                changed.extend([step] * spacing.are_changes_due)
                 spacing.read(loss, norm)
         return due
 
     spacing = Spacing()
     assert read([1.0] * 70) == [*range(64), 65, 67, 69]
+    assert changed == [0, 16, 32, 48, 65]
     assert np.diff(read([1.0] * 3000)).max() == 8
     assert read([1.0] * 4 + [5.0] * 4)[-4:] == [4, 5, 6, 7]
     assert np.diff(read([1.0] * 3000)).max() == 8
@@ -159,6 +165,74 @@ def test_on_a_device_norms_are_read_by_the_numbers_that_have_arrived(
     assert read[:64] == [*range(1, 65)]
     assert set(np.diff([number for number in read if 70 < number <= 100])) == {2}
     assert read[-10:] == [*range(111, 121)]
+
+
+@pytest.mark.parametrize("place", ["here", "on a device"])
+def test_one_step_of_sixteen_says_how_much_it_changes_all_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    if place != "here":
+        monkeypatch.setattr(tensor_values, "is_distant", lambda value: True)
+    torch.manual_seed(0)
+    forms = ((), (0,), (9, 9), (100, 80), (3,))
+    own = [torch.nn.Parameter(torch.randn(form)) for form in forms]
+    own += [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.randn(70).double())]
+    unused = torch.nn.Parameter(torch.ones(5))
+    first, second = torch.optim.Adam(own[:4], lr=0.01), torch.optim.Adam([*own[4:], unused], lr=0.3)
+    norms: dict[tuple[int, bool], list[float]] = {}
+
+    def program() -> None:
+        for in_pass in range(1, 41):
+            sum((one**2).sum() + one.sum() for one in own).backward()
+            for optimizer in (first, second):
+                before = [one.detach().clone() for one in own]
+                optimizer.step()
+                changed = own[:4] if optimizer is first else own[4:]
+                old = before[:4] if optimizer is first else before[4:]
+                changes = [(one.detach() - was).norm().item() for one, was in zip(changed, old, strict=True)]
+                sizes = [was.norm().item() for was in old]
+                ratios = [change / size for change, size in zip(changes, sizes, strict=True) if size]
+                norms[in_pass, optimizer is first] = [math.hypot(*changes), math.hypot(*sizes), max(ratios)]
+                optimizer.zero_grad()
+
+    with recorded(tmp_path, program) as trace:
+        summed = of_kind(trace, StepSummed)
+        fifth_pass = trace.passes[4].first
+        (one, other), table = changes_of_steps(Query(trace)), relative_changes(Query(trace))
+        titles = [chart.title for chart in charts_of_run(Query(trace))]
+    assert [event.in_pass for event in summed] == [1, 1, 17, 17, 33, 33]
+    is_late = summed[0].index > fifth_pass
+    assert is_late == (place != "here")
+    numbers = list(dict.fromkeys(event.optimizer for event in summed))
+    for event in summed:
+        found = [event.change, event.size, event.largest]
+        assert found == pytest.approx(norms[event.in_pass, event.optimizer == numbers[0]], rel=1e-4)
+    assert [one.name, other.name] == [f"Adam {number}" for number in numbers]
+    assert one.at.tolist() == [*table] == [1, 17, 33]
+    change, size, _ = norms[17, True]
+    assert one.values[1] == pytest.approx(change / size, rel=1e-4)
+    both = [
+        math.hypot(*parts) for parts in zip(*(norms[17, is_first] for is_first in (True, False)), strict=True)
+    ]
+    assert table[17] == pytest.approx(both[0] / both[1], rel=1e-4)
+    assert "Change of all parameters at the step relative to their size, by pass" in titles
+
+
+def test_a_step_with_a_parameter_that_cannot_be_read_has_no_sum(tmp_path: Path) -> None:
+    class Own(torch.Tensor):
+        pass
+
+    own = [torch.nn.Parameter(torch.ones(100)), torch.ones(100).as_subclass(Own).requires_grad_()]
+    optimizer = torch.optim.SGD(own, lr=0.1)
+
+    def program() -> None:
+        for _ in range(20):
+            sum(one.sum() for one in own).backward()
+            optimizer.step()
+
+    with recorded(tmp_path, program) as trace:
+        assert len(of_kind(trace, Stepped)) == 20
+        assert not of_kind(trace, StepSummed)
 
 
 def test_a_chosen_pass_that_begins_inside_a_pass_is_recorded(tmp_path: Path) -> None:
@@ -366,6 +440,10 @@ def test_the_numbers_of_a_pass_are_told_in_a_sentence(tmp_path: Path) -> None:
 
         told = [told_at(event.index) for event in of_kind(trace, PassSummed)]
         unseen = next(e.index for e in of_kind(trace, Mutated) if e.how == UNWATCHED)
+        (step,) = [event for event in of_kind(trace, StepSummed) if event.in_pass == 17]
+        ratio = number(step.change / step.size)
+        expected = f"pass 17 changed all parameters together by {number(step.change)}, which is {ratio} of their norm, "
+        assert expected in told_at(step.index)
         assert told_at(unseen).endswith("it was written to in passes that were not watched")
     assert told[11].startswith("pass 12: loss ")
     assert "norm of all gradients" in told[11]

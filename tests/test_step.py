@@ -169,6 +169,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         k.OpMeasured,
         k.ElementsBinned,
         k.PassSummed,
+        k.StepSummed,
         k.FunctionCompared,
     }
     assert set(SENTENCES) - kinds == elsewhere

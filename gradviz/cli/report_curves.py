@@ -19,6 +19,7 @@ from gradviz.query.module_curves import (
     Grouping,
     NamedCurve,
     changes_of_modules,
+    changes_of_steps,
     gradients_of_modules,
     gradients_relative,
     innermost_module,
@@ -55,14 +56,13 @@ def charts_of_run(query: Query) -> list[Drawn]:
     module_of = modules_of(query, MOST)
     gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
     changes = changes_of_modules(query, module_of)
-    of_steps = norms_of_steps(query)
+    of_passes = [
+        ("Norm of all gradients at the step, by pass", norms_of_steps(query)),
+        ("Change of all parameters at the step relative to their size, by pass", changes_of_steps(query)),
+    ]
     return [
         Drawn("Loss, by pass", *_series(losses(query)), marks=True),
-        *(
-            [Drawn("Norm of all gradients at the step, by pass", *_series(of_steps), marks=True)]
-            if of_steps
-            else []
-        ),
+        *(Drawn(title, *_series(curves), marks=True) for title, curves in of_passes if curves),
         Drawn("Learning rate, by step", *_rates(learning_rates(query))),
         Drawn("Norm of the gradient of each module, by pass", *_series(gradients), marks=True),
         Drawn("Norm of the gradient over that of the parameters, by pass", *_series(relative), marks=True),

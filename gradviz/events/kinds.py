@@ -87,6 +87,7 @@ class Kind(IntEnum):
     CALLED = 31
     BINNED = 32
     SUMMED = 33
+    STEP_SUMMED = 34
 
 
 TIED = "tied"  # the role of a further name of a parameter
@@ -433,6 +434,23 @@ class OptimizerHolds(Event):
     type: Text = told("its class: `SGD`")
     groups: Groups = told("its parameter groups")
     parameters: Tensors = told("all its parameters, group by group, with or without a gradient")
+
+
+@declared(Kind.STEP_SUMMED)
+class StepSummed(Event):
+    """A few numbers of a step of an optimizer: how much it has changed all parameters with a gradient. They are kept of
+    one of sixteen steps at most, where some passes are left out (`--passes`)."""
+
+    in_pass: PassNumber = told("the pass whose gradients the step used")
+    optimizer: Number = told("the optimizer's number")
+    tensor: Tensor = told(
+        "the parameter that changed most relative to its norm, or the first whose change is not finite; 0 for none"
+    )
+    change: Real = told("the Euclidean norm of the change of all these parameters together")
+    size: Real = told("the Euclidean norm of all these parameters together before the step")
+    largest: Real = told(
+        "the largest norm of the change of one parameter relative to its norm before, −1 where it is not known"
+    )
 
 
 @declared(Kind.CLIPPED)

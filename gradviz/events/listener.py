@@ -56,7 +56,8 @@ class Listener:
     source may save itself the work, except for scopes: they are always emitted.
 
     While it `rests`, a source may stop watching altogether until the pass before the next that is wanted has ended, and
-    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass.
+    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass
+    and of steps.
 
     If it `wants_changes`, the value of a tensor of more than `values.SMALL` elements that a step of an optimizer has
     written may be a `handles.Changed`. If it `wants_histograms`, it is given those of the leaves at a few passes."""
@@ -361,6 +362,12 @@ class Listener:
         """A few numbers of a pass are known; `loss` is None and the norms are −1 where they are not."""
         values = (in_pass, why, loss is not None, loss or 0.0, norm, largest, tensor)
         self.tell(Kind.SUMMED, None, values)
+
+    def step_summed(
+        self, in_pass: int, optimizer: int, tensor: int, change: float, size: float, largest: float
+    ) -> None:
+        """A few numbers of a step are known, which used the gradients of a pass."""
+        self.tell(Kind.STEP_SUMMED, None, (in_pass, optimizer, tensor, change, size, largest))
 
     # --- training
 

@@ -312,6 +312,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.ElementsBinned: lambda event: _tensors(event.tensor),
     e.OpMeasured: lambda event: _nodes(event.node),
     e.PassSummed: lambda event: _tensors(event.tensor),
+    e.StepSummed: lambda event: _tensors(event.tensor),
     e.TangentPushed: lambda event: _tensors(event.tensor),
     e.CollectiveCalled: lambda event: _tensors(*event.tensors),
     e.Stepped: lambda event: _tensors(*event.parameters),

@@ -12,9 +12,9 @@ from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.events.values import Stat
 from gradviz.query.curves import accumulated_norms, change_norms, ratios
 from gradviz.query.model_summary import called_modules
-from gradviz.query.module_curves import losses, norms_of_steps
+from gradviz.query.module_curves import NamedCurve, losses, norms_of_steps
 from gradviz.query.optimizer_settings import number_of, settings_of
-from gradviz.query.pass_summaries import reasons
+from gradviz.query.pass_summaries import reasons, relative_changes
 from gradviz.query.query import Query
 
 Columns = dict[str, Sequence[Any]]
@@ -67,16 +67,8 @@ def _modules(query: Query, events: np.ndarray, threads: np.ndarray) -> list[int]
 def _passes(query: Query) -> Columns:
     trace = query.trace
     began = trace.table(Kind.PASS_BEGAN)
-    values = {
-        number: value
-        for curve in losses(query)
-        for number, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True)
-    }
-    norms = {
-        number: norm
-        for curve in norms_of_steps(query)
-        for number, norm in zip(curve.at.tolist(), curve.values.tolist(), strict=True)
-    }
+    values = _by_pass(losses(query))
+    norms, changes = _by_pass(norms_of_steps(query)), relative_changes(query)
     numbers, why = began["number"].tolist(), reasons(query)
     passes = [trace.find_pass(number) for number in numbers]
     return {
@@ -84,11 +76,21 @@ def _passes(query: Query) -> Columns:
         "how": [trace.text(number) for number in began["how"].tolist()],
         "loss": [values.get(number) for number in numbers],
         "norm": [norms.get(number) for number in numbers],
+        "change_ratio": [changes.get(number) for number in numbers],
         "why": [why.get(number) for number in numbers],
         "nodes": [backward_pass.nodes if backward_pass is not None else None for backward_pass in passes],
         "first_event": began.events.tolist(),
         "last_event": [backward_pass.last if backward_pass is not None else None for backward_pass in passes],
         **_places(query, began.sites),
+    }
+
+
+def _by_pass(curves: Sequence[NamedCurve]) -> dict[int, float]:
+    """The values of curves by pass; of the last curve, where several have one."""
+    return {
+        number: value
+        for curve in curves
+        for number, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True)
     }
 
 

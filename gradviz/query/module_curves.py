@@ -14,7 +14,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.curves import Norms, accumulated_norms, change_norms, ratios
 from gradviz.query.optimizer_settings import number_of, settings_of
-from gradviz.query.pass_summaries import pass_summaries
+from gradviz.query.pass_summaries import pass_summaries, step_summaries
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
@@ -75,17 +75,24 @@ def _called_at(query: Query, tensor: int, line: int) -> str:
 def learning_rates(query: Query) -> list[NamedCurve]:
     """The learning rate of each parameter group, by step. Groups of one optimizer whose rates are the same have one
     curve."""
+    curves = []
+    for optimizer, name in _names_of_optimizers(query).items():
+        curves += _with_groups(name, _rates_of_groups(query, optimizer))
+    return curves
+
+
+def _names_of_optimizers(query: Query) -> dict[int, str]:
+    """The class of each optimizer that stepped, with its number where several have it."""
     stepped = query.trace.table(Kind.STEPPED)
     classes = {
         optimizer: query.trace.text(number)
         for optimizer, number in zip(stepped["optimizer"].tolist(), stepped["type"].tolist(), strict=True)
     }
     several = {name for name, count in Counter(classes.values()).items() if count > 1}
-    curves = []
-    for optimizer, class_name in classes.items():
-        name = f"{class_name} {optimizer}" if class_name in several else class_name
-        curves += _with_groups(name, _rates_of_groups(query, optimizer))
-    return curves
+    return {
+        optimizer: f"{class_name} {optimizer}" if class_name in several else class_name
+        for optimizer, class_name in classes.items()
+    }
 
 
 def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], NamedCurve]]:
@@ -144,6 +151,21 @@ def norms_of_steps(query: Query) -> list[NamedCurve]:
     summed = query.of(pass_summaries)
     known = summed.has_norm
     return [NamedCurve("all gradients", summed.passes[known], summed.norms[known])] if known.any() else []
+
+
+def changes_of_steps(query: Query) -> list[NamedCurve]:
+    """The norm of the change of all parameters together that a step makes, relative to their norm before, by the pass
+    whose gradients it used: a curve for each optimizer, where a few numbers of steps were kept."""
+    summed = query.of(step_summaries)
+    names = _names_of_optimizers(query)
+    relative = ratios(summed.changes, summed.sizes)
+    curves = []
+    for optimizer in distinct(summed.optimizers).tolist():
+        own = (summed.optimizers == optimizer) & (relative != -1)
+        if own.any():
+            name = names.get(optimizer, f"optimizer {optimizer}")
+            curves.append(NamedCurve(name, summed.passes[own], relative[own]))
+    return curves
 
 
 def _together(

@@ -1,5 +1,5 @@
-"""The few numbers that are kept of every pass where passes are left out (`--passes`), and why a pass was recorded in
-detail."""
+"""The few numbers that are kept of every pass where passes are left out (`--passes`), and of some steps, and why a pass
+was recorded in detail."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.query.curves import ratios
 from gradviz.query.query import Query
 from gradviz.tracefile.chosen import BEHIND_TROUBLE, first_of, is_regular
 
@@ -38,6 +39,38 @@ def pass_summaries(query: Query) -> PassSummaries:
     np.add.at(squares, at[known_norm], _finite(summed["norm"][known_norm]) ** 2)
     has_loss, has_norm = (np.bincount(at, known, count) > 0 for known in (known_loss, known_norm))
     return PassSummaries(passes, losses, has_loss, np.sqrt(squares), has_norm)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummaries:
+    """Norms of the changes that steps of optimizers, by their numbers, made to all their parameters together, and of
+    these before (`sizes`); `passes` are those whose gradients they used, and ascend. NaN where they are not finite."""
+
+    passes: np.ndarray
+    optimizers: np.ndarray
+    changes: np.ndarray
+    sizes: np.ndarray
+
+
+def step_summaries(query: Query) -> StepSummaries:
+    """The changes of all steps of which such numbers were kept. Use `query.of(step_summaries)`."""
+    summed = query.trace.table(Kind.STEP_SUMMED)
+    rows = np.flatnonzero(summed["change"] != -1)
+    rows = rows[np.argsort(summed["in_pass"][rows], kind="stable")]
+    changes, sizes = _finite(summed["change"][rows]), _finite(summed["size"][rows])
+    return StepSummaries(summed["in_pass"][rows], summed["optimizer"][rows], changes, sizes)
+
+
+def relative_changes(query: Query) -> dict[int, float]:
+    """The norm of the change that all steps behind a pass made together, relative to the norm of their parameters
+    before, by pass. It is left out where these were all 0."""
+    summed = query.of(step_summaries)
+    passes, at = np.unique(summed.passes, return_inverse=True)
+    changes, sizes = (np.sqrt(np.bincount(at, part**2)) for part in (summed.changes, summed.sizes))
+    relative = ratios(changes, sizes)
+    return {
+        number: value for number, value in zip(passes.tolist(), relative.tolist(), strict=True) if value != -1
+    }
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -302,7 +302,14 @@ REALS = {
     (Kind.MEASURED, "flops"),
 }
 # What stands in the place of a number that is not kept, where NaN would be taken for the number.
-UNKNOWN = {(Kind.SUMMED, "loss"): 0.0, (Kind.SUMMED, "norm"): -1.0, (Kind.SUMMED, "largest"): -1.0}
+UNKNOWN = {
+    (Kind.SUMMED, "loss"): 0.0,
+    (Kind.SUMMED, "norm"): -1.0,
+    (Kind.SUMMED, "largest"): -1.0,
+    (Kind.STEP_SUMMED, "change"): -1.0,
+    (Kind.STEP_SUMMED, "size"): -1.0,
+    (Kind.STEP_SUMMED, "largest"): -1.0,
+}
 # The flags that say of a number that it is known, if it is not kept.
 UNSET = {(Kind.SUMMED, "has_loss")}
 

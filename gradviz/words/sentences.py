@@ -41,6 +41,7 @@ from gradviz.events.kinds import (
     ScopeEntered,
     ScopeLeft,
     Stepped,
+    StepSummed,
     TangentPushed,
     TensorMade,
     ValueKept,
@@ -414,6 +415,17 @@ def _pass_summed(stop: Stop, event: PassSummed) -> str:
     return f"pass {event.in_pass}: {', '.join(told) or 'no loss that could be read'}{more}"
 
 
+def _step_summed(stop: Stop, event: StepSummed) -> str:
+    if event.change == -1:
+        return f"the step behind pass {event.in_pass} changed the parameters"
+    told = [f"changed all parameters together by {number(event.change)}"]
+    if event.size > 0:
+        told.append(f"which is {number(event.change / event.size)} of their norm")
+    if event.largest > 0:
+        told.append(f"{stop.called(event.tensor)} most, by {number(event.largest)} of its own")
+    return f"the step behind pass {event.in_pass} {', '.join(told)}"
+
+
 def _error(stop: Stop, event: ErrorRaised) -> str:
     where = stop.say(" at {node}", node=stop.words.node_name(event.node)) if event.node else ""
     is_refused, first = is_refusal(event), first_sentence(event.message)
@@ -464,6 +476,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     FunctionCompared: _compared,
     GraphsAlive: _graphs_alive,
     PassSummed: _pass_summed,
+    StepSummed: _step_summed,
     TangentPushed: _tangent,
     OptimizerHolds: _holds,
     GradsClipped: _clipped,

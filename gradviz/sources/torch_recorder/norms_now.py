@@ -18,16 +18,20 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 _QUIET = 64  # norms in a row that show nothing unusual, after which they are read one step less often
 _FARTHEST = 8  # steps
+_OF_CHANGES = 16  # steps, of which at most one has its changes read
 _UNUSUAL = 4  # so many times the last loss or norm that was read
 
 
 class Spacing:
     """Decides at which steps norms are read: at each of the first 64, then ever fewer, at last at one of eight, and
-    again at each from where a loss or a norm is not finite, or more than four times what was read last."""
+    again at each from where a loss or a norm is not finite, or more than four times what was read last. How much a step
+    changes the parameters takes three times as long: it is read at one of sixteen steps at most, where norms are."""
 
     def __init__(self) -> None:
         self.quiet = 0
         self.since = 0  # the steps since norms were read
+        self.since_changes = _OF_CHANGES - 1  # ...and since changes were
+        self.are_changes_due = False  # whether the change of the present step is read
         self.loss = self.norm = math.inf  # what was read last
 
     def is_due(self, loss: float | None) -> bool:
@@ -35,8 +39,12 @@ class Spacing:
         self.came(loss)
         self.since += 1
         is_due = self.since > min(self.quiet // _QUIET, _FARTHEST - 1)
+        self.since_changes += 1
+        self.are_changes_due = is_due and self.since_changes >= _OF_CHANGES
         if is_due:
             self.since = 0
+        if self.are_changes_due:
+            self.since_changes = 0
         return is_due
 
     def came(self, loss: float | None) -> None:

@@ -21,10 +21,11 @@ from gradviz.events.field_types import Group
 from gradviz.events.handles import Changed
 from gradviz.events.listener import State, Where
 from gradviz.events.settings_text import SettingsText
+from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.pytorchs_own import numel
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
-from gradviz.sources.torch_recorder.step_changes import Copies, StepChanges
+from gradviz.sources.torch_recorder.step_changes import Change, Copies, StepChanges, later
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
 _HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that affect only the speed
@@ -44,6 +45,10 @@ class Training:
         self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
         self.resting = resting
         self.changes = StepChanges()
+        # the parameters that a step changes while nothing is watched, and their copies
+        self.unwatched: weakref.WeakKeyDictionary[Any, tuple[list[torch.Tensor], Copies]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.recorded: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
@@ -109,18 +114,21 @@ class Training:
         if source.is_off:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        self.resting.stepping(optimizer, closure is not None)
+        is_summed = self.resting.stepping(optimizer, closure is not None)
+        self.unwatched.pop(optimizer, None)  # of a step that raised
         frame = users_frame(sys._getframe())
         if self.resting.is_on:
             self._tell_unwatched(optimizer, frame)
+            if is_summed:
+                self._copy(optimizer)
             return None
         source.recover()
         running = sys._getframe(2)  # PyTorch's frame, below that of `safely`
         step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
         self.pause()
-        if source.listener is not None and source.listener.wants_changes:
-            step.keep_parameters(has_closure=closure is not None)
+        if source.listener is not None and (source.listener.wants_changes or is_summed):
+            step.keep_parameters(closure is not None, is_summed)
         if closure is None:
             step.tell()
             return None
@@ -136,10 +144,29 @@ class Training:
         listener: Any = self.source.listener
         listener.stepped(frame, number, name, time.time(), groups, ())
 
+    def _copy(self, optimizer: Any) -> None:
+        """Copy the parameters that an unwatched step will change."""
+        with torch._C.DisableTorchFunction():
+            parameters = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
+            if not PLAIN.issuperset(map(type, parameters)):
+                return
+            copies = self.changes.before(optimizer, parameters, is_summed=True)
+        if copies is not None:
+            self.unwatched[optimizer] = parameters, copies
+
+    def tell_sum(self, optimizer: Any, parameters: Sequence[torch.Tensor], changes: Sequence[Change]) -> None:
+        """Emit how much a step has changed the parameters together."""
+        self.resting.numbers.stepped(self.number_of(optimizer), parameters, changes)
+
     @safely
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step, self.source.thread.stepping = self.source.thread.stepping, None
         if step is None:
+            parameters, copies = self.unwatched.pop(optimizer, ((), None))
+            if copies is not None:
+                with torch._C.DisableTorchFunction():
+                    changes = self.changes.after(optimizer, parameters, copies)
+                self.tell_sum(optimizer, parameters, changes)
             return
         self.go_on()
         if self.source.listener is not None:
@@ -259,8 +286,9 @@ class _Step:
         self.is_in_closure = False
         self.changeable: list[torch.Tensor] = []  # the parameters that the step may change
         self.copies: Copies | None = None  # ...as they were before it
+        self.changed: list[Change] = []  # ...and how it changed them
 
-    def keep_parameters(self, has_closure: bool) -> None:
+    def keep_parameters(self, has_closure: bool, is_summed: bool) -> None:
         """Copy the parameters that the step may change. Which of them have a gradient is known only after a closure."""
         with torch._C.DisableTorchFunction():
             self.changeable = [
@@ -268,7 +296,7 @@ class _Step:
                 for p in parameters_of(self.optimizer)
                 if type(p) in PLAIN and (has_closure or p.grad is not None)
             ]
-            self.copies = self.training.changes.before(self.optimizer, self.changeable)
+            self.copies = self.training.changes.before(self.optimizer, self.changeable, is_summed)
 
     def with_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure, which belongs to the program: its events are recorded."""
@@ -314,12 +342,18 @@ class _Step:
         """The states of the parameters after the step, with the norms of their changes where they are known."""
         if self.copies is None:
             return states
-        norms = self.training.changes.after(self.optimizer, self.changeable, self.copies)
-        if not norms:
+        self.changed = self.training.changes.after(self.optimizer, self.changeable, self.copies)
+        norms = {
+            id(parameter): change.norm
+            for change in self.changed
+            if numel(parameter := self.changeable[change.place]) > SMALL
+        }
+        listener = self.source.listener
+        if not norms or listener is None or not listener.wants_changes:
             return states
         own = [norms.get(id(parameter)) for parameter in self.parameters or ()]
         return [
-            state if norm is None else State(state.tensor, Changed(state.value, norm), *state[2:])
+            state if norm is None else State(state.tensor, Changed(state.value, later(norm)), *state[2:])
             for norm, state in zip(own, states, strict=True)
         ]
 
@@ -333,6 +367,12 @@ class _Step:
             states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
             states = self._with_changes(states)
             listener.all_mutated(self.where, name, states, self.source.in_pass)
+        if (
+            self.copies is not None
+            and self.copies.is_summed
+            and len(self.changeable) == len(self.parameters or ())
+        ):
+            self.training.tell_sum(self.optimizer, self.changeable, self.changed)
 
 
 def parameters_of(owner: Any) -> list[torch.Tensor]:

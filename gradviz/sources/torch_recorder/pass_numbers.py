@@ -1,12 +1,13 @@
-"""A few numbers of each pass, where some passes are left out: its loss, and the norms of the gradients that a step of
-an optimizer uses. On a device they are computed there, and read some passes later: the program never waits for them."""
+"""A few numbers of each pass, where some passes are left out: its loss, the norms of the gradients that a step of an
+optimizer uses, and how much the step changes the parameters. On a device they are computed there, and read some passes
+later: the program never waits for them."""
 
 from __future__ import annotations
 
 import math
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from gradviz.sources.torch_recorder.fetching import streams_of
 from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
 from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing
 from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
     clone,
     detach,
     is_complex,
@@ -26,6 +28,7 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
     tolist,
 )
 from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.step_changes import Change
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
 _cuda: Any = torch.cuda
@@ -35,12 +38,10 @@ _LATER = 4  # the passes after which numbers are read from a device without stre
 
 
 class _Late(NamedTuple):
-    """Numbers that are on their way from a device: the loss first where `has_loss`, then a norm for each parameter."""
+    """Numbers that are on their way from a device, and what is called with them."""
 
-    in_pass: int
-    has_loss: bool
     numbers: torch.Tensor
-    parameters: list[int]
+    tell: Callable[[list[float]], None]
     done: (
         Any  # the event of the device behind which the numbers are there; None where the device has no events
     )
@@ -86,16 +87,17 @@ class PassNumbers:
             self._flush()
 
     @safely
-    def stepping(self, optimizer: Any) -> None:
-        """Emit the numbers of the last pass: an optimizer is about to step with its gradients."""
+    def stepping(self, optimizer: Any) -> bool:
+        """Emit the numbers of the last pass: an optimizer is about to step with its gradients. Returns whether the
+        numbers of the step are wanted."""
         if not self.are_wanted or not self.in_pass or _is_capturing():
-            return
+            return False
         self.steps = True
         if not self.is_due:
             self.loss = None  # it was emitted
         if not self._are_norms_due():
             self._flush()
-            return
+            return False
         self.is_due = False
         with torch._C.DisableTorchFunction(), unheard(), no_grad():
             gradients = [
@@ -107,6 +109,41 @@ class PassNumbers:
             parameters = [parameter for parameter, _ in gradients]
             norms = self._norms_now(optimizer, parameters).read([gradient for _, gradient in gradients])
             self._emit(parameters, norms)
+        return self.spacing.are_changes_due
+
+    @safely
+    def stepped(self, optimizer: int, parameters: Sequence[torch.Tensor], changes: Sequence[Change]) -> None:
+        """Emit how much an optimizer, by its number, has changed parameters, if all changes are known."""
+        if not self.are_wanted or not changes:
+            return
+        in_pass, number_of = self.in_pass, self.source.identity.number_of
+        known: list[Any] = [part for change in changes for part in change[1:]]
+        with torch._C.DisableTorchFunction(), unheard(), no_grad():
+            if len(changes) < sum(numel(parameter) > 0 for parameter in parameters):
+                return
+            if not any(isinstance(part, torch.Tensor) for part in known):
+                self._tell_step(
+                    in_pass, optimizer, known, lambda at: number_of(parameters[changes[at].place])
+                )
+            elif len({part.device if isinstance(part, torch.Tensor) else None for part in known}) == 1:
+                own = [number_of(parameters[change.place]) for change in changes]
+                self._send_for(
+                    torch.stack(known),
+                    lambda numbers: self._tell_step(in_pass, optimizer, numbers, own.__getitem__),
+                )
+
+    def _tell_step(
+        self, in_pass: int, optimizer: int, numbers: Sequence[float], number_at: Callable[[int], int]
+    ) -> None:
+        """Emit how much a step has changed tensors, by their changes and sizes in turn."""
+        changes, sizes = numbers[::2], numbers[1::2]
+        total = _together(changes)
+        ratios = [norm / size if size > 0 else _UNKNOWN for norm, size in zip(changes, sizes, strict=True)]
+        largest = max(ratios) if math.isfinite(total) else _UNKNOWN
+        at = ratios.index(largest) if math.isfinite(total) else _first_bad(changes)
+        tensor = 0 if largest == _UNKNOWN and math.isfinite(total) else number_at(at)
+        listener: Any = self.source.listener
+        listener.step_summed(in_pass, optimizer, tensor, total, _together(sizes), largest)
 
     def _are_norms_due(self) -> bool:
         """Whether the norms of the gradients are read, for all optimizers that step behind the pass. Of what waits on a
@@ -144,31 +181,32 @@ class PassNumbers:
     def _emit(self, parameters: Sequence[torch.Tensor], norms: list[float] | torch.Tensor | None) -> None:
         loss = self.loss
         waiting = next((part for part in (loss, norms) if isinstance(part, torch.Tensor)), None)
-        if waiting is not None:
-            self._send_for(waiting.device, loss, parameters, norms)
-            return
         number_of = self.source.identity.number_of
-        self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
-
-    def _send_for(
-        self,
-        device: torch.device,
-        loss: torch.Tensor | float | None,
-        parameters: Sequence[torch.Tensor],
-        norms: list[float] | torch.Tensor | None,
-    ) -> None:
-        """Begin to copy the numbers from a device."""
+        if waiting is None:
+            self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
+            return
         parts = [
-            reshape(torch.as_tensor(part, device=device), -1) for part in (loss, norms) if part is not None
+            reshape(torch.as_tensor(part, device=waiting.device), -1)
+            for part in (loss, norms)
+            if part is not None
         ]
-        streams = streams_of(device)
-        numbers, done = torch.cat(parts), None
+        in_pass, has_loss = self.in_pass, loss is not None
+        own = [] if norms is None else list(map(number_of, parameters))
+
+        def tell(numbers: list[float]) -> None:
+            self._tell(in_pass, numbers.pop(0) if has_loss else None, numbers, own.__getitem__)
+
+        self._send_for(torch.cat(parts), tell)
+
+    def _send_for(self, numbers: torch.Tensor, tell: Callable[[list[float]], None]) -> None:
+        """Begin to copy numbers from a device."""
+        streams, done = streams_of(numbers.device), None
         if streams is not None:
-            numbers = numbers.to("cpu", non_blocking=True)
+            stream = streams.current_stream(numbers.device)
+            numbers = TENSORS.to(numbers, "cpu", non_blocking=True)
             done = streams.Event()
-            done.record(streams.current_stream(device))
-        own = [] if norms is None else list(map(self.source.identity.number_of, parameters))
-        self.late.append(_Late(self.in_pass, loss is not None, numbers, own, done))
+            done.record(stream)
+        self.late.append(_Late(numbers, tell, done))
 
     def _read_late(self) -> None:
         """Emit the numbers that have arrived from a device."""
@@ -184,8 +222,7 @@ class PassNumbers:
             late.done.synchronize()
         with torch._C.DisableTorchFunction(), unheard():
             numbers = tolist(late.numbers)
-        loss = numbers.pop(0) if late.has_loss else None
-        self._tell(late.in_pass, loss, numbers, late.parameters.__getitem__)
+        late.tell(numbers)
 
     def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> None:
         """Emit the numbers of a pass."""
@@ -194,12 +231,15 @@ class PassNumbers:
             self.spacing.came(loss)
             listener.summed(in_pass, loss, _UNKNOWN, _UNKNOWN, 0)
             return
-        total = math.hypot(*norms)  # an infinity hides a NaN from it
-        if any(map(math.isnan, norms)):
-            total = math.nan
+        total = _together(norms)
         at = norms.index(max(norms)) if math.isfinite(total) else _first_bad(norms)
         self.spacing.read(loss, total)
         listener.summed(in_pass, loss, total, norms[at], number_at(at))
+
+
+def _together(norms: Sequence[float]) -> float:
+    """The norm of all together, from the norms of parts; NaN if one is, also beside an infinity."""
+    return math.nan if any(map(math.isnan, norms)) else math.hypot(*norms)
 
 
 def _first_bad(norms: Sequence[float]) -> int:

@@ -189,11 +189,13 @@ class Resting:
             listener.pass_ended(number)
             self.end_if_due()
 
-    def stepping(self, optimizer: Any, has_closure: bool) -> None:
-        """Note the numbers of a step; its closure, which runs passes inside it, has to be watched."""
-        self.numbers.stepping(optimizer)
+    def stepping(self, optimizer: Any, has_closure: bool) -> bool:
+        """Note the numbers of the pass before a step; a closure, which runs passes inside the step, has to be watched.
+        Returns whether the numbers of the step are wanted, too."""
+        is_summed = bool(self.numbers.stepping(optimizer)) and not has_closure
         if has_closure:
             self.is_forbidden = True
         self.end_if_due()
         if not self.is_step_wanted:
             self.begin_if_due()
+        return is_summed

@@ -1,7 +1,7 @@
 """How much a step of an optimizer changes each parameter: a copy before the step, a difference after it, and its norm.
 
 Small parameters on a CPU are put one after the other, which takes a third of the time that PyTorch needs for each by
-itself. On a device the norms are computed there, and are fetched with the values."""
+itself. On a device the norms are computed there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ _WIDE = {
     torch.float32: torch.float32, torch.float64: torch.float64, torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
 }  # fmt: skip
-Norm = float | Later
 Parameters = Sequence[torch.Tensor]
 
 
@@ -48,46 +47,57 @@ class StepChanges:
     def __init__(self) -> None:
         self.kept: weakref.WeakKeyDictionary[Any, Copies] = weakref.WeakKeyDictionary()
 
-    def before(self, optimizer: Any, parameters: Parameters) -> Copies | None:
-        """Copies of parameters before a step; None if they cannot be copied."""
+    def before(self, optimizer: Any, parameters: Parameters, is_summed: bool = False) -> Copies | None:
+        """Copies of parameters before a step; None if they cannot be copied. Those with few elements are left out,
+        because their elements are recorded, unless a sum over all parameters is wanted."""
         copies = self.kept.pop(optimizer, None)  # another thread may step with the same optimizer meanwhile
         if _is_capturing():
             return None
         with tensor_values.unheard(), no_grad():
             try:
-                if copies is None or not copies.are_of(parameters):
-                    copies = Copies(parameters)
+                if copies is None or copies.is_summed != is_summed or not copies.are_of(parameters):
+                    copies = Copies(parameters, is_summed)
                 copies.copy(parameters)
             except (RuntimeError, MemoryError):  # no memory, or a parameter whose memory was freed
                 return None
         return copies
 
-    def after(self, optimizer: Any, parameters: Parameters, copies: Copies) -> dict[int, Norm]:
-        """The Euclidean norms of the changes since `before`, by the identities of the parameters, as far as they are
-        known."""
+    def after(self, optimizer: Any, parameters: Parameters, copies: Copies) -> list[Change]:
+        """The changes since `before`, as far as they are known."""
         if not copies.are_of(parameters) or _is_capturing():
-            return {}
+            return []
         with tensor_values.unheard(), no_grad():
             try:
-                norms = copies.norms(parameters)
+                changes = copies.changes(parameters)
             except (RuntimeError, MemoryError):
-                return {}
+                return []
         self.kept[optimizer] = copies
-        return norms
+        return changes
+
+
+class Change(NamedTuple):
+    """The change of the parameter at a place among several: its Euclidean norm, and that of the parameter before (0
+    where no sum is wanted). Both are tensors where they wait on a device."""
+
+    place: int
+    norm: float | torch.Tensor
+    size: float | torch.Tensor
 
 
 class Copies:
-    """Copies of parameters. Those with few elements are left out, because their elements are recorded, and those whose
-    elements cannot be read."""
+    """Copies of parameters. Those with few elements are left out unless a sum is wanted, and those whose elements
+    cannot be read."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: Parameters, is_summed: bool) -> None:
+        self.is_summed = is_summed
+        least = 1 if is_summed else SMALL + 1
         self.identities = list(map(id, parameters))
         self.addresses = _addresses(parameters)
         together: defaultdict[torch.dtype, list[int]] = defaultdict(list)
         apart: defaultdict[tuple[torch.device, bool], list[int]] = defaultdict(list)
         rooms: dict[torch.device, int] = {}
         for place, parameter in enumerate(parameters):
-            if not _is_comparable(parameter):
+            if numel(parameter) < least or not _is_comparable(parameter):
                 continue
             check_room(parameter)
             device, is_distant = parameter.device, tensor_values.is_distant(parameter)
@@ -116,15 +126,14 @@ class Copies:
         for part in self.parts:
             part.copy([parameters[place] for place in part.places])
 
-    def norms(self, parameters: Parameters) -> dict[int, Norm]:
-        """The norms of the changes since `copy`, by the identities of the parameters."""
-        norms: dict[int, Norm] = {}
+    def changes(self, parameters: Parameters) -> list[Change]:
+        """The changes since `copy`."""
+        found: list[Change] = []
         for part in self.parts:
-            found: Sequence[Norm] = part.norms([parameters[place] for place in part.places])
-            norms.update(
-                (self.identities[place], norm) for place, norm in zip(part.places, found, strict=True)
-            )
-        return norms
+            sizes = part.sizes() if self.is_summed else [0.0] * len(part.places)
+            norms = part.norms([parameters[place] for place in part.places])
+            found += list(map(Change, part.places, norms, sizes))
+        return found
 
 
 def _addresses(parameters: Parameters) -> list[int]:
@@ -140,13 +149,12 @@ def _room_on(device: torch.device) -> int:
 
 
 def _is_comparable(parameter: torch.Tensor) -> bool:
-    """Whether the elements of a parameter can be read, and are not all recorded anyway."""
+    """Whether the elements of a parameter can be read."""
     return (
         parameter.layout is torch.strided
         and not parameter.is_meta
         and not parameter.is_nested
         and parameter.dtype in _WIDE
-        and numel(parameter) > SMALL
         and is_dense(parameter)
     )
 
@@ -163,23 +171,35 @@ class _Together:
         total = sum(size * count for size, count in counts.items())
         wide = _WIDE[own[0].dtype]
         self.before, self.after = (torch.empty(total, dtype=wide, device="cpu") for _ in range(2))
-        ends = np.cumsum([size * count for size, count in counts.items()])
-        stretches = np.split(to_numpy(self.after), ends[:-1])
-        self.changes = [
-            stretch.reshape(count, size)
-            for stretch, (size, count) in zip(stretches, counts.items(), strict=True)
-        ]
+        self.values, self.changes = _by_size(self.before, counts), _by_size(self.after, counts)
 
     def copy(self, parameters: Parameters) -> None:
         """Copy the parameters."""
         torch.cat(self.views, out=self.before)
 
+    def sizes(self) -> list[float]:
+        """The norms of the copies."""
+        return _norms_of_all(self.values)
+
     def norms(self, parameters: Parameters) -> list[float]:
         """The norms of the changes."""
         torch.cat(self.views, out=self.after)
         self.after.sub_(self.before)
-        with np.errstate(all="ignore"):
-            return [norm for changes in self.changes for norm in _norms_of_rows(changes)]
+        return _norms_of_all(self.changes)
+
+
+def _by_size(elements: torch.Tensor, counts: Counter[int]) -> list[np.ndarray]:
+    """For each size, with its count, a matrix with that many of the elements in a row."""
+    ends = np.cumsum([size * count for size, count in counts.items()])
+    stretches = np.split(to_numpy(elements), ends[:-1])
+    return [
+        stretch.reshape(count, size) for stretch, (size, count) in zip(stretches, counts.items(), strict=True)
+    ]
+
+
+@np.errstate(all="ignore")
+def _norms_of_all(matrices: list[np.ndarray]) -> list[float]:
+    return [norm for matrix in matrices for norm in _norms_of_rows(matrix)]
 
 
 def _norms_of_rows(changes: np.ndarray) -> list[float]:
@@ -201,10 +221,17 @@ class _Apart:
         for copy, parameter in zip(self.copies, parameters, strict=True):
             copy.copy_(parameter)
 
+    def sizes(self) -> list[float]:
+        """The norms of the copies."""
+        return self._norms()
+
     def norms(self, parameters: Parameters) -> list[float]:
         """The norms of the changes."""
         for copy, parameter in zip(self.copies, parameters, strict=True):
             copy.sub_(parameter)
+        return self._norms()
+
+    def _norms(self) -> list[float]:
         norms = [item(norm) for norm in torch._foreach_norm(self.copies, 2)]
         return [_norm(norm, to_numpy(copy)) for norm, copy in zip(norms, self.copies, strict=True)]
 
@@ -220,23 +247,30 @@ class _OnDevice:
         """Copy the parameters."""
         self.copies = torch._foreach_mul(list(parameters), 1)  # in fewer launches than copies one by one
 
-    def norms(self, parameters: Parameters) -> list[Later]:
+    def sizes(self) -> Sequence[torch.Tensor]:
+        """The norms of the copies, which wait on the device."""
+        return _norms_on_device(list(self.copies))
+
+    def norms(self, parameters: Parameters) -> Sequence[torch.Tensor]:
         """The norms of the changes, which wait on the device."""
         copies, self.copies = list(self.copies), ()
         torch._foreach_sub_(copies, list(parameters))
-        device = parameters[0].device
-        # a sum of squares may be too large for float32 where no element is
-        wide = torch.float32 if device.type == "mps" else torch.float64
-        streams = streams_of(device)
-        stream = None if streams is None else streams.current_stream(device)
-        return [_later(norm, stream) for norm in torch._foreach_norm(copies, 2, dtype=wide)]
+        return _norms_on_device(copies)
 
 
-def _later(norm: torch.Tensor, stream: Any) -> Later:
-    """A norm that waits on a device, as the bytes of a double."""
-    dtype = norm.dtype
+def _norms_on_device(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    # a sum of squares may be too large for float32 where no element is
+    wide = torch.float32 if tensors[0].device.type == "mps" else torch.float64
+    return torch._foreach_norm(tensors, 2, dtype=wide)
+
+
+def later(norm: float | torch.Tensor) -> float | Later:
+    """A norm; if it waits on a device, to be fetched from there as the bytes of a double."""
+    if not isinstance(norm, torch.Tensor):
+        return norm
+    streams, dtype = streams_of(norm.device), norm.dtype
     kept = OnDevice([norm], lambda parts, fetch: elements_in(parts[0], dtype).astype(np.float64).tobytes())
-    kept.stream = stream
+    kept.stream = None if streams is None else streams.current_stream(norm.device)
     return Later(kept, True, kept.held, is_distant=True)
 
 

@@ -12,7 +12,7 @@ from sys import exc_info
 from gradviz.system.descriptors import write
 from gradviz.system.process import thread_exists
 
-_PATIENCE = 0.2  # seconds
+_PATIENCE = 10  # seconds: a busy machine takes long to end a thread
 _running: set[Background] = set()
 _paused: list[Background] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,26 @@ def test_a_thread_that_fails_says_so_in_one_line(capfd: pytest.CaptureFixture[st
     assert said.count("\n") == 1
     assert "ZeroDivisionError" in said
     assert not thread.is_running
+
+
+def test_before_a_fork_a_thread_is_waited_for_that_ends_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine. Python 3.12 warns of a fork beside another thread, which the program alone would not see."""
+    looks = []
+
+    def is_there(_: int) -> bool:
+        looks.append(1)
+        return len(looks) < 20
+
+    clock = count()
+    thread = Background(lambda: None, lambda: None)
+    thread.start()
+    monkeypatch.setattr(background, "thread_exists", is_there)
+    monkeypatch.setattr(
+        background.time, "monotonic", lambda: next(clock) / 10
+    )  # each look takes a tenth of a second
+    thread.pause()
+    assert len(looks) == 20
+    thread.join()
 
 
 def test_without_a_thread_the_recorder_writes_by_itself(

@@ -15,14 +15,14 @@ if not torch.distributed.is_available():
 
 import gradviz  # noqa: E402
 from gradviz.cli.page import write_page  # noqa: E402
-from gradviz.events.kinds import Kind  # noqa: E402
+from gradviz.events.kinds import CollectiveCalled, Kind  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
 from gradviz.graph.over_ranks import over_ranks  # noqa: E402
 from gradviz.pictures.node_text import exchange_told  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.collective_calls import sums  # noqa: E402
+from gradviz.query.collective_calls import calls_around, sums  # noqa: E402
 from gradviz.query.cuts import sources  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 
@@ -88,6 +88,29 @@ def test_the_collectives_inside_a_function_stand_at_its_op_and_its_node(drawn: C
         "Gathered": ["all_gather"],
         "GatheredBackward": ["all_reduce"],
     }
+
+
+def test_a_graph_looks_at_the_collectives_around_its_own_pass(
+    tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gradviz.record(path := tmp_path / "run.gradviz"):
+        for _ in range(5):
+            gathers()
+    looked_at = []
+
+    def noting(*asked: Any) -> list[CollectiveCalled]:
+        looked_at.append([*calls_around(*asked)])
+        return looked_at[-1]
+
+    monkeypatch.setattr("gradviz.graph.exchanges.calls_around", noting)
+    with open_trace(path) as trace:
+        graphs = [build(Query(trace), number) for number in range(1, 6)]
+    assert [len(calls) for calls in looked_at] == [5, 5, 5, 5, 3]  # with those before the next pass
+    for graph in graphs:
+        told = {
+            node.name: [one.how for one in node.exchanges] for node in graph.nodes.values() if node.exchanges
+        }
+        assert [*told.values()] == [["all_gather"], ["all_reduce"]]
 
 
 def first_stage() -> None:

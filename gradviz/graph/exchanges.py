@@ -4,22 +4,22 @@ calls in its forward or its backward, and the tensors that were sent to another 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from gradviz.events.kinds import CollectiveCalled, Kind
 from gradviz.graph.ids import Ids
 from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Exchange, Graph, Node
 from gradviz.query import FIRST, Query, State
-from gradviz.query.collective_calls import COLLECTIVES, is_of_some_ranks
+from gradviz.query.collective_calls import COLLECTIVES, calls_around, is_of_some_ranks
 from gradviz.tracefile import PassInfo
 
 
 def note_exchanges(graph: Graph, query: Query, backward_pass: PassInfo) -> None:
     """Fill in the `exchanges` of the nodes of a graph of one pass."""
-    table = query.trace.table(Kind.COLLECTIVE)
-    if len(table):
+    if len(query.trace.indices(Kind.COLLECTIVE)):
         exchanges = _Exchanges(graph, query, backward_pass)
-        for event in table.events.tolist():
-            exchanges.note(table.object(event))
+        for call in exchanges.calls():
+            exchanges.note(call)
 
 
 class _Exchanges:
@@ -35,6 +35,16 @@ class _Exchanges:
             for root in query.passes.began(backward_pass.number).roots
             if root.gradient
         }
+
+    def calls(self) -> Iterator[CollectiveCalled]:
+        """The calls that may belong to a node: those since the pass before the graph's first op and until the pass
+        after this one, and all of the graph's tensors."""
+        passes = self.query.passes
+        begin = min([self.backward_pass.first, *self.op_events[:1]])
+        first, _ = passes.between(begin)
+        _, end = passes.between(passes.last(self.backward_pass) + 1)
+        gradients = (number for number in self.gradients if number)
+        return calls_around(self.query, first, end - 1, {*self.tensors, *self.upstream, *gradients})
 
     def note(self, call: CollectiveCalled) -> None:
         """Note a call at the node that it belongs to, if there is one."""

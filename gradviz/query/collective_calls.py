@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import CollectiveCalled, Kind
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
@@ -109,6 +109,16 @@ def collectives(query: Query) -> list[Collective]:
         for call in map(called.object, events)
         if not is_of_some_ranks(call.args)
     ]
+
+
+def calls_around(query: Query, first: int, last: int, tensors: Iterable[int]) -> Iterator[CollectiveCalled]:
+    """The calls between two events, and those at any time whose first tensor is one of `tensors`, in order."""
+    called = query.trace.table(Kind.COLLECTIVE)
+    is_between = (called.events >= first) & (called.events <= last)
+    is_of_tensor = contained(called.lists("tensors").firsts, [*tensors])
+    for call in called.decoded(called.events[is_between | is_of_tensor]):
+        assert isinstance(call, CollectiveCalled)
+        yield call
 
 
 def collective_clock(query: Query) -> list[Collective]:

@@ -27,6 +27,7 @@ _DEFAULTS: dict[str, tuple[str, ...]] = {
     "stack": ("dim",), "getitem": ("index",), "clamp": ("min", "max"), "norm": ("p", "dim"),
     "dropout": ("p", "training"), "topk": ("k", "dim", "largest", "sorted"),
 }  # fmt: skip
+_OF_SPREAD = ("std", "std_mean", "var", "var_mean")  # called as (dim, unbiased, keepdim), or as (unbiased)
 # Arguments that are True unless they are given. Of all others None and False are usually what they are anyway.
 _TRUE_BY_DEFAULT = set(
     """
@@ -76,7 +77,7 @@ def text_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], floating:
 def _positional(name: str, args: Sequence[Any], floating: bool) -> list[str]:
     """The arguments without a name that are not tensors. None and False are left out, but for those before an argument
     that is told without a name: it would stand at their place."""
-    names = _DEFAULTS.get(name, ())
+    names = _names(name, args)
     parts: list[tuple[str, bool]] = []  # the text, and whether it is left out
     needed = 0  # so many of the first are told
     for position, arg in enumerate(args):
@@ -94,6 +95,15 @@ def _positional(name: str, args: Sequence[Any], floating: bool) -> list[str]:
         if not label and not is_left_out:
             needed = len(parts)
     return [text for at, (text, is_left_out) in enumerate(parts) if at < needed or not is_left_out]
+
+
+def _names(name: str, args: Sequence[Any]) -> tuple[str, ...]:
+    """The names of the positional arguments of an op after its first, as far as they are known."""
+    if name in _OF_SPREAD:
+        return (
+            ("unbiased",) if len(args) > 1 and isinstance(args[1], bool) else ("dim", "unbiased", "keepdim")
+        )
+    return _DEFAULTS.get(name, ())
 
 
 def _is_usual(label: str, arg: Any) -> bool:

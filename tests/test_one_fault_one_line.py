@@ -109,7 +109,16 @@ for step in range(4):
         print(nn.functional.cross_entropy(searched(x), y).item())
 length = searched.weight.norm()
 """
+WARM_UP_THAT_NOTHING_STEPS = f"""\
+{MODEL}optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))  # <- unused-scheduler
+for step in range(6):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
 PROGRAMS = {
+    "warm-up that nothing steps": WARM_UP_THAT_NOTHING_STEPS,
     "frozen after a pass": FROZEN_AFTER_A_PASS,
     "optimizer of an average": OPTIMIZER_OF_THE_AVERAGE,
     "trained and evaluated": TRAINED_AND_EVALUATED,

@@ -124,6 +124,10 @@ class Training:
         types = held["type"][held["optimizer"] == optimizer]
         return self.trace.text(int(types[0])) if len(types) else "SGD"
 
+    def held_by(self, optimizer: int) -> tuple[int, ...]:
+        """The parameters that an optimizer holds."""
+        return tuple(tensor for tensor, holders in self.holders.items() if optimizer in holders)
+
     @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""

@@ -58,6 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
             "optimizer after this line",
             f"{step}  # after each epoch, or after each batch, as its schedule counts",
             (event.index, int(later[0])),
+            tensors=case.training.held_by(optimizer),
         )
 
 

@@ -69,7 +69,8 @@ def _search(case: Case) -> Iterator[Found]:
             f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
         )
         if not rates.any():
-            yield Found(_ZERO, _ABOVE_ZERO, (by if by >= 0 else first, first))
+            held = case.training.held_by(optimizer)
+            yield Found(_ZERO, _ABOVE_ZERO, (by if by >= 0 else first, first), tensors=held)
             continue
         yield Found(
             f"the learning rate is {number(float(rates[-last]), 3)} {when} (at most {number(float(rates.max()), 3)} "
@@ -127,4 +128,5 @@ RULE = Rule(
     "a learning rate that is almost 0 long before the end",
     _search,
     needs=(Need.VALUES, Need.STEPS),
+    follows=("unused-scheduler",),
 )

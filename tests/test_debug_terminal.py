@@ -84,13 +84,13 @@ class Debugged:
             cwd=folder,
             dimensions=(24, 80),
             env=terminal_env(**env),
-            timeout=30,
+            timeout=120,
         )
         self.raw = b""
 
     def wait(self, pattern: str) -> str:
         """The screen once it shows `pattern`."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         shown = ""
         while time.monotonic() < end:
             shown = "\n".join(line.rstrip() for line in self.screen.display)

@@ -85,7 +85,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         words[:1] = [sys.executable, "-m", "gradviz"]
     env = {**os.environ, "COLUMNS": "120"}
     return subprocess.run(
-        words, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -150,7 +150,12 @@ def test_a_page_shows_what_its_commands_print(page: Path, folder: Path) -> None:
 def test_every_piece_of_python_in_a_page_runs(page: Path, folder: Path) -> None:
     for block in blocks(page, "python"):
         done = subprocess.run(
-            [sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", block],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
 
@@ -162,7 +167,12 @@ def test_every_piece_of_pytorch_in_a_page_runs(folder: Path) -> None:
     assert pieces
     for block in pieces:
         done = subprocess.run(
-            [sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", block],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
 

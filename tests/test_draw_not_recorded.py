@@ -585,7 +585,7 @@ class Drawing:
 )
 def test_a_picture_can_be_drawn_at_any_time_of_a_process(when: str, tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", AT_THE_END + when], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", AT_THE_END + when], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "placed in rows" not in (tmp_path / "end.svg").read_text()

@@ -252,7 +252,7 @@ def test_of_a_sweep_each_run_has_its_own_trace(tmp_path: Path) -> None:
         )
         for number in range(6)
     ]  # fmt: skip
-    ended = [run.communicate(timeout=60) for run in runs]
+    ended = [run.communicate(timeout=300) for run in runs]
     assert [(run.returncode, out) for run, (out, _) in zip(runs, ended, strict=True)] == [
         (0, f"{number}\n") for number in range(6)
     ]

@@ -18,7 +18,7 @@ import pytest
 from odd_scripts import DEBUG_DIFFERS, DEBUGGED, SCRIPTS, WITH_TORCH, Odd
 
 ROOT = Path(__file__).parent.parent
-TIMEOUT = 60
+TIMEOUT = 300
 WAYS = {
     "trace": ["-m", "gradviz", "trace", "--engine", "numpy", "-o", "../trace.gradviz"],
     "debug": ["-m", "gradviz", "debug", "--engine", "numpy", "--no-nan", "--run", "--commands", "continue",

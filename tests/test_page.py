@@ -1205,7 +1205,7 @@ def test_the_panel_of_a_pass_tells_its_loss_and_layers(opened: Callable[..., Pag
     for number in (0, 1):
         if number:
             page.press("]")
-        page.tab.wait_for_selector(f".pass h3:text-is('Pass {number + 1}')", timeout=5000)
+        page.tab.wait_for_selector(f".pass h3:text-is('Pass {number + 1}')", timeout=30_000)
         names, bars, told, changes = zip(*rows_of(page, ".layers tbody tr"), strict=True)
         assert names == ("net.0", "net.2")
         assert [float(text) for text in told] == pytest.approx(norms[number], rel=1e-3)

@@ -26,7 +26,7 @@ def recorded(folder: Path, program: str, *options: str) -> tuple[subprocess.Comp
     """Run a program under `gradviz trace`: what it printed, and its trace."""
     (folder / "program.py").write_text(program)
     command = [sys.executable, "-m", "gradviz", "trace", "-q", "--engine", "numpy", *options, "program.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=False)
     return done, folder / "program.gradviz"
 
 
@@ -86,7 +86,7 @@ def test_a_program_prints_the_same(program: str, tmp_path: Path) -> None:
         pytest.skip("there is no fork on Windows")
     done, path = recorded(tmp_path, program, "--printed")
     plain = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, timeout=60, check=False
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
     with open_trace(path) as trace:

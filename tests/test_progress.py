@@ -47,13 +47,13 @@ class Terminal:
         self.stream = pyte.ByteStream(self.screen)
         self.child = pexpect.spawn(
             sys.executable, [*command], cwd=str(folder), env=terminal_env(), echo=False, dimensions=(24, 100),
-            timeout=60,
+            timeout=120,
         )  # fmt: skip
 
     def read_until(self, seen: Callable[[], bool]) -> None:
         """Show what is written until something is seen."""
         while not seen():
-            self.stream.feed(self.child.read_nonblocking(4096, 60))
+            self.stream.feed(self.child.read_nonblocking(4096, 120))
 
     def enter(self) -> None:
         """Let it go on."""

@@ -534,7 +534,7 @@ with record(sys.argv[1], values=sys.argv[2]):
 def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: str) -> None:
     path = tmp_path / "run.gradviz"
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(path), values], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", INTERRUPTED, str(path), values], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     with open_trace(path) as trace:

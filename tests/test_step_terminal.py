@@ -46,13 +46,13 @@ class Terminal:
             ["-c", command, stem, stem, sys.executable, "-m", "gradviz", "step", str(trace), *arguments],
             dimensions=(height, width),
             env=terminal_env(**env),
-            timeout=20,
+            timeout=120,
         )
         self.raw = b""
 
     def wait(self, pattern: str) -> str:
         """The screen once it shows `pattern`."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             try:
                 data = self.child.read_nonblocking(65536, timeout=0.05)
@@ -279,11 +279,11 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width
         ["--norc", "-i"],
         dimensions=(height, width),
         env=terminal_env(PS1="shell> "),
-        timeout=20,
+        timeout=120,
     )
 
     def wait(pattern: str) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while not re.search(pattern, "\n".join(screen.display)):
             assert time.monotonic() < end, "\n".join(screen.display)
             with contextlib.suppress(pexpect.TIMEOUT):

@@ -343,7 +343,7 @@ def test_the_stepper_reads_keys_on_another_system(
     (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")
     run_in(tmp_path, {}, "trace", "lesson.py")
     child = pexpect.spawn(
-        sys.executable, ["-m", "gradviz", "step", "lesson.gradviz"], cwd=str(tmp_path), timeout=20,
+        sys.executable, ["-m", "gradviz", "step", "lesson.gradviz"], cwd=str(tmp_path), timeout=120,
         env={**terminal_env(), **stand_ins[system]}, dimensions=(30, 120),
     )  # fmt: skip
     for screen, key in (("event 1 ", "n"), ("event 2 ", "q")):
@@ -363,7 +363,7 @@ def test_the_debugger_reads_keys_on_another_system(
     pexpect = pytest.importorskip("pexpect", reason="pexpect is not installed")
     (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")
     child = pexpect.spawn(
-        sys.executable, ["-m", "gradviz", "debug", "--break", "log", "lesson.py"], cwd=str(tmp_path), timeout=20,
+        sys.executable, ["-m", "gradviz", "debug", "--break", "log", "lesson.py"], cwd=str(tmp_path), timeout=120,
         env={**terminal_env(), **stand_ins[system]}, dimensions=(30, 120),
     )  # fmt: skip
     child.expect("breakpoint 1: log")

@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+import gradviz.engine as engine  # noqa: E402
 from gradviz.cli.report_curves import spreads  # noqa: E402
 from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
 from gradviz.events.values import COUNTS, counts_of_rows  # noqa: E402
@@ -84,6 +85,25 @@ def test_an_ordinary_recording_counts_the_leaves_at_passes_1_4_and_16(net: Any, 
     assert [*own] == [1, 4, 16]
     assert (own[1].low, own[1].high) == (weight.min(), weight.max())
     assert own[1].counts[1].tolist() == np.histogram(weight.astype(float), 32)[0].tolist()
+
+
+def test_our_engine_counts_the_leaves_too(tmp_path: Path) -> None:
+    engine.manual_seed(0)
+    net = engine.nn.Linear(20, 30)
+    weight = net.weight.detach().numpy().copy()
+    x = engine.randn(50, 20)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for _ in range(5):
+            net.zero_grad()
+            net(x).pow(2).mean().backward()
+            gradient = net.weight.grad.numpy().copy()
+            engine.autograd.grad(net(x).sum(), net.weight)
+    found = known(tmp_path / "run.gradviz")
+    assert set(found) == {("net.weight", "parameter"), ("net.weight", "gradient")}
+    for what, elements in (("parameter", weight), ("gradient", gradient)):
+        own = found["net.weight", what].histograms
+        assert [*own] == [1, 7]  # each second pass is that of `grad`, which reaches no leaf
+        assert own[7].counts[7].tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
 
 
 def test_an_ordinary_recording_counts_some_elements_of_a_large_leaf(tmp_path: Path) -> None:

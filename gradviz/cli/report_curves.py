@@ -44,6 +44,7 @@ _OF_COUNTED = (
     "Each histogram reaches from the least element that was counted to the largest, with a line at 0; above it stands "
     "the pass. Of a large tensor some thousand elements that lie evenly in it were counted: it may have others outside."
 )
+_COUNT_MORE = ": trace --histograms counts them, and activations"
 _MOST_SPREADS = 16  # the most tensors of a sort
 _MOST_PASSES = 5  # the most passes of a tensor
 _NO_STEP = "No step of an optimizer was recorded."
@@ -178,7 +179,7 @@ def spreads(query: Query) -> tuple[list[Spread], str]:
     """The distributions of elements, as they were counted or from recorded elements, and a sentence about them."""
     counted = query.of(binned)
     if counted:
-        return _counted(counted)
+        return _counted(counted, is_torch=query.trace.meta.get("engine") == "torch")
     return [
         Spread(
             one.name,
@@ -190,7 +191,7 @@ def spreads(query: Query) -> tuple[list[Spread], str]:
     ], "Of modules whose elements were recorded."
 
 
-def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
+def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Spread], str]:
     """The first tensors of each sort that was counted, at some passes."""
     sorts: dict[str, list[Binned]] = {}
     for one in counted:
@@ -199,7 +200,7 @@ def _counted(counted: Sequence[Binned]) -> tuple[list[Spread], str]:
     left_out = len(counted) - len(shown)
     more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""
     if "activation" not in sorts:
-        more += f" Tensors of at most {SMALL} elements are left out: trace --histograms counts them, and activations."
+        more += f" Tensors of at most {SMALL} elements are left out{_COUNT_MORE if is_torch else ''}."
     spreads = [
         Spread(
             one.name,

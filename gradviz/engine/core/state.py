@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from gradviz.engine.basics.turns import new_turn
+from gradviz.events.counted_leaves import CountedPasses
 from gradviz.events.counters import (
     next_node_number,
     next_optimizer_number,
@@ -58,6 +59,7 @@ class State:
     __slots__ = (
         "anomaly",
         "check_nan",
+        "counted",
         "dual_level",
         "first_number",
         "forward_mode",
@@ -83,6 +85,7 @@ class State:
         self.nameless: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.name_the_rest: Callable[[Any], None] | None = None  # names them; modules, which can, register it
         self.living = LivingGraphs()  # of the passes that the listener hears of
+        self.counted = CountedPasses()  # those of which the listener has histograms
         self.only_listener: Listener | None = None  # the listener, if nothing else is special
         self.first_number = 1  # the listener has not heard of tensors with a lower number
         self.renumbered: list[tuple[Any, int | None]] | None = None  # inside `heard_by`: what they had before
@@ -113,6 +116,7 @@ def listen(listener: Listener | None) -> Listener | None:
     state.first_number = next_tensor_number()
     state.listener = listener
     state.living, state.nameless = LivingGraphs(), WeakValueDictionary()
+    state.counted = CountedPasses()
     note_special("listener", listener is not None)
     return previous
 
@@ -134,7 +138,7 @@ def unheard() -> Iterator[None]:
 def heard_by(listener: Listener) -> Iterator[None]:
     """Tell `listener` of what happens inside, and nobody else. Afterwards all is as if nothing had been: tensors that
     got a number inside have the one that they had before."""
-    before = state.listener, state.first_number, state.living, state.nameless, state.renumbered
+    before = state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted
     listen(listener)
     numbered = state.renumbered = []
     try:
@@ -142,7 +146,9 @@ def heard_by(listener: Listener) -> Iterator[None]:
     finally:
         for tensor, number in reversed(numbered):
             _give_back(tensor, number)
-        state.listener, state.first_number, state.living, state.nameless, state.renumbered = before
+        state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted = (
+            before
+        )
         note_special("listener", state.listener is not None)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics.errors import nan_gradient
+from gradviz.engine.core.histograms import tell_histograms
 from gradviz.engine.core.hooks import run_node_posthooks, run_node_prehooks, run_tensor_hooks, shown
 from gradviz.engine.core.leaves import accumulate
 from gradviz.engine.core.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr, edge_numbers
@@ -58,6 +59,7 @@ class WatchedPass:
         self.current = 0  # the number of the running node
         self.waiting: dict[Node, int] = {}  # how many gradients each node still waits for
         self.needed: set[Node] | None = None  # the nodes that have to run; None: all nodes
+        self.reached: list[Tensor] = []  # leaves that have accumulated a gradient, if there is a listener
         self.kept: set[int] = set()  # the gradients that are the `.grad` of a leaf now
         # the gradients that have arrived, by node; a list if the node has several outputs
         self.buffers: dict[Any, Any] = {}
@@ -87,6 +89,8 @@ class WatchedPass:
             if listener is not None:
                 if sys.exc_info()[0] is None:
                     self._tell_alive(listener)
+                    if listener.wants_histograms and listener.detailed:
+                        tell_histograms(listener, self.number, self.reached)
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
 
@@ -371,6 +375,7 @@ class WatchedPass:
                 # a gradient that two leaves get is the `.grad` of one of them
                 kept._number = next_tensor_number() if numbers[0] in self.kept else numbers[0]
             self.kept.add(kept._number)
+            self.reached.append(leaf)
             tell = self.listener.leaf_ran if is_plain else self.listener.accumulated
             tell(number_of(leaf), node.number, self.number, numbers[0], state_of(kept))
         for hook in list((rare.accumulate_hooks or {}).values()):

@@ -5,14 +5,15 @@ millisecond, and would take 25 one by one. Of a large tensor a limited number of
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from gradviz.events.counted_leaves import MOST_LEAVES, CountedPasses, histograms_of, step_of, stretches
 from gradviz.events.listener import LeafHistogram
-from gradviz.events.values import SMALL, counts_of_rows
+from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.known_things import Known
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, as_strided, detach, no_grad, numel, to_numpy
@@ -21,22 +22,14 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
 _cuda: Any = torch.cuda
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
-_MOST_ELEMENTS = 1 << 11  # of a tensor
-_MOST_LEAVES = 512
-_AT_ONCE = 1 << 18  # elements that are read together, which bounds the memory
-_MOST_SORTS = 16
-_CHOSEN = frozenset(4**power for power in range(32))  # passes of a sort
 
 
 class LeafHistograms:
-    """Counts the elements of leaves for a source's listener, at the end of some passes.
-
-    Passes that reach other leaves, as those of two networks, are counted apart: of each sort passes 1, 4, 16 and so
-    on. Only a few sorts are followed: a program may make new leaves for each pass."""
+    """Counts the elements of leaves for a source's listener, at the end of some passes."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.passes: Counter[tuple[int, int]] = Counter()  # by the first leaf and the number of leaves
+        self.passes = CountedPasses()
 
     @safely
     def ended(self, number: int, leaves: set[int]) -> None:
@@ -44,22 +37,15 @@ class LeafHistograms:
         listener = self.source.listener
         if listener is None or not listener.wants_histograms or not leaves or not self.source.is_detailed:
             return
-        if self._is_chosen((min(leaves), len(leaves))) and not (in_transform() or _is_capturing()):
+        if self.passes.takes(leaves) and not (in_transform() or _is_capturing()):
             with torch._C.DisableTorchFunction(), unheard(), no_grad():
                 listener.leaves_counted(number, self._counted(leaves))
-
-    def _is_chosen(self, sort: tuple[int, int]) -> bool:
-        """Whether a pass of this sort is counted, which is the next one of it."""
-        if sort not in self.passes and len(self.passes) >= _MOST_SORTS:
-            return False
-        self.passes[sort] += 1
-        return self.passes[sort] in _CHOSEN
 
     def _counted(self, leaves: set[int]) -> list[LeafHistogram]:
         known = sorted(
             (one for one in list(self.source.identity.known.values()) if one.number in leaves),
             key=lambda one: one.number,
-        )[:_MOST_LEAVES]
+        )[:MOST_LEAVES]
         living = [(one, tensor) for one in known if (tensor := one()) is not None]
         gradients = [(one, tensor.grad) for one, tensor in living if tensor.grad is not None]
         return [*_histograms("parameter", living), *_histograms("gradient", gradients)]
@@ -74,17 +60,14 @@ def _histograms(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Ite
         if (elements := _elements_to_read(tensor)) is not None:
             alike[numel(elements), elements.dtype, elements.device].append((one.number, elements))
     for (size, *_), group in alike.items():
-        count = max(1, _AT_ONCE // size)
-        for first in range(0, len(group), count):
-            numbers, parts = zip(*group[first : first + count], strict=True)
+        for part in stretches(len(group), size):
+            numbers, parts = zip(*group[part], strict=True)
             try:
                 wide = TENSORS.to(TENSORS.to(torch.cat(parts), "cpu"), torch.float64)
                 rows = to_numpy(wide).reshape(len(parts), size)
             except (RuntimeError, MemoryError):  # there is no memory for it
                 continue
-            for number, histogram in zip(numbers, counts_of_rows(rows), strict=True):
-                if histogram is not None:
-                    yield LeafHistogram(number, what, *histogram)
+            yield from histograms_of(what, numbers, rows)
 
 
 def _elements_to_read(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -101,7 +84,7 @@ def _elements_to_read(tensor: torch.Tensor) -> torch.Tensor | None:
     if not is_dense(tensor):
         return None
     flat = as_strided(detach(tensor), (size,), (1,))
-    step = -(-size // _MOST_ELEMENTS) | 1  # odd, so that the elements are not always of one channel
+    step = step_of(size)
     return flat if step == 1 else flat[::step]
 
 

@@ -380,6 +380,19 @@ def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
     assert trace.passes == []
 
 
+def test_fake_tensors_in_the_backward_of_cond_are_no_leaves(both: Both) -> None:
+    def program() -> list[float]:
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        y = torch.cond(w.sum() > 0, lambda x: (x * w).sin(), lambda x: x * 2, (torch.ones(2),))
+        y.sum().backward()
+        assert w.grad is not None
+        return [round(value, 4) for value in w.grad.tolist()]
+
+    gradient, trace = both(program)
+    assert gradient == [0.5403, -0.4161]
+    assert [(leaf.name, leaf.has_grad) for leaf in leaves(Query(trace))] == [("w", True)]
+
+
 def test_a_view_of_a_leaf_without_grad_mode_is_not_listed_beside_it(both: Both) -> None:
     def program() -> None:
         w = torch.ones(2, 2, requires_grad=True)

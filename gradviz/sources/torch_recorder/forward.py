@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -26,9 +27,11 @@ from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.originals import original_of
 from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
-from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs, safely
+from gradviz.sources.torch_recorder.shared import PYTORCH, Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER, local_part
 
+# PyTorch's code that makes fake tensors of real ones. What it calls is no call of the program's, which never sees them.
+_OF_FAKES = os.path.join(PYTORCH, "_subclasses", "")
 _Plain = torch._C.DisableTorchFunction
 _modes_below = torch._C._len_torch_function_stack
 
@@ -89,6 +92,7 @@ class Forward(TorchFunctionMode):
                     call is None
                     and not self.source.is_silent
                     and not (is_cached and not self.source.is_detailed)
+                    and not frame.f_code.co_filename.startswith(_OF_FAKES)
                 ):
                     if is_cached and sort is calls.LINEAR and _is_of_matrix(args):
                         is_of_matrix = True

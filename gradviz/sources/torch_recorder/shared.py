@@ -24,6 +24,7 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _is_traced = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # counts the one below, too, and takes less time to ask
 _dispatch_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -107,12 +108,22 @@ class Source:
     def is_off(self) -> bool:
         """Whether this thread records nothing. `torch.compile` looks into our replacements of PyTorch's functions;
         this first check makes it see only the original functions there."""
-        return is_compiling() or self.listener is None or self.thread.muted or is_written_down()
+        return (
+            is_compiling()
+            or self.listener is None
+            or self.thread.muted
+            or is_written_down()
+            or self._is_on_fakes()
+        )
 
     @property
     def is_silent(self) -> bool:
         """Whether this thread records nothing, without the check for compilation."""
-        return self.listener is None or self.thread.muted or is_written_down()
+        return self.listener is None or self.thread.muted or is_written_down() or self._is_on_fakes()
+
+    def _is_on_fakes(self) -> bool:
+        """Whether a node of a pass computes with fake tensors, as that of `torch.cond` does for its own compiler."""
+        return _dispatch_modes() > 0 and bool(self.thread.passes) and _dispatch_mode(_FAKE) is not None
 
     @property
     def is_detailed(self) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradviz.tracefile import open_trace
+import gradviz
+import gradviz.engine as torch
+from gradviz.tracefile import Trace, open_trace
 from gradviz.tracefile.printed_lines import MOST_LINES, WIDEST
+from gradviz.tracefile.ring import Ring
 from tests.invoked import invoked
 
 TRAINING = """import gradviz.engine as torch
@@ -123,6 +127,35 @@ def test_lines_of_passes_that_are_not_kept_go_with_them(tmp_path: Path) -> None:
         assert len(trace.printed) < 10
         ends = [run.last for run in trace.passes[-3:]]
         assert [line.event - 1 for line in trace.printed[-3:]] == ends
+
+
+def test_a_line_that_is_printed_while_events_are_taken_out_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program does not wait for the writer when it prints: also between the moment at which the writer has taken
+    the lines and the one at which the events are counted anew."""
+    choose, thinned = Ring.kept, []
+    with gradviz.record(tmp_path / "run.gradviz", last=3) as recording:
+        recorder = recording.recorder
+        assert recorder is not None
+        w = torch.ones(2, requires_grad=True)
+
+        def kept(ring: Ring, trace: Trace, at_end: bool) -> Any:
+            if not at_end:
+                thinned.append(k)
+                recorder.print_piece(None, f"behind pass {k}\n")
+            return choose(ring, trace, at_end)
+
+        monkeypatch.setattr(Ring, "kept", kept)
+        for k in range(1, 41):
+            (w * k).sum().backward()
+            recorder.flush()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        ends = {one.number: one.last for one in trace.passes}
+        assert thinned[-1] in ends
+        assert [(line.text, line.event - 1) for line in trace.printed] == [
+            (f"behind pass {number}", ends[number]) for number in thinned if number in ends
+        ]
 
 
 def test_info_tells_of_printed_lines_and_a_redacted_copy_has_none(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ class PrintedLine(NamedTuple):
 
 class _Piece(NamedTuple):
     """The text of one write, or a part of it. Its last line has `more` characters that are not kept, and `ends` there
-    or goes on."""
+    or goes on. `event` was counted after so many `moves` of events."""
 
+    moves: int
     event: int
     site: int
     text: str
@@ -44,22 +45,24 @@ class PrintedLines:
         self._left = _MOST_CHARACTERS
         self._begun: PrintedLine | None = None  # the line that has no end yet
         self._made = 0
+        self.moves = 0  # how often events have been removed and the others counted anew
+        self._at_move = 0  # the number of events behind the last time
         self._is_over = False
 
-    def add(self, event: int, site: int, text: str) -> None:
-        """Add a text that was written after `event` events. Of a long text the first lines and the last line are
-        kept."""
+    def add(self, moves: int, event: int, site: int, text: str) -> None:
+        """Add a text that was written after `event` events; `moves` was read before these were counted. Of a long text
+        the first lines and the last line are kept."""
         end = text.find("\n", _WIDEST_PIECE)
         if end < 0:
-            self._add(event, site, text, is_ended=False)
+            self._add(moves, event, site, text, is_ended=False)
         else:
-            self._add(event, site, text[:end], is_ended=True)
-            self._add(event, site, text[text.rindex("\n") + 1 :], is_ended=False)
+            self._add(moves, event, site, text[:end], is_ended=True)
+            self._add(moves, event, site, text[text.rindex("\n") + 1 :], is_ended=False)
 
-    def _add(self, event: int, site: int, text: str, is_ended: bool) -> None:
+    def _add(self, moves: int, event: int, site: int, text: str, is_ended: bool) -> None:
         kept = text[:_WIDEST_PIECE]
         self._left -= len(kept) + 1
-        self._pieces.append(_Piece(event, site, kept, len(text) - len(kept), is_ended))
+        self._pieces.append(_Piece(moves, event, site, kept, len(text) - len(kept), is_ended))
 
     def end(self) -> None:
         """Mark the end of the program: a line without an end is complete."""
@@ -79,7 +82,10 @@ class PrintedLines:
         """The lines that have ended since the last call."""
         lines: list[PrintedLine] = []
         for _ in range(len(self._pieces)):
-            lines += self._ended_by(self._pieces.popleft())
+            piece = self._pieces.popleft()
+            if piece.moves != self.moves:  # printed while events were removed: behind all others
+                piece = piece._replace(event=self._at_move)
+            lines += self._ended_by(piece)
         if self._is_over and self._begun is not None:
             lines.append(self._begun)
             self._begun = None
@@ -105,8 +111,11 @@ class PrintedLines:
         line = self._begun or PrintedLine(piece.event, piece.site, "", 0)
         return line._replace(text=(line.text + text)[:WIDEST], length=line.length + len(text))
 
-    def move(self, moved: np.ndarray) -> None:
-        """Adapt the counts after events were removed: `moved` is the place where each event is now, −1 for none."""
+    def move(self, moved: np.ndarray, count: int) -> None:
+        """Adapt after events were removed: `moved` is the place where each event is now, −1 for none, and `count` the
+        number that is left, which the recorder has begun to count from."""
+        self._at_move = count
+        self.moves += 1
         if self._begun is not None:
             event = moved_count(self._begun.event, moved)
             self._begun = None if event is None else self._begun._replace(event=event)

@@ -108,7 +108,7 @@ class Recorder(Frequent):
         self.count -= gone
         self.limit -= gone
         self.batch.first = self.count
-        self.printed.move(moved)
+        self.printed.move(moved, self.count)
         self.last_op = {thread: int(moved[at]) for thread, at in self.last_op.items() if moved[at] >= 0}
 
     def _give_way(self) -> None:
@@ -141,7 +141,8 @@ class Recorder(Frequent):
 
     def print_piece(self, where: Where, text: str) -> None:
         """Record a text that the program wrote to its output."""
-        self.printed.add(self.count, self.sites.number(where), text)
+        moves = self.printed.moves  # read first, because the writer may remove events meanwhile
+        self.printed.add(moves, self.count, self.sites.number(where), text)
 
     def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
         self.histograms.extend((self.in_pass(in_pass), histogram) for histogram in histograms)

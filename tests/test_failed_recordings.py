@@ -171,6 +171,23 @@ def test_a_reader_that_holds_the_file_does_not_stop_the_program(tmp_path: Path) 
         assert "stopped" not in trace.meta
 
 
+def test_a_fault_of_ours_as_the_file_is_finished_stays_out_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise IndexError("index 53 is out of bounds")
+
+    monkeypatch.setattr("gradviz.tracefile.ring.Ring.kept", fail)
+    with gradviz.record(tmp_path / "run.gradviz", last=3):
+        differentiate()
+    assert lines_of(capfd.readouterr().err)[0].startswith(
+        "gradviz: recording stopped (a fault of gradviz's: IndexError('index 53 is out of bounds'))"
+    )
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len(trace.passes) == 1
+        assert "IndexError" in trace.meta["stopped"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="on Windows a reader cannot share the lock")
 def test_a_reader_that_is_slow_to_let_go_of_the_lock_refuses_no_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -173,7 +173,7 @@ class Writer:
         if self.failure is None:
             try:
                 self._finish()
-            except (sqlite3.Error, OSError) as error:
+            except Exception as error:  # as in `_try`: the program must go on, and its user must know
                 self.give_up(error)
         if self.failure is not None:
             self._stop(meta)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.equal_elements import same_elements
@@ -108,7 +111,17 @@ class _Search:
         return tensor, counter or tensor
 
     def _apart(self, tensor: int) -> bool:
-        return tensor in self.bases and counts_apart(self.query, tensor)
+        return tensor in self._perhaps_apart and counts_apart(self.query, tensor)
+
+    @cached_property
+    def _perhaps_apart(self) -> set[int]:
+        """The tensors with a base, but for those of which the columns show that an op made them which is not `data`:
+        a long run has a view for each call of a layer, and only few need to be decoded."""
+        ops, makers = self.trace.table(Kind.OP), self.query.tensors.makers
+        others = ops.events[~self.trace.named(ops["op"], ("data",))]
+        tensors = np.array(list(self.bases), np.int64)
+        events = np.array([makers.get(tensor, -1) for tensor in self.bases], np.int64)
+        return set(tensors[~contained(events, others)].tolist())
 
     def _is_whole(self, tensor: int, memory: int) -> bool:
         """Whether a tensor has all elements of a memory, so that every write to the memory changes it."""

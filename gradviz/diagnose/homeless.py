@@ -30,13 +30,12 @@ def _changed_between(case: Case) -> np.ndarray:
     came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
     leaves, at = np.unique(came["tensor"][::-1], return_index=True)
     last = dict(zip(leaves.tolist(), came.events[::-1][at].tolist(), strict=True))
-    pairs = zip(writes.events.tolist(), writes.leaves.tolist(), strict=True)
-    changed = {
-        leaf
-        for event, leaf in pairs
-        if writes.started(leaf) < event < last.get(leaf, -1)
-        and case.query.tensors.writer(event) not in CLAMPING
-    }
+    changed: set[int] = set()
+    for event, leaf in zip(writes.events.tolist(), writes.leaves.tolist(), strict=True):
+        if leaf in changed or not writes.started(leaf) < event < last.get(leaf, -1):
+            continue  # a leaf of a long run is written to thousands of times
+        if case.query.tensors.writer(event) not in CLAMPING:
+            changed.add(leaf)
     return np.array(sorted(changed), np.int64)
 
 

@@ -117,7 +117,20 @@ for step in range(6):
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
 """
+OPTIMIZER_OF_THE_PRETRAINED = f"""\
+{MODEL}def train(net, optimizer):
+    for step in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+net = nn.Sequential(model, nn.Linear(3, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # <- stale-optimizer
+model.requires_grad_(False)
+train(net, optimizer)
+"""
 PROGRAMS = {
+    "optimizer of the pretrained": OPTIMIZER_OF_THE_PRETRAINED,
     "warm-up that nothing steps": WARM_UP_THAT_NOTHING_STEPS,
     "frozen after a pass": FROZEN_AFTER_A_PASS,
     "optimizer of an average": OPTIMIZER_OF_THE_AVERAGE,

@@ -71,7 +71,7 @@ def _search(case: Case) -> Iterator[Found]:
         f"{_CURE * (not is_older)}{_made_anew(case, holding, name, leaves)}",
         (step,) if made is None else (holding, step) if is_older else (made, step),
         site=0 if made is None or is_older else _replacing(case, made),
-        tensors=(*leaves, *_left_behind(case)),
+        tensors=(*leaves, *_left_behind(case), *(case.training.held_by(optimizer) if len(idle) else ())),
     )
 
 

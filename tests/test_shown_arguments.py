@@ -14,6 +14,9 @@ from gradviz.graph.build import build
 from gradviz.graph.model import OP
 from gradviz.pictures.default_arguments import DEFAULTS, shown_arguments
 from gradviz.tracefile import open_trace
+from gradviz.words.parts import call_of
+from gradviz.words.stop import Stop
+from gradviz.words.words import Words
 
 FUNCTIONS = sorted((op, text) for text, ops in DEFAULTS.items() for op in ops)
 
@@ -83,6 +86,22 @@ def test_an_operator_has_the_name_of_its_function(tmp_path: Path) -> None:
     with open_trace(tmp_path / "operator.gradviz") as trace:
         names = [node.name for node in build(trace).nodes.values() if node.kind == OP]
     assert names == ["eq", "mul", "sum"]
+
+
+@pytest.mark.torch
+def test_an_operator_is_written_between_its_operands_where_the_source_is_not_known(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with gradviz.record(tmp_path / "operators.gradviz", source=False):
+        x, y = torch.tensor([5, 7]), torch.tensor([2, 2])
+        _ = x // 2, 3 // x, 1 - x, x == y, 5 % x, x << 1, ~x
+    with open_trace(tmp_path / "operators.gradviz") as trace:
+        words = Words(trace)
+        events = trace.table(Kind.OP).events.tolist()
+        said = [call_of(Stop(words, event), words.query.tensors.op(event)) for event in events]
+    x, y = said[0].split(" // ")[0], said[3].split(" == ")[1]
+    assert said == [
+        f"{x} // 2", f"3 // {x}", f"1 - {x}", f"{x} == {y}", f"5 % {x}", f"{x} << 1", f"bitwise_not({x})"
+    ]  # fmt: skip
 
 
 CALLS = {

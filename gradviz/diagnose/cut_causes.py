@@ -10,7 +10,7 @@ from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.cut_places import place_of_cut, switched_off
 from gradviz.query.cuts import Reason, why_no_node
-from gradviz.query.ops import DISCRETE, DRAWN
+from gradviz.query.ops import DISCRETE, DRAWN, function_name
 from gradviz.query.source_trees import appended_before, assigned_to, in_place, method_calls, statement_at
 from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
@@ -50,7 +50,7 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
         if reason is Reason.DETACHED:
             return NO_NODE[reason], _without_detach(case, event)
         if reason is Reason.NOT_DIFFERENTIABLE:
-            return f"the result of {clean(maker.op)} is not differentiable", _CURES[reason]
+            return f"the result of {clean(function_name(maker.op))} is not differentiable", _CURES[reason]
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
     if maker.how in DRAWN and _is_sample(case, event):

@@ -21,6 +21,7 @@ from gradviz.graph.select import Part
 from gradviz.query import FIRST, Query, State
 from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
+from gradviz.query.ops import function_name
 from gradviz.query.passes import ranges
 from gradviz.query.tied_names import tied_names
 from gradviz.tracefile import PassInfo, Trace
@@ -339,7 +340,7 @@ class _Builder:
             self._place(node, self.tensors.mutation(event).site)
             return node
         op = self.tensors.op(event)
-        node.name = op.op.removeprefix("__").removesuffix("__")  # `eq` of `__eq__`
+        node.name = function_name(op.op)
         node.op, node.args, node.in_pass = op.op, op.args, op.in_pass
         number = self.query.nodes.main_of_op(event)
         if number:

@@ -14,7 +14,7 @@ from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, 
 from gradviz.query.lookup import Lookup
 from gradviz.query.names import Names
 from gradviz.query.nodes import Nodes
-from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES
+from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, written
 from gradviz.query.passed_arguments import PassedArguments, readable
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
@@ -255,10 +255,10 @@ class Labels(Lookup):
     def _call_at(self, event: int, depth: int) -> str:
         op = self.tensors.op(event)
         names = [self._given(tensor, op.outputs[0], depth) for tensor in op.inputs if tensor]
-        text = f"{op.op}({', '.join([*names, *[op.args] * bool(op.args)])})"
+        text = written(op.op, [*names, *[op.args] * bool(op.args)])
         if not all(names) or len(text) <= LONGEST or self.is_exact:
             return self._short(text) if all(names) else ""
-        return self._short(f"{op.op}({', '.join([*names, *['…'] * bool(op.args)])})")
+        return self._short(written(op.op, [*names, *["…"] * bool(op.args)]))
 
     def _given(self, tensor: int, than: int, depth: int) -> str:
         """The name of an input of an op in a call; empty if it is not known."""

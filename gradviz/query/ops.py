@@ -7,6 +7,8 @@ PyTorch has several names for some functions. A kind that has one of these names
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradviz.events import values
 
 # The other names of functions in PyTorch's documentation: methods, functions and `torch.special`.
@@ -132,3 +134,26 @@ DROPOUTS = _and_in_place("dropout", "feature_dropout", "alpha_dropout", "feature
 WITH_NUMBERS = (
     DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
 )  # to which a program gives numbers
+
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "matmul": "@", "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "eq": "==", "ne": "!=",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+_SWAPPED = ("rsub", "rdiv", "rpow")  # as PyTorch calls them
+
+
+def function_name(op: str) -> str:
+    """The name of an op in texts: `eq` of the operator `__eq__`."""
+    return op.removeprefix("__").removesuffix("__")
+
+
+def written(op: str, operands: Sequence[str]) -> str:
+    """An op as a person would write it: an operator between its operands, else a call."""
+    name = function_name(op)
+    swapped = _SIGNS.get(name[1:]) if name.startswith("r") and name not in _SIGNS else None
+    if len(operands) == 2 and (name != op or op in _SWAPPED) and (swapped or name in _SIGNS):
+        first, second = (f"({one})" if " " in one else one for one in operands)
+        return f"{second} {swapped} {first}" if swapped else f"{first} {_SIGNS[name]} {second}"
+    return f"{name}({', '.join(operands)})"

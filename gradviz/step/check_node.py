@@ -9,6 +9,7 @@ import numpy as np
 from gradviz.events.kinds import Kind, OpRan, Produced, Received
 from gradviz.query.differences import Compared, compared
 from gradviz.query.nodes import ACCUMULATE
+from gradviz.query.ops import function_name
 from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
@@ -41,7 +42,7 @@ def check_node(session: Session, argument: str) -> None:
     ]
     words = session.words
     name = words.node_name(case.node)
-    expression = words.expression(case.op.site, _LONGEST) or clean(case.op.op)
+    expression = words.expression(case.op.site, _LONGEST) or clean(function_name(case.op.op))
     try:
         _require_the_same(session, case.op, forward(arrays))
         lines: list[str] = []
@@ -101,7 +102,9 @@ def _case(session: Session) -> _Case:
         raise CommandError(f"{name} cannot be checked: {why}")
     op = session.query.tensors.op(event)
     if set(op.outputs) & set(op.inputs):
-        raise CommandError(f"{name} cannot be checked: {clean(op.op)} works in place, its input is gone")
+        raise CommandError(
+            f"{name} cannot be checked: {clean(function_name(op.op))} works in place, its input is gone"
+        )
     if name.startswith(_SYMMETRIC):
         raise CommandError(f"{name} cannot be checked: it reads one half of a symmetric matrix")
     main = nodes.main_of_op(event)
@@ -180,6 +183,6 @@ def _require_the_same(session: Session, op: OpRan, outputs: list[np.ndarray]) ->
             again, value.array, _ALIKE, 1e-5, equal_nan=True
         ):
             raise CommandError(
-                f"{clean(op.op)} cannot be checked: run again, it gives other values (it is random, or depends on "
-                "more than its inputs)"
+                f"{clean(function_name(op.op))} cannot be checked: run again, it gives other values (it is random, or "
+                "depends on more than its inputs)"
             )

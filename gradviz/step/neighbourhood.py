@@ -20,6 +20,7 @@ from gradviz.events.kinds import (
     TangentPushed,
 )
 from gradviz.query.cuts import op_of
+from gradviz.query.ops import function_name
 from gradviz.words.chain import so_far
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
@@ -222,7 +223,7 @@ class _Forward:
     def _kind(self, made: object, tensor: int) -> str:
         if isinstance(made, OpRan):
             node = self.stop.query.nodes.main_of_op(made.index)
-            return (
-                self.stop.words.node_name(node) if node else self.stop.say("{op}, no node", op=clean(made.op))
-            )
+            if node:
+                return self.stop.words.node_name(node)
+            return self.stop.say("{op}, no node", op=clean(function_name(made.op)))
         return self.stop.say("leaf" if self.stop.moment.flags(tensor) & REQUIRES_GRAD else "no grad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradviz.query.cuts import count_ways, op_of, shortest_way
+from gradviz.query.ops import function_name
 from gradviz.words.escape import clean
 from gradviz.words.numbers import value
 from gradviz.words.stop import Stop
@@ -45,7 +46,7 @@ def _steps(stop: Stop, way: list[int]) -> list[str]:
         op = op_of(stop.query, tensor) if position else None
         if op is not None:
             node = stop.query.nodes.main_of_op(op.index)
-            cut = stop.say("{op}, and the gradient is cut off here: no node", op=clean(op.op))
+            cut = stop.say("{op}, and the gradient is cut off here: no node", op=clean(function_name(op.op)))
             lines.append(f"    ↓ {stop.words.node_name(node) if node else cut}")
         lines.append(f"  {stop.called(tensor)} = {value(stop.moment.value(tensor))}")
     if len(lines) > SHOWN:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan, PassBegan, Produced, Received
 from gradviz.query.chain_step import ChainStep, chain_step
+from gradviz.query.ops import written
 from gradviz.words.chain import product
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
@@ -20,7 +21,7 @@ def call_of(stop: Stop, op: OpRan) -> str:
     if text and not is_item and op.site in stop.query.places.of_one_op and not stop.query.labels.row_of(op):
         return text
     arguments = [stop.called(tensor) for tensor in op.inputs if tensor] + [clean(op.args)] * bool(op.args)
-    return f"{clean(op.op)}({', '.join(arguments)})"
+    return written(clean(op.op), arguments)
 
 
 def changes(stop: Stop, through: str = "") -> str:

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan
 from gradviz.query.moment import Moment
 from gradviz.query.nodes import ACCUMULATE
+from gradviz.query.ops import function_name
 from gradviz.query.query import Query
 from gradviz.query.short_expressions import short_expression
 from gradviz.query.trend import Trend, trend
@@ -148,7 +149,9 @@ class Words:
         if node is None:
             return self.say("a leaf")
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
-        return self.expression(node.site, longest) or clean(op.op if op is not None else node.grad_fn)
+        return self.expression(node.site, longest) or clean(
+            function_name(op.op) if op is not None else node.grad_fn
+        )
 
     def edges_called(self, node: NodeMade) -> list[str]:
         """The names of the tensors at a node's edges. A number is named by its value; a tensor that the program does

@@ -129,7 +129,19 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # <- stale-optimizer
 model.requires_grad_(False)
 train(net, optimizer)
 """
+AVERAGE_OF_ITSELF = f"""\
+{MODEL}average = model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for mean, now in zip(average.parameters(), model.parameters()):
+            mean.copy_(now.lerp(mean, 0.9))  # <- stale-model
+"""
 PROGRAMS = {
+    "average of itself": AVERAGE_OF_ITSELF,
     "optimizer of the pretrained": OPTIMIZER_OF_THE_PRETRAINED,
     "warm-up that nothing steps": WARM_UP_THAT_NOTHING_STEPS,
     "frozen after a pass": FROZEN_AFTER_A_PASS,
@@ -159,9 +171,10 @@ def test_what_was_frozen_after_a_pass_is_switched_on_by_the_same_call(tmp_path: 
     assert finding.fix.startswith("model.requires_grad_(True)")
 
 
-@pytest.mark.parametrize(
-    "lines", [TWO_MODELS_OF_A_CLASS, SEARCHED_WITHOUT_GRADIENTS], ids=["two models", "searched"]
-)
+AVERAGE_OF_A_COPY = AVERAGE_OF_ITSELF.replace("average = model", "average = copy.deepcopy(model)")
+
+
+@pytest.mark.parametrize("lines", [TWO_MODELS_OF_A_CLASS, SEARCHED_WITHOUT_GRADIENTS, AVERAGE_OF_A_COPY])
 def test_what_another_part_of_the_program_is_for_is_no_fault(tmp_path: Path, lines: str) -> None:
     script, trace = tmp_path / "program.py", tmp_path / "program.gradviz"
     script.write_text(BEGIN + lines, encoding="utf-8")

@@ -1,6 +1,7 @@
 """`stale-model`: the model that is evaluated is not the model that is trained. One is a copy of the other. Nothing ever
 changes the evaluated model, and it is called again and again without gradients, for results that reach no root. Or
-the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model.
+the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model. Or an average
+of the weights is the model itself: each `lerp` is between a parameter and the same parameter.
 
 Why it is bad: the evaluation does not measure the training: its numbers never change.
 
@@ -41,11 +42,13 @@ from gradviz.query.writes import Writes
 from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest calls after steps
+_INTERPOLATING = ("lerp", "lerp_")
 
 
 def _search(case: Case) -> Iterator[Found]:
     yield from _untouched(case)
     yield from _loaded_from_itself(case)
+    yield from _averaged_with_itself(case)
 
 
 def _untouched(case: Case) -> Iterator[Found]:
@@ -131,6 +134,27 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
         )
 
 
+def _averaged_with_itself(case: Case) -> Iterator[Found]:
+    """Findings for the lines that interpolate trained parameters with themselves, and so change nothing."""
+    ops = case.trace.table(Kind.OP)
+    by_line: dict[int, dict[int, int]] = {}  # the first event of each parameter
+    for event in ops.events[case.trace.named(ops["op"], _INTERPOLATING)].tolist():
+        first, second, *_ = (*case.query.tensors.op(event).inputs, 0, 0)
+        if first == second and first in case.training.trained:
+            by_line.setdefault(case.site(event), {}).setdefault(first, event)
+    for site, found in by_line.items():
+        them = "itself" if len(found) == 1 else "themselves"
+        model = clean(case.trace.parameters.get(next(iter(found)), "").partition(".")[0]) or "model"
+        yield Found(
+            f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} interpolated with {them}: the average is "
+            "the model that is trained, and no copy of it",
+            f"copy.deepcopy({model})  # for the average, where it is made",
+            (min(found.values()),),
+            site=site,
+            tensors=tuple(found),
+        )
+
+
 def _copies(case: Case) -> list[tuple[int, int, int]]:
     """(event, target, source) of each copy into a tensor, by `copy_` or by load_state_dict."""
     found = []
@@ -153,7 +177,7 @@ def _copies(case: Case) -> list[tuple[int, int, int]]:
 RULE = Rule(
     "stale-model",
     WARNING,
-    "a model that is evaluated, while a copy of it is trained",
+    "a model that is evaluated, while a copy of it is trained; a copy that is the model itself",
     _search,
     needs=(Need.STEP, Need.DETAILS),
 )

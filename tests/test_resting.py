@@ -215,7 +215,7 @@ def test_one_step_of_sixteen_says_how_much_it_changes_all_parameters(
         math.hypot(*parts) for parts in zip(*(norms[17, is_first] for is_first in (True, False)), strict=True)
     ]
     assert table[17] == pytest.approx(both[0] / both[1], rel=1e-4)
-    assert "Change of all parameters at the step relative to their size, by pass" in titles
+    assert "Change of all parameters relative to their size, by pass" in titles
 
 
 def test_a_step_with_a_parameter_that_cannot_be_read_has_no_sum(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def charts_of_run(query: Query) -> list[Drawn]:
     changes = changes_of_modules(query, module_of)
     of_passes = [
         ("Norm of all gradients at the step, by pass", norms_of_steps(query)),
-        ("Change of all parameters at the step relative to their size, by pass", changes_of_steps(query)),
+        ("Change of all parameters relative to their size, by pass", changes_of_steps(query)),
     ]
     return [
         Drawn("Loss, by pass", *_series(losses(query)), marks=True),

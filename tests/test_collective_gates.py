@@ -90,6 +90,32 @@ def test_the_collectives_inside_a_function_stand_at_its_op_and_its_node(drawn: C
     }
 
 
+def test_the_page_says_them_at_the_op_and_at_the_box_of_its_place(
+    group: None, tmp_path: Path, browser: Any
+) -> None:
+    with gradviz.record(path := tmp_path / "run.gradviz"):
+        gathers()
+    with open_trace(path) as trace:
+        write_page(trace, lambda number: build(trace, number), 1, tmp_path / "page.html")
+    tab = browser.new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    lines = (
+        "[...document.querySelectorAll('#nodes > g')].filter((box) => box.querySelector('.exchange'))"
+        ".map((box) => [box, ...box.querySelectorAll('text')].slice(1).map((text) => text.textContent))"
+    )
+    assert tab.evaluate(lines) == [["Gathered", "all_gather"], ["GatheredBackward", "all_reduce"]]
+    fills = tab.evaluate(
+        "(() => { const op = document.querySelector('.op:has(.exchange)');"
+        " return [...op.querySelectorAll('text')].map((text) => getComputedStyle(text).fill); })()"
+    )
+    assert fills[0] == fills[1]  # light on a dark box, as the name
+    tab.keyboard.press("r")
+    ((_, *told),) = tab.evaluate(lines)
+    assert told[-2:] == ["all_gather", "all_reduce"]
+    tab.close()
+
+
 def test_a_graph_looks_at_the_collectives_around_its_own_pass(
     tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

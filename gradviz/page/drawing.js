@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = 15; // the height of a line of text
+const MOST_EXCHANGES = 4; // the most exchanges between ranks that a box lists
 const FONTS = { name: "600 12.5px", label: "12px", fact: "11px", odd: "600 11px", finding: "600 11.5px" };
 const FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
@@ -36,9 +37,22 @@ function linesOf(id, k) {
   const node = app.view.nodeOf.get(id);
   const gate = gateOf(id);
   if (gate) lines.push({ role: "gate", text: cut(gate, 60) });
+  for (const text of exchangesOf(id)) lines.push({ role: "exchange", text: cut(text, 60) });
   if (node && node.finding) lines.push({ role: "finding", text: cut(node.finding, 40) });
   for (const text of apartLines(id)) lines.push({ role: "apart", text: cut(text, 60) });
   return lines;
+}
+
+// What ranks exchanged at a node, or inside a closed group: `all_gather · 2 ranks`.
+function exchangesOf(id) {
+  const group = app.view.groupOf.get(id);
+  if (!group) return app.view.nodeOf.get(id).exchanges || [];
+  if (group.exchanges === undefined) {
+    const found = new Set();
+    everyNode(group, (node) => (node.exchanges || []).forEach((text) => found.add(text)));
+    group.exchanges = [...found].slice(0, MOST_EXCHANGES);
+  }
+  return group.exchanges;
 }
 
 // What a gradient, or the gradients in a closed module, went through between ranks after the pass; if not all of them

@@ -142,6 +142,7 @@ function computed(node) {
 
 function placed(node) {
   const facts = [];
+  if (node.exchanges) facts.push(...fact("between ranks", node.exchanges.join("; ")));
   if (node.apart) facts.push(...fact("ranks", element("ul", { class: "finding" }, node.apart.map((text) => element("li", {}, text)))));
   if (node.scope) facts.push(...fact("scope", node.scope));
   if (node.at) {

@@ -23,7 +23,7 @@ from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
 from gradviz.page.waits import waits
 from gradviz.pictures.boxes import of_inside
-from gradviz.pictures.node_text import apart_told, called_cut, facts
+from gradviz.pictures.node_text import MOST_EXCHANGES, apart_told, called_cut, exchange_told, facts
 from gradviz.query import Query
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
@@ -228,6 +228,7 @@ def _node(
         "error": plain(node.error, 400),
         "finding": plain(node.finding, 80),
         "gate": plain(node.collectives, 60),
+        "exchanges": [exchange_told(one) for one in node.exchanges[:MOST_EXCHANGES]] or None,
         "apart": [plain(text, 90) for one in node.apart for text in apart_told(one)] or None,
         "block": _block(node) if node.kind == m.GROUP else "",
         "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",

@@ -18,7 +18,7 @@ from gradviz.words.rank_names import called_ranks, told_apart
 
 Line = tuple[str, str]
 _MOST_APART = 3  # the most different values of ranks at a node
-_MOST_EXCHANGES = 4  # the most exchanges between ranks that a node lists
+MOST_EXCHANGES = 4  # the most exchanges between ranks that a node lists
 
 
 FULL, OVERVIEW, BRIEF = "full", "overview", "brief"  # the levels of detail of a node's text
@@ -35,7 +35,7 @@ def lines_of(node: Node, show: str, detail: str = FULL, uses: int = 0) -> list[L
     if uses > 1 and node.is_leaf and node.requires_grad:
         lines.append(("fact", f"used {uses:,}×"))
     role = "args" if node.kind == OP or node.op == PLACE else "fact"
-    lines += [(role, exchange_told(one)) for one in node.exchanges[:_MOST_EXCHANGES]]
+    lines += [(role, exchange_told(one)) for one in node.exchanges[:MOST_EXCHANGES]]
     if node.finding:
         lines.append(("finding", plain(node.finding, 60)))
     if node.held_apart and not node.apart:

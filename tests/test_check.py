@@ -254,6 +254,36 @@ def test_the_same_read_in_a_loop_that_trains_is_a_warning(gradviz_here: Command,
     assert {one["severity"] for one in found if one["rule"] == "nonleaf-grad-read"} == {"warning"}
 
 
+LOST_AVERAGE = """\
+import copy, torch
+torch.manual_seed(0)
+student = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+teacher = copy.deepcopy(student)
+for p in teacher.parameters():
+    p.requires_grad = False
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+for step in range(4):
+    x = torch.randn(16, 4)
+    with torch.no_grad():
+        for q, k in zip(student.parameters(), teacher.parameters()):
+            k = k.data * 0.9 + q.data * 0.1
+        target = teacher(x)
+    optimizer.zero_grad()
+    (student(x) - target - 1).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_teacher_whose_average_is_lost_is_not_called_frozen(gradviz_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "byol.py").write_text(LOST_AVERAGE)
+    found = json.loads(gradviz_here("check", "--format", "json", "byol.py").stdout)["findings"]
+    assert [(one["rule"], one["line"]) for one in found] == [("not-updated", 12)]
+    average = "            k = k.data * 0.9 + q.data * 0.1\n"
+    (tmp_path / "frozen.py").write_text(LOST_AVERAGE.replace(average, "            pass\n"))
+    found = json.loads(gradviz_here("check", "--format", "json", "frozen.py").stdout)["findings"]
+    assert ("wrong-mode", 13) in [(one["rule"], one["line"]) for one in found]
+
+
 def test_what_cannot_be_checked_is_said(gradviz_here: Command, stale: Path) -> None:
     stale.write_text("import torch\nx = torch.ones(2)\n")
     done = gradviz_here("check", stale.name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.lost_change import lost_averages
 from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.query.writes import Writes
 
@@ -24,8 +25,9 @@ class FrozenStatistics:
 
 
 def frozen_statistics(case: Case) -> list[FrozenStatistics]:
-    """The frozen modules whose running statistics change between passes, one for each line. Use
-    `case.of(frozen_statistics)`."""
+    """The frozen modules whose running statistics change between passes, one for each line. A module is not meant to be
+    frozen if an average for it is lost. Use `case.of(frozen_statistics)`."""
+    followers = {leaf for lost in case.of(lost_averages) for leaf in lost.leaves}
     ops = case.trace.table(Kind.OP)
     norms = ops.events[case.trace.named(ops["op"], ("batch_norm",))]
     calls: dict[int, list[OpRan]] = {}
@@ -35,7 +37,7 @@ def frozen_statistics(case: Case) -> list[FrozenStatistics]:
             calls.setdefault(op.inputs[_WEIGHT], []).append(op)
     found: dict[int, tuple[ScopeEntered, list[int]]] = {}
     for weight, own in calls.items():
-        module = _frozen_module(case, weight, own) if weight else None
+        module = _frozen_module(case, weight, own) if weight and weight not in followers else None
         if module is not None:
             found.setdefault(module.site, (module, []))[1].append(weight)
     return [FrozenStatistics(module, tuple(weights)) for module, weights in found.values()]

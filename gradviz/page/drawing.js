@@ -419,9 +419,12 @@ function refreshEdge(edge, k, step, near, labels) {
     edge.path.style.strokeWidth = flow && !flow.odd ? `${1.4 + 2.2 * fullness(flow.norm)}px` : "";
     edge.state = classes;
   }
-  const text = edge.cut || (flow && (app.view.small || state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");
+  const text = cutText(edge) || (flow && (app.view.small || state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");
   if (text) labels.push([edge, cut(text, 30)]);
 }
+
+// The word for the cut at an edge; where no gradient was due, `detach` is only a state.
+const cutText = ({ cut: how, due }) => (how === "detach" && !due ? said("detached") : how);
 
 // How many edges are drawn as one; in a rolled picture how many tensors or gradients move along them.
 function movedAlong(edge) {

@@ -23,7 +23,7 @@ from gradviz.page.trees import Trees
 from gradviz.page.values_over_time import States, spans
 from gradviz.page.waits import waits
 from gradviz.pictures.boxes import of_inside
-from gradviz.pictures.node_text import MOST_EXCHANGES, apart_told, called_cut, exchange_told, facts
+from gradviz.pictures.node_text import MOST_EXCHANGES, apart_told, exchange_told, facts
 from gradviz.query import Query
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
@@ -198,8 +198,8 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 
 
 def _cut(edge: Edge) -> list[Any]:
-    """The word for the cut at an edge, and 1 if a gradient was due there."""
-    return [plain(edge.cut), 1] if edge.due else [called_cut(edge.cut)]
+    """The cut at an edge, and 1 if a gradient was due there."""
+    return [plain(edge.cut), 1] if edge.due else [plain(edge.cut)]
 
 
 def _node(

@@ -6,6 +6,7 @@ arrays stand for, not in what any command shows of it."""
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import struct
@@ -148,7 +149,12 @@ def forms_of(secrets: dict[str, float]) -> list[bytes]:
 
 
 def secrets_in(data: bytes) -> list[bytes]:
-    return [s for s in [*(t.encode() for t in TEXTS.values()), *forms_of(NUMBERS)] if s in data]
+    """The secrets in some bytes. A number as text stands alone: the digits of a longer one are no secret."""
+    return [
+        s
+        for s in [*(t.encode() for t in TEXTS.values()), *forms_of(NUMBERS)]
+        if s in data and not (s.isdigit() and re.search(rb"(?<![\w.])" + s + rb"(?!\w)", data) is None)
+    ]
 
 
 def arrays_of(trace: Trace) -> bytes:

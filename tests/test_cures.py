@@ -36,6 +36,18 @@ for step in range(2):
 """,
         "memory = memory.detach()  # before line 7, or compute it again in each iteration",
     ),
+    "a result of the same iteration, in two losses": (
+        """
+torch.manual_seed(0)
+actor, weight = torch.nn.Linear(4, 1), torch.ones(1, requires_grad=True)
+for step in range(2):
+    chance = torch.tanh(actor(torch.randn(8, 4)))
+    chance.mean().backward()
+    loss = (weight * (chance - 1.0)).mean()
+    loss.backward()
+""",
+        "chance = chance.detach()  # before line 8, or compute it again in each iteration",
+    ),
     "a second pass": (
         """
 x = torch.tensor([2.0, 3.0], requires_grad=True)

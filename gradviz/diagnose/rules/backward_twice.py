@@ -35,6 +35,7 @@ _REUSED = "{name} = {name}.detach()  # {where}or compute it again in each iterat
 _UNNAMED = "detach what is kept from the earlier pass, or compute it again in each iteration"
 _SAME = "{call}  # at {line}, if both passes are meant"
 _KEEP = "retain_graph=True"
+_NAMES = (ast.Name, ast.Attribute)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -92,7 +93,7 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
     nodes = case.query.nodes
     end = case.query.passes.last(earlier_pass)
     roots = [root.node for root in case.query.passes.began(error.number).roots]
-    carried: dict[str, None] = {}
+    carried: dict[str, int] = {}  # the event of an op that reads the tensor
     for node in map(nodes.event, nodes.walk(roots)):
         if node is None or node.index < end:
             continue
@@ -100,14 +101,17 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
             made = nodes.event(edge.node)
             name = case.query.names.of(edge.tensor) if edge.tensor else None
             if made is not None and made.index < end and name:
-                carried[clean(name)] = None
-    name = next(iter(carried), "")
-    return _REUSED.format(name=name, where=_start_of_round(case, error, name)) if name else _UNNAMED
+                carried.setdefault(clean(name), node.index)
+    if not carried:
+        return _UNNAMED
+    name, reader = next(iter(carried.items()))
+    return _REUSED.format(name=name, where=_where(case, error, name, reader))
 
 
-def _start_of_round(case: Case, error: Failure, name: str) -> str:
-    """The place to detach a state in each iteration: before the first line of the innermost loop around the pass. Empty
-    if the source has no loop there, or if the loop does not use this name for the state."""
+def _where(case: Case, error: Failure, name: str, reader: int) -> str:
+    """The place to detach a tensor in each iteration: before the first line of the innermost loop around the pass if it
+    has its name there from the first iteration on, else before the line of the op that reads it. Empty if the source
+    has no loop there, or if that line does not use the name."""
     if error.site is None:
         return ""
     place = error.site.place
@@ -117,12 +121,27 @@ def _start_of_round(case: Case, error: Failure, name: str) -> str:
         for node in (ast.walk(tree) if tree is not None else ())
         if isinstance(node, ast.For | ast.While) and node.lineno < place.line <= (node.end_lineno or 0)
     ]
-    if not loops:
+    if tree is None or not loops:
         return ""
     loop = max(loops, key=lambda loop: loop.lineno)
-    names = {ast.unparse(node) for node in ast.walk(loop) if isinstance(node, ast.Name | ast.Attribute)}
-    first = loop.body[0].lineno
-    return f"before line {first}, " if name in names and first < place.line else ""
+    uses = [node.lineno for node in ast.walk(loop) if isinstance(node, _NAMES) and ast.unparse(node) == name]
+    if "." in name or _is_bound_before(tree, loop, name):
+        line = loop.body[0].lineno if uses else 0
+    else:
+        reads = case.place(reader)
+        read_at = reads.place.line if reads is not None and reads.place.file == place.file else 0
+        line = read_at if read_at in uses else 0
+    return f"before line {line}, " if 0 < line < place.line else ""
+
+
+def _is_bound_before(tree: ast.AST, loop: ast.stmt, name: str) -> bool:
+    """Whether something has this name above a loop: an assignment, or an argument of a function."""
+    above = (node for node in ast.walk(tree) if getattr(node, "lineno", loop.lineno) < loop.lineno)
+    return any(
+        node.arg == name if isinstance(node, ast.arg) else node.id == name and isinstance(node.ctx, ast.Store)
+        for node in above
+        if isinstance(node, ast.arg | ast.Name)
+    )
 
 
 def _earlier_pass(case: Case, error: Failure) -> int:

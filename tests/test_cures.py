@@ -48,6 +48,41 @@ for step in range(2):
 """,
         "chance = chance.detach()  # before line 8, or compute it again in each iteration",
     ),
+    "a sum of losses that keeps their graphs": (
+        """
+torch.manual_seed(0)
+net, seen = torch.nn.Linear(4, 1), 0.0
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    seen += loss
+""",
+        "seen += loss.item()  # or loss.detach()",
+    ),
+    "an average of losses that keeps their graphs": (
+        """
+torch.manual_seed(0)
+net, mean = torch.nn.Linear(4, 1), torch.zeros(1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    mean = 0.9 * mean + 0.1 * loss
+""",
+        "mean = (0.9 * mean + 0.1 * loss).detach()",
+    ),
+    "a rounding of what has no name": (
+        """
+w = torch.tensor([2.0, 3.0], requires_grad=True)
+(w * 3).round().sum().backward()
+""",
+        "(w * 3) + ((w * 3).round() - (w * 3)).detach()  # a straight-through estimator",
+    ),
     "a second pass": (
         """
 x = torch.tensor([2.0, 3.0], requires_grad=True)

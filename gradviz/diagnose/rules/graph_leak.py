@@ -25,6 +25,7 @@ itself, which wait until Python collects them.
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -37,14 +38,18 @@ from gradviz.diagnose.loops import given_away, keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import GraphsAlive, Kind
 from gradviz.query.held_memory import held_bytes
+from gradviz.query.source_trees import assigned_to, statement_at
 from gradviz.query.training import STEPPED
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
+from gradviz.words.escape import clean
 from gradviz.words.numbers import size
 
 _LEAST = 3  # additions at one line
 _OF_A_LINE = 2  # the fewest graphs from one line: with fewer, the program has many lines and no loop
 _FREED_AT_ONCE = 2  # the fewest graphs: a program may replace the last loss beside those that it keeps
+_NUMBERS = "keep .item() or .detach() of it: a number, or a tensor without a graph"
+_ALONE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)  # what a method is called of without brackets
 _NODES = 256  # the most nodes of a graph whose tensors are looked at
 
 
@@ -74,10 +79,29 @@ def _longest_chain(case: Case) -> Found | None:
     return Found(
         f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each"
         f"{_held_at_last(case)}",
-        "total += loss.item()  # or loss.detach()",
+        _without_graph(case, int(table.events[of_line[-1]]), int(table["node"][of_line[-1]])),
         (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,
     )
+
+
+def _without_graph(case: Case, event: int, node: int) -> str:
+    """The statement that keeps graphs, with numbers in their place, or tensors without a graph."""
+    statement = statement_at(case.query, case.place(event))
+    target = clean(assigned_to(statement))
+    if not target or not isinstance(statement, ast.Assign | ast.AugAssign):
+        return _NUMBERS
+    value = clean(ast.unparse(statement.value))
+    if not isinstance(statement.value, _ALONE):
+        value = f"({value})"
+    if isinstance(statement, ast.Assign):
+        return f"{target} = {value}.detach()"
+    assign = ast.unparse(ast.AugAssign(ast.Name("t"), statement.op, ast.Name("v")))[1:-1].strip()
+    is_scalar = all(
+        (case.trace.shape(tensor) or (None,))[0] == () for tensor in case.query.nodes.outputs(node)
+    )
+    number = f"{target} {assign} {value}.item()  # or " if is_scalar else f"{target} {assign} "
+    return f"{number}{value}.detach()"
 
 
 def _held(case: Case) -> np.ndarray:

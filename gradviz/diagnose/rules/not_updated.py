@@ -64,9 +64,9 @@ def _search(case: Case) -> Iterator[Found]:
     came = case.trace.table(Kind.ACCUMULATED)
     first = int(came.events[came["tensor"] == leaves[0]][0])
     made = case.query.tensors.maker(leaves[0])
+    one = len({case.called([leaf]) for leaf in leaves}) == 1  # one that is made anew again and again
     yield Found(
-        f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} gradients, and no step ever changes "
-        f"{'it' if len(leaves) == 1 else 'them'}",
+        f"{case.called(leaves)} get{'s' * one} gradients, and no step ever changes {'it' if one else 'them'}",
         "give it to the optimizer, or requires_grad_(False) if it is not to be trained",
         (first,) if made is None else (made, first),
         tensors=tuple(leaves),
@@ -116,7 +116,7 @@ def _without_step(case: Case) -> Iterator[Found]:
 def _forgotten(case: Case) -> Iterator[Found]:
     for part in case.of(forgotten):
         name = clean(case.training.optimizer_class(part.optimizer))
-        one = len(part.leaves) == 1
+        one = len({case.called([leaf]) for leaf in part.leaves}) == 1
         beside = "comes" if one else "come"
         yield Found(
             f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients"

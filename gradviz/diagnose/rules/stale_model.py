@@ -27,6 +27,7 @@ Not reported: an average of the weights that follows the trained model.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -38,7 +39,9 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
+from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes
+from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest calls after steps
@@ -126,12 +129,23 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
         yield Found(
             f"this state_dict shares the memory of the parameters: {between} steps have changed what this line kept, "
             f"and loading it at {case.at(event)} restores nothing",
-            "best = copy.deepcopy(model.state_dict())  # or {k: v.clone() for k, v in model.state_dict().items()}",
+            _deep_copy(case, case.place(made)),
             (made, event),
             site=site,
             tensors=(target,),
             severity=ERROR,
         )
+
+
+def _deep_copy(case: Case, site: Site | None) -> str:
+    """The line that keeps a state_dict, with a deep copy of it."""
+    statement = statement_at(case.query, site)
+    calls = list(method_calls(statement, "state_dict"))
+    state = clean(ast.unparse(calls[0][0])) if len(calls) == 1 else "model.state_dict()"
+    is_whole = isinstance(statement, ast.Assign) and calls[:1] == [(statement.value, calls[0][1])]
+    target = clean(assigned_to(statement)) if is_whole else ""
+    kept = f"{target} = " * bool(target) + f"copy.deepcopy({state})"
+    return f"{kept}  # or {{k: v.clone() for k, v in {state}.items()}}"
 
 
 def _averaged_with_itself(case: Case) -> Iterator[Found]:

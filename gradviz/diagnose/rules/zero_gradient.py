@@ -43,7 +43,6 @@ from gradviz.query.ops import (
     SELECTING,
     ZEROS,
 )
-from gradviz.words.escape import clean
 
 _THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator"
 _CURES = {
@@ -143,10 +142,11 @@ def _cure(case: Case, op: int | None, expression: str) -> str:
     if op is None:
         return _CURE
     ran = case.query.tensors.op(op)
-    name = case.query.names.of(ran.inputs[0]) if ran.inputs else None
-    x = clean(name) if name else "x"
-    shown = expression if name and name in expression else f"x.{ran.op}()"
-    return _CURES.get(ran.op, _CURE).format(x=x, op=shown)
+    read = _input(case, op) if ran.inputs else ""
+    x = read if read.replace(".", "").isidentifier() else f"({read})"
+    if not read or read not in expression or "…" in expression:
+        x, expression = "x", f"x.{ran.op}()"
+    return _CURES.get(ran.op, _CURE).format(x=x, op=expression)
 
 
 def _is_minimum(case: Case, op: int | None) -> bool:

@@ -46,6 +46,7 @@ from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest calls after steps
 _INTERPOLATING = ("lerp", "lerp_")
+_COPIED = "keep a deep copy of it: copy.deepcopy(model.state_dict())"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -140,9 +141,11 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
 def _deep_copy(case: Case, site: Site | None) -> str:
     """The line that keeps a state_dict, with a deep copy of it."""
     statement = statement_at(case.query, site)
-    calls = list(method_calls(statement, "state_dict"))
-    state = clean(ast.unparse(calls[0][0])) if len(calls) == 1 else "model.state_dict()"
-    is_whole = isinstance(statement, ast.Assign) and calls[:1] == [(statement.value, calls[0][1])]
+    calls = [call for call, _ in method_calls(statement, "state_dict")]
+    if len(calls) != 1:
+        return _COPIED
+    state = clean(ast.unparse(calls[0]))
+    is_whole = isinstance(statement, ast.Assign) and statement.value is calls[0]
     target = clean(assigned_to(statement)) if is_whole else ""
     kept = f"{target} = " * bool(target) + f"copy.deepcopy({state})"
     return f"{kept}  # or {{k: v.clone() for k, v in {state}.items()}}"

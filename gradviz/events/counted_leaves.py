@@ -35,10 +35,10 @@ class CountedPasses:
         return self._passes[sort] in _CHOSEN
 
 
-def step_of(size: int) -> int:
-    """The distance between the elements of a tensor that are counted: 1 for all. It is odd, so that the elements are
-    not always of one channel."""
-    return -(-size // _MOST_ELEMENTS) | 1
+def step_of(size: int, most: int = _MOST_ELEMENTS) -> int:
+    """The distance between the elements of a tensor of which `most` are counted: 1 for all. It is odd, so that the
+    elements are not always of one channel."""
+    return -(-size // most) | 1
 
 
 def stretches(count: int, size: int) -> Iterator[slice]:

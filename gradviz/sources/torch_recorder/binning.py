@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradviz.events.counted_leaves import step_of
 from gradviz.events.values import counts_between
 from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
@@ -113,6 +114,6 @@ def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
         return None  # a kernel launched now would run at every replay
     plain = detach(tensor)
     flat = as_strided(plain, (numel(plain),), (1,)) if is_dense(plain) else reshape(plain, -1)
-    step = -(-numel(flat) // _MOST_ELEMENTS) | 1  # odd, so that the sample is not always one channel
+    step = step_of(numel(flat), _MOST_ELEMENTS)
     elements: np.ndarray = to_numpy(TENSORS.to(TENSORS.to(flat[::step], "cpu", copy=True), torch.float64))
     return elements[np.isfinite(elements)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 
@@ -17,10 +16,9 @@ from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder.known_things import Known
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, as_strided, detach, no_grad, numel, to_numpy
-from gradviz.sources.torch_recorder.shared import Source, in_transform, safely
+from gradviz.sources.torch_recorder.shared import Source, in_transform, is_capturing, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
-_cuda: Any = torch.cuda
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 
@@ -37,7 +35,7 @@ class LeafHistograms:
         listener = self.source.listener
         if listener is None or not listener.wants_histograms or not leaves or not self.source.is_detailed:
             return
-        if self.passes.takes(leaves) and not (in_transform() or _is_capturing()):
+        if self.passes.takes(leaves) and not (in_transform() or is_capturing()):
             with torch._C.DisableTorchFunction(), unheard(), no_grad():
                 listener.leaves_counted(number, self._counted(leaves))
 
@@ -86,8 +84,3 @@ def _elements_to_read(tensor: torch.Tensor) -> torch.Tensor | None:
     flat = as_strided(detach(tensor), (size,), (1,))
     step = step_of(size)
     return flat if step == 1 else flat[::step]
-
-
-def _is_capturing() -> bool:
-    """Whether a stream of CUDA is being captured: a kernel launched now would run at every replay."""
-    return _cuda.is_initialized() and _cuda.is_current_stream_capturing()

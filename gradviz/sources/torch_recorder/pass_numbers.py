@@ -27,11 +27,10 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
     reshape,
     tolist,
 )
-from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, is_capturing, safely
 from gradviz.sources.torch_recorder.step_changes import Change
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
-_cuda: Any = torch.cuda
 _UNKNOWN = -1.0
 _READ_IN_PLACE = (torch.float32, torch.float64)
 _LATER = 4  # the passes after which numbers are read from a device without streams
@@ -90,7 +89,7 @@ class PassNumbers:
     def stepping(self, optimizer: Any) -> bool:
         """Emit the numbers of the last pass: an optimizer is about to step with its gradients. Returns whether the
         numbers of the step are wanted."""
-        if not self.are_wanted or not self.in_pass or _is_capturing():
+        if not self.are_wanted or not self.in_pass or is_capturing():
             return False
         self.steps = True
         if not self.is_due:
@@ -244,11 +243,6 @@ def _together(norms: Sequence[float]) -> float:
 
 def _first_bad(norms: Sequence[float]) -> int:
     return next((at for at, norm in enumerate(norms) if not math.isfinite(norm)), 0)
-
-
-def _is_capturing() -> bool:
-    """Whether a stream of CUDA is being captured: what is computed now would become a part of the graph."""
-    return _cuda.is_initialized() and _cuda.is_current_stream_capturing()
 
 
 def _loss_of(roots: Any) -> torch.Tensor | float | None:

@@ -24,6 +24,7 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _is_traced = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # counts the one below, too, and takes less time to ask
 _dispatch_mode = torch._C._get_dispatch_mode
+_cuda: Any = torch.cuda
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 _Given = ParamSpec("_Given")
@@ -176,6 +177,12 @@ def is_written_down() -> bool:
     """Whether calls are made only to write them down: by `torch.jit.trace`, which would write down what the recorder
     reads, or by `make_fx`, with which `torch.export` and the backward of `torch.cond` begin. Their tensors are fake."""
     return _is_traced() or (_dispatch_modes() > 0 and _dispatch_mode(_PROXY) is not None)
+
+
+def is_capturing() -> bool:
+    """Whether a stream of CUDA is being captured: what is computed now would be a part of the graph, and run at every
+    replay."""
+    return _cuda.is_initialized() and _cuda.is_current_stream_capturing()
 
 
 def in_transform() -> bool:

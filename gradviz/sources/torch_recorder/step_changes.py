@@ -29,10 +29,10 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
     numel,
     to_numpy,
 )
+from gradviz.sources.torch_recorder.shared import is_capturing
 
 _FEW = 4096  # elements up to which parameters on a CPU are put together
 _MOST_BYTES = 1 << 30  # of the copies of an optimizer's large parameters on a CPU
-_cuda: Any = torch.cuda
 _LEAST = 1e-15  # the squares of smaller changes may vanish in float32
 _WIDE = {
     torch.float32: torch.float32, torch.float64: torch.float64, torch.float16: torch.float32,
@@ -51,7 +51,7 @@ class StepChanges:
         """Copies of parameters before a step; None if they cannot be copied. Those with few elements are left out,
         because their elements are recorded, unless a sum over all parameters is wanted."""
         copies = self.kept.pop(optimizer, None)  # another thread may step with the same optimizer meanwhile
-        if _is_capturing():
+        if is_capturing():
             return None
         with tensor_values.unheard(), no_grad():
             try:
@@ -64,7 +64,7 @@ class StepChanges:
 
     def after(self, optimizer: Any, parameters: Parameters, copies: Copies) -> list[Change]:
         """The changes since `before`, as far as they are known."""
-        if not copies.are_of(parameters) or _is_capturing():
+        if not copies.are_of(parameters) or is_capturing():
             return []
         with tensor_values.unheard(), no_grad():
             try:
@@ -282,8 +282,3 @@ def _norm(norm: float, change: np.ndarray) -> float:
         return 0.0
     wide = change.astype(np.float64).ravel(order="K")
     return math.sqrt(wide.dot(wide))
-
-
-def _is_capturing() -> bool:
-    """Whether a stream of CUDA is being captured: a kernel launched now would run at every replay."""
-    return _cuda.is_initialized() and _cuda.is_current_stream_capturing()

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.query.source_trees import trees
+from gradviz.tracefile import Site
 
 _STORING = {"append", "appendleft", "extend", "add", "insert", "put", "push", "setdefault", "update"}
 _FREE = {
@@ -26,15 +27,17 @@ _PASSING = {"print", "backward"}  # functions that keep nothing
 
 def loops_around(case: Case, site: int) -> int:
     """The number of loops around the line of a site and around the lines of its callers."""
-    return sum(
-        sum(
-            isinstance(node, ast.For | ast.While)
-            and node.lineno < caller.place.line <= (node.end_lineno or 0)
-            for node in ast.walk(tree)
-        )
-        for caller in case.query.places.callers(site)
-        if (tree := case.query.of(trees).get(caller.place.file)) is not None
-    )
+    return sum(len(loops_at(case, caller)) for caller in case.query.places.callers(site))
+
+
+def loops_at(case: Case, site: Site) -> list[ast.For | ast.While]:
+    """The loops around the line of a place, in its file."""
+    tree = case.query.of(trees).get(site.place.file)
+    return [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.For | ast.While) and node.lineno < site.place.line <= (node.end_lineno or 0)
+    ]
 
 
 def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -> Iterator[tuple[int, str]]:

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.loops import loops_at
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
@@ -115,17 +116,12 @@ def _where(case: Case, error: Failure, name: str, reader: int) -> str:
     if error.site is None:
         return ""
     place = error.site.place
-    tree = case.query.of(trees).get(place.file)
-    loops = [
-        node
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.For | ast.While) and node.lineno < place.line <= (node.end_lineno or 0)
-    ]
-    if tree is None or not loops:
+    loops = loops_at(case, error.site)
+    if not loops:
         return ""
     loop = max(loops, key=lambda loop: loop.lineno)
     uses = [node.lineno for node in ast.walk(loop) if isinstance(node, _NAMES) and ast.unparse(node) == name]
-    if "." in name or _is_bound_before(tree, loop, name):
+    if "." in name or _is_bound_before(case.query.of(trees)[place.file], loop, name):
         line = loop.body[0].lineno if uses else 0
     else:
         reads = case.place(reader)

@@ -49,7 +49,6 @@ _LEAST = 3  # additions at one line
 _OF_A_LINE = 2  # the fewest graphs from one line: with fewer, the program has many lines and no loop
 _FREED_AT_ONCE = 2  # the fewest graphs: a program may replace the last loss beside those that it keeps
 _NUMBERS = "keep .item() or .detach() of it: a number, or a tensor without a graph"
-_ALONE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)  # what a method is called of without brackets
 _NODES = 256  # the most nodes of a graph whose tensors are looked at
 
 
@@ -91,17 +90,19 @@ def _without_graph(case: Case, event: int, node: int) -> str:
     target = clean(assigned_to(statement))
     if not target or not isinstance(statement, ast.Assign | ast.AugAssign):
         return _NUMBERS
-    value = clean(ast.unparse(statement.value))
-    if not isinstance(statement.value, _ALONE):
-        value = f"({value})"
+
+    def calling(method: str) -> ast.Call:
+        return ast.Call(ast.Attribute(statement.value, method), [], [])
+
+    detached = calling("detach")
     if isinstance(statement, ast.Assign):
-        return f"{target} = {value}.detach()"
-    assign = ast.unparse(ast.AugAssign(ast.Name("t"), statement.op, ast.Name("v")))[1:-1].strip()
+        return f"{target} = {clean(ast.unparse(detached))}"
     is_scalar = all(
         (case.trace.shape(tensor) or (None,))[0] == () for tensor in case.query.nodes.outputs(node)
     )
-    number = f"{target} {assign} {value}.item()  # or " if is_scalar else f"{target} {assign} "
-    return f"{number}{value}.detach()"
+    added = calling("item") if is_scalar else detached
+    text = clean(ast.unparse(ast.AugAssign(statement.target, statement.op, added)))
+    return f"{text}  # or {clean(ast.unparse(detached))}" if is_scalar else text
 
 
 def _held(case: Case) -> np.ndarray:

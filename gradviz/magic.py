@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from gradviz.events.values import GRADES
-from gradviz.notebook import draw, show
+from gradviz.notebook import checked_graph, show
+from gradviz.pictures.picture import Picture
 from gradviz.replaying import quick_report
 from gradviz.sources import pytorch
 from gradviz.sources.notebook_cells import follow_cells, names_inside
@@ -53,7 +54,9 @@ def load(shell: Any) -> None:
             report = quick_report(trace, None, print)
             if report is not None and report.at_least("warning"):
                 import_module("IPython.display").display(report)
-        return show(path) if chosen["as_page"] else draw(path, theme=chosen["theme"])
+            if chosen["as_page"]:
+                return show(trace)
+            return Picture(checked_graph(trace, report, {}), lambda: show(path), chosen["theme"])
 
     shell.register_magic_function(gradviz, "cell", "gradviz")
 

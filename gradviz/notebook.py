@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from gradviz.diagnose.finding import Report
 from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
@@ -236,10 +237,16 @@ def _of_trace(
     settings: Part,
 ) -> Picture:
     with _opened(trace) as recorded:
-        found = list(enumerate(quick_report(recorded, None, _say) or (), 1))
-        graph = build(recorded, found_in=pass_of_first(faults_of(found), recorded), **settings)
-        mark(graph, recorded, found)
+        graph = checked_graph(recorded, quick_report(recorded, None, _say), settings)
     return Picture(graph, lambda: show(trace, settings.get("passes")), theme, scene, **fold)
+
+
+def checked_graph(trace: Trace, report: Report | None, settings: Part) -> Graph:
+    """The graph of a trace with the findings of its report marked, by default of the pass of the first."""
+    found = list(enumerate(report or (), 1))
+    graph = build(trace, found_in=pass_of_first(faults_of(found), trace), **settings)
+    mark(graph, trace, found)
+    return graph
 
 
 def _say(line: str) -> None:

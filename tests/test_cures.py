@@ -11,6 +11,24 @@ from zoo_programs import ALL, Program, checked
 NUMBER = re.compile(r"\bt\d+\b")
 BROKEN = [program for program in ALL if program.state == "broken" and not program.needs_torch]
 
+
+def training_that_keeps(keeps: str) -> str:
+    """A program that keeps its state by a line, and loads it at the end."""
+    return f"""
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 1:
+        {keeps}
+net.load_state_dict(kept)
+"""
+
+
 CURES = {
     "detach() at the end of a call": (
         """
@@ -77,51 +95,15 @@ for step in range(4):
         "mean = (0.9 * mean + 0.1 * loss).detach()",
     ),
     "a state that shares the memory of its model": (
-        """
-torch.manual_seed(0)
-net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for step in range(4):
-    loss = net(torch.randn(8, 4)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step == 1:
-        kept = net.state_dict()
-net.load_state_dict(kept)
-""",
+        training_that_keeps("kept = net.state_dict()"),
         "kept = copy.deepcopy(net.state_dict())  # or {k: v.clone() for k, v in net.state_dict().items()}",
     ),
     "a state that is kept beside a number": (
-        """
-torch.manual_seed(0)
-net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for step in range(4):
-    loss = net(torch.randn(8, 4)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step == 1:
-        lowest, kept = loss.item(), net.state_dict()
-net.load_state_dict(kept)
-""",
+        training_that_keeps("lowest, kept = loss.item(), net.state_dict()"),
         "copy.deepcopy(net.state_dict())  # or {k: v.clone() for k, v in net.state_dict().items()}",
     ),
     "a state that has another maker": (
-        """
-torch.manual_seed(0)
-net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for step in range(4):
-    loss = net(torch.randn(8, 4)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step == 1:
-        kept = {key: value.detach() for key, value in net.named_parameters()}
-net.load_state_dict(kept)
-""",
+        training_that_keeps("kept = {key: value.detach() for key, value in net.named_parameters()}"),
         "keep a deep copy of it: copy.deepcopy(model.state_dict())",
     ),
     "a rounding of what has no name": (

@@ -149,15 +149,7 @@ def test_a_page_shows_what_its_commands_print(page: Path, folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_piece_of_python_in_a_page_runs(page: Path, folder: Path) -> None:
     for block in blocks(page, "python"):
-        done = subprocess.run(
-            [sys.executable, "-c", block],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        runs(block, folder)
 
 
 @pytest.mark.torch
@@ -166,15 +158,15 @@ def test_every_piece_of_pytorch_in_a_page_runs(folder: Path) -> None:
     pieces = blocks(ROOT / "docs/pytorch.md", "py")
     assert pieces
     for block in pieces:
-        done = subprocess.run(
-            [sys.executable, "-c", block],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        runs(block, folder)
+
+
+def runs(block: str, folder: Path) -> None:
+    """Run a piece of Python in a folder, and fail with what it wrote if it does."""
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_readme_shows_what_the_commands_print(folder: Path) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.device_values import MOST_COPIES, OnDevice, Room, reductions_of
+from gradviz.sources.torch_recorder.device_copies import MOST_COPIES, Copied, Reductions, Room, groups_of
+from gradviz.sources.torch_recorder.device_values import OnDevice
 from gradviz.sources.torch_recorder.pytorchs_own import (
     TENSORS,
     no_grad,
@@ -28,6 +29,7 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
 PIECE = 64 << 20  # the most bytes of pinned memory
 _TOGETHER = 1 << 20  # bytes of parts that are joined on the device first
 _PATIENCE = 30  # seconds to wait for a capture
+Waiting = Copied | OnDevice
 OutOfMemory = torch.OutOfMemoryError
 
 
@@ -54,7 +56,7 @@ class Fetcher:
             room = self.rooms.setdefault(device, Room())
         return room
 
-    def fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
+    def fetch(self, waiting: Sequence[Waiting]) -> list[bytes | None]:
         """The bytes of values that wait on one device. None for values that found no device memory, or that an
         unending capture kept waiting."""
         if not self._use.acquire(timeout=_PATIENCE):
@@ -81,28 +83,26 @@ class Fetcher:
             if not self._captures:
                 self._use.release()
 
-    def _fetch(self, waiting: Sequence[OnDevice]) -> list[bytes | None]:
+    def _fetch(self, waiting: Sequence[Waiting]) -> list[bytes | None]:
         device = waiting[0].device
         line = self._line(device)
         with torch._C.DisableTorchFunction(), no_grad(), line.behind(waiting):
-            groups = _groups(waiting)
-            reduced = [reductions_of([one.rows for one in group if one.rows is not None]) for group in groups]
-            parts = [*chain.from_iterable(reduced), *chain.from_iterable(one.parts for one in waiting)]
+            copies = [one for one in waiting if isinstance(one, Copied)]
+            groups = [Reductions(group) for group in groups_of(copies, PIECE)]
+            others = [one for one in waiting if isinstance(one, OnDevice)]
+            parts = chain(*(one.parts for one in groups), *(one.parts for one in others))
             data = iter(self._read(line, [_bytes_in(part) for part in parts]))
-            before: dict[int, list[bytes]] = {}
-            for group, numbers in zip(groups, reduced, strict=True):
-                of_each = [_of_each(group, next(data), part.itemsize) for part in numbers]
-                before.update(zip(map(id, group), map(list, zip(*of_each, strict=True)), strict=True))
 
-            def fetch(tensor: torch.Tensor) -> bytes:
+            def read(tensor: torch.Tensor) -> bytes:
                 return self._read(line, [_bytes_in(tensor)])[0]
 
-            values: list[bytes | None] = [
-                one.finish([*before.get(id(one), ()), *(next(data) for _ in one.parts)], fetch)
-                for one in waiting
-            ]
+            found: dict[int, bytes] = {}
+            for group in groups:
+                statistics = group.finish(list(islice(data, len(group.parts))), read)
+                found.update(zip(map(id, group.copies), statistics, strict=True))
+            found.update((id(one), one.finish(list(islice(data, len(one.parts))))) for one in others)
             line.note_room(self.room(device))
-        return values
+        return [found[id(one)] for one in waiting]
 
     def _line(self, device: torch.device) -> _Line:
         line = self._lines.get(device)
@@ -149,30 +149,6 @@ def _bytes_in(tensor: torch.Tensor) -> torch.Tensor:
     return TENSORS.view(reshape(tensor, -1), torch.uint8)
 
 
-def _groups(waiting: Sequence[OnDevice]) -> list[list[OnDevice]]:
-    """The values whose rows are reduced together: of one dtype, and of at most `PIECE` bytes, unless it is one."""
-    groups: list[list[OnDevice]] = []
-    last: dict[torch.dtype, int] = {}  # the place of the group that still has room
-    sizes: list[int] = []
-    for one in waiting:
-        if one.rows is None:
-            continue
-        place = last.get(one.rows.dtype)
-        if place is None or sizes[place] + one.rows.nbytes > PIECE:
-            place = last[one.rows.dtype] = len(groups)
-            groups.append([])
-            sizes.append(0)
-        groups[place].append(one)
-        sizes[place] += one.rows.nbytes
-    return groups
-
-
-def _of_each(group: Sequence[OnDevice], data: bytes, size: int) -> list[bytes]:
-    """The bytes of each value's rows among those of a group, of which a row has `size`."""
-    counts = [0 if one.rows is None else len(one.rows) * size for one in group]
-    return [data[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
-
-
 class _Line:
     """The connection to one device: our own stream, and pinned memory."""
 
@@ -183,7 +159,7 @@ class _Line:
         self.pinned: torch.Tensor | None = None
 
     @contextmanager
-    def behind(self, waiting: Sequence[OnDevice]) -> Iterator[None]:
+    def behind(self, waiting: Sequence[Waiting]) -> Iterator[None]:
         """A context in which our stream is the current stream of this thread, behind the present work of the
         program's streams."""
         if self.streams is None:

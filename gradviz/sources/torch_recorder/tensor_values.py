@@ -250,8 +250,7 @@ class TorchReader:
             return None  # a kernel launched now would run at every replay
         check_room(value)
         try:
-            with no_grad():
-                kept = whole_of(value) if whole else statistics_of(value, FETCHER.room(value.device))
+            kept = whole_of(value) if whole else statistics_of(value, FETCHER.room(value.device))
         except OutOfMemory:
             FETCHER.left_out += 1
             return None

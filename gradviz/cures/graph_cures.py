@@ -179,7 +179,9 @@ def detached(spot: Spot) -> list[Edit]:
     if statement is None or cure is None:
         return _detached_expression(spot)
     name = cure[1]
-    if "between two rounds" in spot.finding.fix or "again in each iteration" in spot.finding.fix:
+    if "again in each iteration" in spot.finding.fix:
+        return _detached_at_its_line(spot, statement, name)
+    if "between two rounds" in spot.finding.fix:
         return _detached_in_each_round(spot, statement, name)
     is_assigned = isinstance(statement, ast.Assign) and source.code(statement.targets[0]) == name
     later = [
@@ -230,6 +232,16 @@ def _detached_in_each_round(spot: Spot, statement: ast.stmt, name: str) -> list[
     if not passes:  # a function that is called for each round
         return _detached_where_used(spot, statement, name)
     return [spot.source.before(passes[0].body[0], f"{name} = {name}.detach()")]
+
+
+def _detached_at_its_line(spot: Spot, statement: ast.stmt, name: str) -> list[Edit]:
+    """`hidden = hidden.detach()` before or after the line that the cure names."""
+    place = re.search(r"# (before|after) line (\d+)", spot.finding.fix)
+    if place is None:  # a function that is called for each round
+        return _detached_where_used(spot, statement, name)
+    at = spot.source.statement_at(int(place[2]))
+    put = spot.source.before if place[1] == "before" else spot.source.after
+    return [put(at, f"{name} = {name}.detach()")] if at is not None else []
 
 
 def kept_graph(spot: Spot) -> list[Edit]:

@@ -21,22 +21,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.loops import loops_at
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
-from gradviz.query.source_trees import backward_call, trees
+from gradviz.query.source_trees import assigned_to, backward_call, is_bound_before
 from gradviz.query.upstream import leaves_behind
+from gradviz.sets import contained
+from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 _MESSAGE = "backward through the graph a second time"
 _REUSED = "{name} = {name}.detach()  # {where}or compute it again in each iteration"
-_UNNAMED = "detach what is kept from the earlier pass, or compute it again in each iteration"
+_UNNAMED = "detach {name} is kept from the earlier pass, or compute it again in each iteration"
 _SAME = "{call}  # at {line}, if both passes are meant"
 _KEEP = "retain_graph=True"
-_NAMES = (ast.Name, ast.Attribute)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -90,7 +93,7 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
     """The cure that detaches a named tensor through which this pass reaches the graph of the earlier pass."""
     earlier_pass = case.query.passes.by_number.get(earlier)
     if earlier_pass is None or not error.number:
-        return _UNNAMED
+        return _UNNAMED.format(name="what")
     nodes = case.query.nodes
     end = case.query.passes.last(earlier_pass)
     roots = [root.node for root in case.query.passes.began(error.number).roots]
@@ -104,40 +107,85 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
             if made is not None and made.index < end and name:
                 carried.setdefault(clean(name), node.index)
     if not carried:
-        return _UNNAMED
+        return _UNNAMED.format(name="what")
     name, reader = next(iter(carried.items()))
-    return _REUSED.format(name=name, where=_where(case, error, name, reader))
+    wheres = {
+        own: where for own in _also_called(case, error, name) if (where := _where(case, error, own, reader))
+    }
+    if not wheres and error.site is not None and loops_at(case, error.site):
+        return _UNNAMED.format(name=f"{name}, which")
+    name, where = next(iter(wheres.items()), (name, ""))
+    return _REUSED.format(name=name, where=where)
+
+
+def _also_called(case: Case, error: Failure, name: str) -> list[str]:
+    """The name of a tensor, and those that the loops around a pass assign it to: `hidden` for `hidden = state`."""
+    loops = loops_at(case, error.site) if error.site is not None else []
+    aliases = [
+        assigned_to(statement)
+        for loop in loops
+        for statement in ast.walk(loop)
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == name
+    ]
+    return [name, *filter(None, dict.fromkeys(aliases))]
 
 
 def _where(case: Case, error: Failure, name: str, reader: int) -> str:
-    """The place to detach a tensor in each iteration: before the first line of the innermost loop around the pass if it
-    has its name there from the first iteration on, else before the line of the op that reads it. Empty if the source
-    has no loop there, or if that line does not use the name."""
+    """The place to detach a tensor in each iteration, where its name is sure to be bound: before the first line of the
+    innermost loop around the pass; else after the pass, if the loop gives the tensor its name before each pass; else
+    before the line of the op that reads it. Empty if there is no such place."""
     if error.site is None:
         return ""
-    place = error.site.place
+    file, line = error.site.place.file, error.site.place.line
     loops = loops_at(case, error.site)
     if not loops:
         return ""
     loop = max(loops, key=lambda loop: loop.lineno)
-    uses = [node.lineno for node in ast.walk(loop) if isinstance(node, _NAMES) and ast.unparse(node) == name]
-    if "." in name or _is_bound_before(case.query.of(trees)[place.file], loop, name):
-        line = loop.body[0].lineno if uses else 0
-    else:
-        reads = case.place(reader)
-        read_at = reads.place.line if reads is not None and reads.place.file == place.file else 0
-        line = read_at if read_at in uses else 0
-    return f"before line {line}, " if 0 < line < place.line else ""
+    first, is_carried = loop.body[0].lineno, _is_carried(loop, line, name)
+    if is_carried and first < line and is_bound_before(case.query, file, loop.lineno, name):
+        return f"before line {first}, "
+    if is_carried and _is_assigned_before_each_pass(case, error.site, loop, name):
+        return f"after line {line}, "
+    reads = case.place(reader)
+    read_at = reads.place.line if reads is not None and reads.place.file == file else 0
+    return f"before line {read_at}, " if _uses(loop, name).get(read_at) and read_at < line else ""
 
 
-def _is_bound_before(tree: ast.AST, loop: ast.stmt, name: str) -> bool:
-    """Whether something has this name above a loop: an assignment, or an argument of a function."""
-    above = (node for node in ast.walk(tree) if getattr(node, "lineno", loop.lineno) < loop.lineno)
-    return any(
-        node.arg == name if isinstance(node, ast.arg) else node.id == name and isinstance(node.ctx, ast.Store)
-        for node in above
-        if isinstance(node, ast.arg | ast.Name)
-    )
+def _uses(loop: ast.stmt, name: str) -> dict[int, bool]:
+    """The lines of a loop that use a name, and whether each of them reads it."""
+    uses: dict[int, bool] = {}
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == name:
+            uses[node.lineno] = uses.get(node.lineno, False) or isinstance(node.ctx, ast.Load)
+    return uses
+
+
+def _is_carried(loop: ast.stmt, line: int, name: str) -> bool:
+    """Whether a name carries its value from a line of a loop into the next iteration: of the lines behind it that use
+    the name, the first reads it. An assignment under a condition may be left out."""
+    uses = _uses(loop, name)
+    branches = [node for node in ast.walk(loop) if isinstance(node, ast.If)]
+    maybe = {at for branch in branches for at in range(branch.lineno, (branch.end_lineno or 0) + 1)}
+    behind = sorted((at for at in uses if uses[at] or at not in maybe), key=lambda at: (at <= line, at))
+    return bool(behind) and uses[behind[0]]
+
+
+def _is_assigned_before_each_pass(case: Case, site: Site, loop: ast.stmt, name: str) -> bool:
+    """Whether a loop had assigned a tensor to a name before the first pass that began at a line of the loop."""
+    places = case.query.places
+    firsts = [one.first for one in case.trace.passes if places.line(one.site) == places.line(site.number)]
+    assigning = [
+        number
+        for number in case.trace.sites
+        if any(
+            name in caller.names
+            and caller.place.file == site.place.file
+            and loop.lineno < caller.place.line < site.place.line
+            for caller in places.callers(number)
+        )
+    ]
+    assigned = np.flatnonzero(contained(case.trace.events["site"], assigning))
+    return bool(firsts) and len(assigned) > 0 and assigned[0] < min(firsts)
 
 
 def _earlier_pass(case: Case, error: Failure) -> int:

@@ -151,6 +151,33 @@ def test_a_syntax_error_is_shown_as_python_shows_it(gradviz_here: Run, tmp_path:
     assert "runpy" not in done.stderr
 
 
+def test_an_error_inside_the_standard_library_is_at_the_line_of_the_program(
+    gradviz_here: Run, info: Info, tmp_path: Path
+) -> None:
+    done = gradviz_here("trace", script(tmp_path, DIFFERENTIATES + "import json\njson.loads('{')"))
+    assert "error JSONDecodeError at line 6" in done.stderr
+    assert (info()["error"]["file"], info()["error"]["line"]) == (str(tmp_path / "script.py"), 6)
+
+
+def test_an_error_in_a_helper_is_at_the_file_of_the_helper(
+    gradviz_here: Run, info: Info, tmp_path: Path
+) -> None:
+    script(tmp_path, "def helps():\n    raise KeyError('x')", "helper.py")
+    done = gradviz_here("trace", script(tmp_path, DIFFERENTIATES + "import helper\nhelper.helps()"))
+    assert "error KeyError at helper.py:2" in done.stderr
+    assert "KeyError (helper.py:2)" in gradviz_here("info").stdout
+
+
+def test_a_syntax_error_of_a_helper_is_told_with_its_message_and_its_line(
+    gradviz_here: Run, info: Info, tmp_path: Path
+) -> None:
+    script(tmp_path, "def helps(:", "unparsed.py")
+    done = gradviz_here("trace", script(tmp_path, "import unparsed"))
+    assert "error SyntaxError at unparsed.py:1" in done.stderr
+    assert info()["error"]["message"] == "invalid syntax"
+    assert "unparsed.py:1  SyntaxError: invalid syntax" in gradviz_here("check").stdout
+
+
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "print(input() + '!')\n" + DIFFERENTIATES)
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"

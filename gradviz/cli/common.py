@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO, cast
@@ -102,6 +102,14 @@ def wide_console() -> Console:
 def how_ended(trace: Trace) -> str:
     """The end of the run of a trace: `ok`, `exit 3`, `error`, `killed`, `not yet`."""
     return trace.meta.get("ended", "") or ("not yet" if trace.is_being_recorded else "killed")
+
+
+def line_of_error(error: Mapping[str, Any], trace: Trace) -> str:
+    """The line of the error that ended a run: `line 7` of the script, `helper.py:7` of another file; "" if unknown."""
+    if not error.get("line"):
+        return ""
+    file = error["file"]
+    return f"{'line ' if file == trace.meta.get('script') else clean(Path(file).name) + ':'}{error['line']}"
 
 
 def one_line(message: str) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import all_opened, traces_argument, wide_console
+from gradviz.cli.common import all_opened, line_of_error, traces_argument, wide_console
 from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
@@ -172,7 +172,7 @@ def _of_rank(query: Query) -> dict[str, str]:
     trace, known = query.trace, overview(query)
     return {
         "host": trace.meta.get("host", ""),
-        "ended": _ending(known, trace.meta.get("ended", "")),
+        "ended": _ending(known, trace),
         "passes": f"{known.passes:,}",
         "steps": f"{len(trace.table(Kind.STEPPED)):,}",
         "collectives": f"{len(query.of(collectives)):,}",
@@ -201,7 +201,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     passes += of_passes(found.passes, found.detailed, found.shapes)
     return {
         "run": _program(trace),
-        "ended": _ending(found, meta.get("ended", "")),
+        "ended": _ending(found, trace),
         **({"stopped": f"the recording, before the run: {found.stopped}"} if found.stopped else {}),
         "events": f"{found.events:,}",
         "operations": f"{found.ops:,}",
@@ -261,11 +261,11 @@ def _held(found: Holdings, trace: Trace) -> str:
     return ", ".join(parts) + (" (redacted)" if trace.meta.get("redacted") else "")
 
 
-def _ending(found: Overview, ended: str) -> str:
+def _ending(found: Overview, trace: Trace) -> str:
     if found.error is None:
-        return ended or "not yet: it is being recorded"
-    line = f" (line {found.error['line']})" if found.error.get("line") else ""
-    return f"{found.error['type']}{line}: {found.error['message']}"
+        return trace.meta.get("ended", "") or "not yet: it is being recorded"
+    line = line_of_error(found.error, trace)
+    return f"{found.error['type']}{f' ({line})' if line else ''}: {found.error['message']}"
 
 
 def _grad(leaf: LeafInfo) -> tuple[str, str]:

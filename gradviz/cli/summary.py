@@ -8,6 +8,7 @@ from collections import Counter
 from rich.console import Group
 from rich.text import Text
 
+from gradviz.cli.common import line_of_error
 from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.child_processes import SETTINGS
@@ -28,7 +29,7 @@ def summary(trace: Trace, outcome: Outcome) -> Group:
     known = overview(Query(trace))
     lines = [_counts(trace, known), *_leaves(known), *_other_ranks(trace)]
     if outcome.error is not None:
-        lines.append(_error(known))
+        lines.append(_error(known, trace))
     return Group(*lines, _next(trace, known))
 
 
@@ -97,10 +98,11 @@ def _names(leaves: list[LeafInfo]) -> str:
     return ", ".join(named[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _error(found: Overview) -> Text:
+def _error(found: Overview, trace: Trace) -> Text:
     if found.error is None:
         return _line("error", "the script failed", "red")
-    place = f" at line {found.error['line']}" if found.error.get("line") else ""
+    line = line_of_error(found.error, trace)
+    place = f" at {line}" if line else ""
     node = ""
     if found.error.get("node_line"):
         node = f"; the node at fault was made at line {found.error['node_line']}"

@@ -29,6 +29,7 @@ from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
 from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile.sites import LIBRARY, USER
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -258,7 +259,7 @@ class record:
         self.recorder.sites.begin_at(None)
         recorder = self.recorder
         others = {"children": "1"} if work_of_children() > self.work_of_children else {}
-        recorder.close(**end_meta(error or self.error, recorder.sites.name_of), **others)
+        recorder.close(**end_meta(error or self.error, recorder.sites), **others)
         self.failure = recorder.writer.failure
         remember(recorder.writer.file.path, numbers)
         self.recorder = None
@@ -319,21 +320,30 @@ def _rank_and_host() -> dict[str, str]:
     return {**rank, "host": platform.node()} if rank else {}
 
 
-def end_meta(error: BaseException | None, name_of: Callable[[str], str]) -> dict[str, str]:
-    """The metadata about how the run ended; `name_of` gives the displayed name of a file."""
+def end_meta(error: BaseException | None, sites: Sites) -> dict[str, str]:
+    """The metadata about how the run ended; `sites` knows whose code a file is, and its displayed name."""
     if error is None:
         return {"ended": "ok"}
     if isinstance(error, SystemExit):
         code = getattr(error, "code", None)
         return {"ended": f"exit {text_of(code) if code is not None else 0}"}
-    text = traceback.format_exception_only(error)[0].strip()
-    torch_folders = tuple(pytorch.own_directories()) if pytorch.NAME in sys.modules else ()
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if f.line and not f.filename.startswith(torch_folders)
-    ]
-    place = {}
-    if frames:
-        place = {"error_file": name_of(frames[-1].filename), "error_line": str(frames[-1].lineno)}
-    return {"ended": "error", "error_type": type(error).__name__, "error": text, **place}
+    lines = traceback.format_exception_only(error)
+    text = next(
+        line for line in lines if not line.startswith(" ")
+    ).strip()  # a SyntaxError begins with its place
+    meta = {"ended": "error", "error_type": type(error).__name__, "error": text}
+    file, line = _place_of_end(error, sites)
+    return {**meta, "error_file": sites.name_of(file), "error_line": str(line)} if file else meta
+
+
+def _place_of_end(error: BaseException, sites: Sites) -> tuple[str, int]:
+    """The file and line of the program's own code that an error left last, else that of a library. A file that cannot
+    be parsed ran no line: the place is in the file. "" and 0 if none is known."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        return error.filename, error.lineno or 0
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
+    for owner in USER, LIBRARY:
+        for frame in reversed(frames):
+            if sites.sort_of(frame.filename) == owner:
+                return frame.filename, frame.lineno or 0
+    return "", 0

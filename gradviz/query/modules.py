@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.query.lookup import Lookup
 from gradviz.query.places import Places
 from gradviz.query.tensors import Tensors
-from gradviz.sets import contained, distinct_pairs
+from gradviz.sets import distinct_pairs
 from gradviz.tracefile import Trace
 
 _DEEPEST = 32  # the most modules in modules
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The number of parameters of each module, by path: all of them, and those that require grad at the end."""
+
+    all: Counter[str]
+    wanting: Counter[str]
 
 
 class Modules(Lookup):
@@ -24,26 +33,42 @@ class Modules(Lookup):
         self.tensors, self.places = tensors, places
 
     def whole(self, leaves: Iterable[int]) -> list[tuple[str, list[int]]]:
-        """The leaves by the outermost module all of whose parameters that require grad at the end are among them, with
-        its path. A leaf without such a module stands alone under its own name, which is empty if it is no
-        parameter."""
+        """The leaves by the outermost module all of whose parameters that require grad at the end are among them, or
+        all of whose parameters if none does, with its path. A leaf without such a module stands alone under its own
+        name, which is empty if it is no parameter."""
         names, listed = self.trace.parameters, list(leaves)
-        inside = Counter(path for leaf in listed for path in _modules_of(names.get(leaf, "")))
+        inside = self._sizes(listed)
         by_module = defaultdict(list)
         for leaf in listed:
             name = names.get(leaf, "")
-            whole = (path for path in _modules_of(name) if inside[path] >= self._sizes[path])
+            whole = (path for path in _modules_of(name) if self._is_whole(path, inside))
             path = next(whole, name)
             by_module[path, 0 if path else leaf].append(leaf)
         return [(path, together) for (path, _), together in by_module.items()]
 
+    def _is_whole(self, path: str, inside: _Sizes) -> bool:
+        wanting, all_ = self._all_sizes.wanting[path], self._all_sizes.all[path]
+        return inside.wanting[path] == wanting if wanting else inside.all[path] == all_
+
     @cached_property
-    def _sizes(self) -> Counter[str]:
-        """The number of parameters that require grad at the end in each module."""
+    def _all_sizes(self) -> _Sizes:
+        return self._sizes(self.trace.parameters)
+
+    def _sizes(self, leaves: Iterable[int]) -> _Sizes:
+        """The sizes of the modules that hold some leaves, counted over these."""
+        names, sizes = self.trace.parameters, _Sizes(Counter(), Counter())
+        for leaf in set(leaves):
+            paths = list(_modules_of(names.get(leaf, "")))
+            sizes.all.update(paths)
+            if leaf in self._wanting:
+                sizes.wanting.update(paths)
+        return sizes
+
+    @cached_property
+    def _wanting(self) -> set[int]:
+        """The leaves that require grad at the end."""
         tensors, flags = self.tensors.leaf_flags.standing(self.trace.count - 1)
-        names = self.trace.parameters
-        wanting = tensors[(flags & REQUIRES_GRAD > 0) & contained(tensors, sorted(names))]
-        return Counter(path for tensor in wanting.tolist() for path in _modules_of(names[tensor]))
+        return set(tensors[flags & REQUIRES_GRAD > 0].tolist())
 
     def made_at(self, leaves: list[int]) -> int:
         """The site of the expression that made some parameters of a module: the call that made their layer, or the call

@@ -24,6 +24,13 @@ def return_early():
         return
     model[0].require_grad = False
 """
+OF_THE_PROGRAM = """
+class Bare:
+    def __init__(self, net):
+        self.net = net
+    def parameters(self):
+        return []
+"""
 TRAINING = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(3):
@@ -42,6 +49,15 @@ for step in range(3):
         ("return_early()", []),
         ("if freezes:\n    freeze(model)\n    model.require_grad = False", []),
         ("for one in []:\n    one.require_grad = False", []),
+        ("for one in model.parameters():\n    one.require_grad = False", [15]),
+        ("for one in model[1].parameters():\n    one.require_grad = False", []),
+        ("freeze(model[1])", []),
+        (OF_THE_PROGRAM + "for one in Bare(model).parameters():\n    one.require_grad = False", []),
+        (
+            OF_THE_PROGRAM
+            + "bare = Bare(model)\nfor one in bare.parameters():\n    one.require_grad = False",
+            [],
+        ),
         ("", []),
     ],
 )

@@ -25,6 +25,7 @@ COPIES = (
 MOST_COPIES = 512 << 20  # ...and where much is free
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes in this range neither vanish nor overflow in float32
 _norm = torch.linalg.vector_norm
+_flat_together = torch._C._nn.flatten_dense_tensors
 Read = Callable[[torch.Tensor], bytes]
 
 
@@ -74,11 +75,6 @@ class Copied:
         rows, rest = divmod(numel(self.copy), ROW)
         return (5 * rows + rest) * self.copy.itemsize
 
-    @property
-    def flat(self) -> torch.Tensor:
-        """The elements in the order of the copy's memory."""
-        return as_strided(self.copy, (numel(self.copy),), (1,))
-
 
 def groups_of(copies: Sequence[Copied], most: int) -> Iterator[list[Copied]]:
     """The copies that are reduced together: of one dtype, and of at most `most` bytes, unless it is one."""
@@ -100,14 +96,17 @@ class Reductions:
     def __init__(self, copies: Sequence[Copied]) -> None:
         self.copies = copies
         self.dtype = copies[0].copy.dtype
-        flats = [one.flat for one in copies]
-        self.sizes = np.array([numel(flat) for flat in flats])
-        self.rows, self.rest = np.divmod(self.sizes, ROW)
-        ends = (self.rows * ROW).tolist()
-        rows = [flat[:end] for flat, end in zip(flats, ends, strict=True) if end]
-        rests = [flat[end:] for flat, end in zip(flats, ends, strict=True) if numel(flat) > end]
-        self.of_rows = _reduced(_together(rows).view(-1, ROW)) if rows else []
-        self.parts = [*self.of_rows, *([_together(rests)] if rests else ())]
+        rows, rests = [], []
+        for one in copies:
+            rest = numel(one.copy) % ROW
+            end = numel(one.copy) - rest
+            if end:
+                rows.append(as_strided(one.copy, (end,), (1,)) if rest else one.copy)
+            if rest:
+                rests.append(as_strided(one.copy, (rest,), (1,), end) if end else one.copy)
+        self.sizes = np.array([numel(one.copy) for one in copies])
+        self.of_rows = _reduced(_flat_together(rows).view(-1, ROW)) if rows else []
+        self.parts = [*self.of_rows, *([_flat_together(rests)] if rests else ())]
 
     def finish(self, fetched: Sequence[bytes], read: Read) -> list[bytes]:
         """The packed statistics of each copy."""
@@ -144,9 +143,9 @@ class Reductions:
 
         if of_rows:
             lows, highs, totals, norms, counts = of_rows
-            join(self.rows, lows, highs, totals, np.square(norms), counts)
+            join(self.sizes // ROW, lows, highs, totals, np.square(norms), counts)
         if rest is not None:
-            join(self.rest, rest, rest, rest, np.square(rest), rest != 0)
+            join(self.sizes % ROW, rest, rest, rest, np.square(rest), rest != 0)
         least, most = _SQUARABLE
         size = np.maximum(-low, high)
         is_exact = (size < most) & ((size > least) | (size == 0)) & (self.sizes > 0)  # NaN is neither
@@ -155,11 +154,7 @@ class Reductions:
         return np.stack([low, high, mean, rms, none, none, zeros], axis=1), is_exact
 
     def _from_elements(self, one: Copied, read: Read) -> bytes:
-        return repeated(packed_stats_of(elements_in(read(one.flat), self.dtype)), one.times)
-
-
-def _together(flats: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(list(flats)) if len(flats) > 1 else flats[0]
+        return repeated(packed_stats_of(elements_in(read(one.copy), self.dtype)), one.times)
 
 
 def _reduced(rows: torch.Tensor) -> list[torch.Tensor]:

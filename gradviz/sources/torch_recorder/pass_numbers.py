@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gradviz.sources.torch_recorder.fetching import streams_of
+from gradviz.sources.torch_recorder.fetching import current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
 from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing
 from gradviz.sources.torch_recorder.pytorchs_own import (
@@ -201,7 +201,7 @@ class PassNumbers:
         """Begin to copy numbers from a device."""
         streams, done = streams_of(numbers.device), None
         if streams is not None:
-            stream = streams.current_stream(numbers.device)
+            stream = current_stream(streams, numbers.device)
             numbers = TENSORS.to(numbers, "cpu", non_blocking=True)
             done = streams.Event()
             done.record(stream)

@@ -19,7 +19,7 @@ from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.device_copies import COPIES, elements_in
 from gradviz.sources.torch_recorder.device_values import OnDevice
-from gradviz.sources.torch_recorder.fetching import streams_of
+from gradviz.sources.torch_recorder.fetching import current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.pytorchs_own import (
     as_strided,
@@ -271,7 +271,7 @@ def later(norm: float | torch.Tensor) -> float | Later:
         return norm
     streams, dtype = streams_of(norm.device), norm.dtype
     kept = OnDevice([norm], lambda parts: elements_in(parts[0], dtype).astype(np.float64).tobytes())
-    kept.stream = None if streams is None else streams.current_stream(norm.device)
+    kept.stream = None if streams is None else current_stream(streams, norm.device)
     return Later(kept, True, kept.held, is_distant=True)
 
 

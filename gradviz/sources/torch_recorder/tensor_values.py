@@ -16,7 +16,7 @@ import torch
 from gradviz.events.handles import READERS, AtOnce, Form, Later, NumpyReader, device_of_part
 from gradviz.events.values import packed_stats_of, packed_stats_of_each
 from gradviz.sources.torch_recorder.device_values import statistics_of, whole_of
-from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, streams_of
+from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import (
     array_of,
     bytes_of,
@@ -255,7 +255,7 @@ class TorchReader:
             FETCHER.left_out += 1
             return None
         if streams is not None:
-            kept.stream = streams.current_stream(value.device)
+            kept.stream = current_stream(streams, value.device)
         return Later(kept, whole, kept.held, is_distant=True)
 
     def settle(self, waiting: Sequence[Later]) -> list[bytes | None]:

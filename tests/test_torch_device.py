@@ -1,5 +1,5 @@
 """What the recorder does on a device, under stand-ins on the CPU: a mode that counts what would be launched there, and
-a `torch.cuda` that notes in which order streams and events are used. No device has run this."""
+a `torch.cuda` that notes in which order streams and events are used."""
 
 from __future__ import annotations
 

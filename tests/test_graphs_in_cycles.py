@@ -44,3 +44,59 @@ def test_graphs_that_wait_for_a_collection_are_no_leak(
     script.write_text(PROGRAM.format(keeping=keeping), encoding="utf-8")
     assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
     assert [finding.rule for finding in check(trace)] == rules
+
+
+WINDOW = """
+import gradviz.engine as torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+window, history, best = [], [], None
+for step in range(23):
+    loss = model(torch.randn(4, 3)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    window = window + [loss]
+    if step % 5 == 2:
+        {keeping}
+    if len(window) == 5:
+        window = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeping", "messages"),
+    [
+        ("best = loss", []),
+        (
+            "history = history + [loss]",
+            [
+                "something keeps the graphs of several passes: at the end of pass 23, those of 6 earlier ones are "
+                "still alive"
+            ],
+        ),
+    ],
+)
+def test_graphs_that_stay_while_older_and_younger_ones_are_freed_at_once_are_a_leak(
+    tmp_path: Path, keeping: str, messages: list[str]
+) -> None:
+    script, trace = tmp_path / "window.py", tmp_path / "window.gradviz"
+    script.write_text(WINDOW.format(keeping=keeping), encoding="utf-8")
+    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
+    assert [finding.message for finding in check(trace)] == messages
+
+
+TWO_LISTS = WINDOW.replace("window = window + [loss]", "window.append(loss)").replace(
+    "{keeping}", "history.append(loss)"
+)
+
+
+def test_a_line_is_named_only_if_no_other_line_keeps_the_same_tensor(tmp_path: Path) -> None:
+    script, trace = tmp_path / "window.py", tmp_path / "window.gradviz"
+    script.write_text(TWO_LISTS, encoding="utf-8")
+    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
+    [finding] = check(trace)
+    assert finding.line == 11
+    assert finding.message.startswith("line 13 or line 15 keeps loss, and with it the graph of each pass: ")

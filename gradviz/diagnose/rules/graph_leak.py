@@ -138,19 +138,23 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
         return
     number = int(table["in_pass"][outside_steps][-1])
     backward_pass = case.query.passes.by_number[number]
-    line, name = _keeping(case, backward_pass)
-    if chained is not None and (line is None or line.place.line == chained.place.line):
+    lines, name = _keeping(case, backward_pass)
+    if chained is not None and (not lines or chained.place.line in [line.place.line for line in lines]):
         return
-    what = f"this line keeps {name}, and with it the graph" if name else "something keeps the graphs"
-    if not name and _are_garbage([set(lists.of(row)[:, 0].tolist()) for row in range(len(table))]):
+    alive = [set(lists.of(row)[:, 0].tolist()) for row in range(len(table))]
+    are_garbage = not name and _are_garbage(alive)
+    if are_garbage and len(_left_over(alive) & alive[-1]) < _LEAST:
         return
+    keeper = " or ".join(f"line {line.place.line}" for line in lines) if len(lines) > 1 else "this line"
+    what = f"{keeper} keeps {name}, and with it the graph" if name else "something keeps the graphs"
     held = _held_text(case, int(table.events[outside_steps][-1]))
     also = f", and {held}" if held else ""
     yield Found(
-        f"{what} of each pass: at the end of pass {number}, those of {counts[-1]} earlier ones are still alive{also}",
+        f"{what} of {'several passes' if are_garbage else 'each pass'}: at the end of pass {number}, those of "
+        f"{counts[-1]} earlier ones are still alive{also}",
         f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
         (int(table.events[outside_steps][-1]), backward_pass.first),
-        site=line or backward_pass.site,
+        site=lines[0] if len(lines) == 1 else backward_pass.site,
         number=number,
     )
 
@@ -164,6 +168,18 @@ def _are_garbage(alive: Sequence[set[int]]) -> bool:
         if len(freed) >= _FREED_AT_ONCE and min(before) < min(freed):
             return True
     return False
+
+
+def _left_over(alive: Sequence[set[int]]) -> set[int]:
+    """The graphs that stayed when an older and a younger graph were freed at once: the program keeps them. A collection
+    frees all that is younger than the oldest graph that it frees."""
+    return {
+        graph
+        for before, after in itertools.pairwise(alive)
+        if (freed := before - after)
+        for graph in before & after
+        if min(freed) < graph < max(freed)
+    }
 
 
 def _held_at_last(case: Case) -> str:
@@ -209,9 +225,9 @@ def _graphs(case: Case, numbers: list[int]) -> int:
     )
 
 
-def _keeping(case: Case, backward_pass: PassInfo) -> tuple[Site | None, str]:
-    """The line that keeps a tensor from the graph of a pass, and the name of the tensor; (None, "") if there is none.
-    Of several tensors, the one that was made last."""
+def _keeping(case: Case, backward_pass: PassInfo) -> tuple[list[Site], str]:
+    """The lines that may keep a tensor from the graph of a pass, and the name of the tensor;
+    ([], "") if there are none. Of several tensors, the one that was made last."""
     site = case.query.places.site(backward_pass.site)
     roots = [root.node for root in case.query.passes.began(backward_pass.number).roots]
     nodes = sorted(case.query.nodes.walk(roots), reverse=True)[:_NODES]
@@ -220,15 +236,16 @@ def _keeping(case: Case, backward_pass: PassInfo) -> tuple[Site | None, str]:
     by = case.query.tensors.maker(tensors[0]) if tensors else None
     function = case.place(by)
     if site is None:
-        return None, ""
+        return [], ""
     function_name = function.place.function.rpartition(".")[2] if function is not None else ""
     lines = list(keeping_lines(case, site.place.file, made, function_name))
     lines = lines or list(given_away(case, site.place.file, made))
     latest_first = sorted(lines, key=lambda line: -(made.get(line[1]) or 0))
     if not latest_first:
-        return None, ""
-    line, name = latest_first[0]
-    return case.query.places.of_line(site.place.file, line), name
+        return [], ""
+    name = latest_first[0][1]
+    sites = [case.query.places.of_line(site.place.file, line) for line, own in latest_first if own == name]
+    return list(dict.fromkeys(filter(None, sites))), name
 
 
 RULE = Rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import statistics
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
@@ -15,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from gradviz.errors import GradvizError
-from gradviz.query.data_tables import TABLES, columns_of
+from gradviz.query.data_tables import TABLES, Columns, columns_of, type_of
 from gradviz.query.query import Query
+from gradviz.replaying import check
 from gradviz.tracefile import Trace
 from gradviz.tracefile.opening import opened_as
 from gradviz.words.escape import clean
 from gradviz.words.html_table import html_table
 
+FINDINGS = "findings"
+TABLE_NAMES = (*TABLES, FINDINGS)
 _MOST_SHOWN = 30  # rows, where a result is printed or shown in a notebook
 _WORD = re.compile(r"\w+")
 _READING = {
@@ -85,7 +89,7 @@ class RecordedRun(Trace):
         """Ask the run in SQL, as SQLite speaks it: one SELECT over its tables, with `median(x)` besides SQLite's
         functions. Raises NoTable, in one line, for what SQLite refuses."""
         words = {word.lower() for word in _WORD.findall(query)}
-        asked_of = [table for table in TABLES if table in words]
+        asked_of = [table for table in TABLE_NAMES if table in words]
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
             for table in asked_of:
                 self._fill(database, table)
@@ -95,28 +99,57 @@ class RecordedRun(Trace):
                 asked = database.execute(query)
                 rows = asked.fetchall()
             except (sqlite3.Error, sqlite3.Warning) as error:
-                tables = ", ".join(TABLES)
+                tables = ", ".join(TABLE_NAMES)
                 raise NoTable(f"SQLite says: {clean(str(error))} (the tables are {tables})") from None
             return Rows(tuple(name for name, *_ in asked.description or ()), rows)
 
     def to_pandas(self, table: str = "gradients") -> Any:
         """A table as a pandas DataFrame. Raises NoTable if there is no such table, or if pandas is not installed."""
-        if table not in TABLES:
-            raise NoTable(f"there is no table {clean(table)!r}: the tables are {', '.join(TABLES)}")
-        return _pandas().DataFrame(columns_of(self._query, table))
+        if table not in TABLE_NAMES:
+            raise NoTable(f"there is no table {clean(table)!r}: the tables are {', '.join(TABLE_NAMES)}")
+        return _pandas().DataFrame(self._columns(table))
+
+    def save_tables(self, path: Path | str) -> None:
+        """Write all tables into an SQLite file, which replaces a file of that name. Raises OSError where it cannot be
+        written."""
+        path = Path(path)
+        with tempfile.TemporaryDirectory(prefix=".tables-", dir=path.absolute().parent) as folder:
+            written = Path(folder) / path.name
+            with closing(sqlite3.connect(written, isolation_level=None)) as database:
+                for table in TABLE_NAMES:
+                    self._fill(database, table)
+            written.replace(path)
 
     @cached_property
     def _query(self) -> Query:
         return Query(self)
 
+    def _columns(self, table: str) -> Columns:
+        return _findings(self) if table == FINDINGS else columns_of(self._query, table)
+
     def _fill(self, database: sqlite3.Connection, table: str) -> None:
-        columns = columns_of(self._query, table)
+        columns = self._columns(table)
         database.execute("BEGIN")
-        names = ", ".join(f'"{name}"' for name in columns)
+        names = ", ".join(f'"{name}" {type_of(name)}' for name in columns)
         database.execute(f"CREATE TABLE {table} ({names})")
         marks = ", ".join("?" * len(columns))
         database.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns.values(), strict=True))
         database.execute("COMMIT")
+
+
+def _findings(run: RecordedRun) -> Columns:
+    """What `gradviz.check` finds, the cause first, with the first event that proves it."""
+    findings = check(run).findings
+    return {
+        "finding": [finding.message for finding in findings],
+        "rule": [finding.rule for finding in findings],
+        "severity": [finding.severity for finding in findings],
+        "cure": [finding.fix for finding in findings],
+        "pass": [finding.number or None for finding in findings],
+        "event": [finding.events[0] if finding.events else None for finding in findings],
+        "file": [finding.file or None for finding in findings],
+        "line": [finding.line or None for finding in findings],
+    }
 
 
 def open(path: Path | str) -> RecordedRun:

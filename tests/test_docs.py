@@ -40,6 +40,7 @@ READING = (
     "diff",
     "report",
     "redact",
+    "tables",
 )  # the commands that run no script
 INSTALLS = re.compile(r"^pip install [^&]*(&& )?")
 

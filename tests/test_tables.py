@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +17,14 @@ import pytest
 import gradviz as package
 import gradviz.engine as torch
 from gradviz.events.values import Stat
-from gradviz.query.data_tables import TABLES
-from gradviz.recorded_run import NoTable, RecordedRun, Rows
+from gradviz.query.data_tables import type_of
+from gradviz.recorded_run import TABLE_NAMES, NoTable, RecordedRun, Rows
 
 DOCS = (Path(__file__).parent.parent / "docs/tables.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"```sql\n(.*?)```", DOCS, re.DOTALL)
 STEPS, SPIKE = 12, 7
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def run(tmp_path: Path) -> RecordedRun:
 
 def test_the_docs_name_every_table_with_its_columns(run: RecordedRun) -> None:
     told = dict(re.findall(r"^\| `(\w+)`: .*? \| (.*) \|$", DOCS, re.MULTILINE))
-    assert list(told) == list(TABLES)
+    assert tuple(told) == TABLE_NAMES
     for table, columns in told.items():
         assert run.sql(f"SELECT * FROM {table} LIMIT 1").columns == tuple(re.findall(r"`(\w+)`", columns))
 
@@ -110,7 +117,7 @@ def test_a_run_without_values_has_null_where_they_would_be(tmp_path: Path) -> No
     with package.open(tmp_path / "run.gradviz") as run:
         assert list(run.sql("SELECT name, norm, rms, nan FROM gradients")) == [("w", None, None, None)]
         assert list(run.sql("SELECT loss FROM passes")) == [(None,)]
-        for table in TABLES:
+        for table in TABLE_NAMES:
             run.sql(f"SELECT * FROM {table}")
 
 
@@ -118,7 +125,9 @@ def test_an_empty_run_has_empty_tables(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         pass
     with package.open(tmp_path / "run.gradviz") as run:
-        assert {table: len(run.sql(f"SELECT * FROM {table}")) for table in TABLES} == dict.fromkeys(TABLES, 0)
+        assert {table: len(run.sql(f"SELECT * FROM {table}")) for table in TABLE_NAMES} == dict.fromkeys(
+            TABLE_NAMES, 0
+        )
 
 
 @pytest.mark.parametrize("count", [1e300, np.inf, -np.inf])
@@ -137,16 +146,95 @@ def test_pandas_gets_the_same_rows(run: RecordedRun) -> None:
     assert rows.to_pandas().equals(frame)
 
 
-def test_duckdb_answers_the_documented_question(run: RecordedRun) -> None:
+def test_duckdb_answers_the_documented_question_over_several_runs(run: RecordedRun) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[pandas]'")
     pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
-    (block,) = (one for one in re.findall(r"```py\n(.*?)```", DOCS, re.DOTALL) if "duckdb.sql" in one)
-    asked = block.replace("duckdb.sql(", "answer = duckdb.sql(").replace("train.gradviz", str(run.path))
-    names = {"gradviz": package}
-    exec(asked, names)
-    ((path, name, number, times),) = names["answer"].fetchall()
+    answer = answer_of("import pandas", {"train.gradviz": str(run.path)})
+    ((path, name, number, times),) = answer.fetchall()
     assert (path, name, number) == (str(run.path), "net.2.bias", SPIKE)
     assert times == pytest.approx(902 / 3)
+
+
+def test_duckdb_answers_the_documented_question_on_the_file(run: RecordedRun, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
+    try:
+        duckdb.sql("SET autoinstall_known_extensions = false; LOAD sqlite_scanner")
+    except duckdb.Error:
+        pytest.skip("DuckDB's extension for SQLite is not installed: docs/tables.md says how")
+    run.save_tables(tmp_path / "run.db")
+    answer = answer_of("ATTACH", {"two_layers.db": str(tmp_path / "run.db")})
+    ((name, number, times),) = answer.fetchall()
+    duckdb.sql("DETACH run")
+    assert (name, number) == ("net.2.bias", SPIKE)
+    assert times == pytest.approx(902 / 3)
+
+
+def answer_of(word: str, paths: dict[str, str]) -> Any:
+    """What the documented program with this word answers, of files at other paths."""
+    (block,) = (
+        one for one in re.findall(r"```py\n(.*?)```", DOCS, re.DOTALL) if "duckdb.sql" in one and word in one
+    )
+    before, _, last = block.rpartition("duckdb.sql(")
+    asked = f"{before}answer = duckdb.sql({last}"
+    for written, path in paths.items():
+        asked = asked.replace(written, path)
+    names: dict[str, Any] = {"gradviz": package}
+    exec(asked, names)
+    return names["answer"]
+
+
+def test_the_file_of_tables_holds_what_sql_answers(run: RecordedRun, tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_text("what was there before")
+    run.save_tables(tmp_path / "run.db")
+    with closing(sqlite3.connect(tmp_path / "run.db")) as file:
+        for table in TABLE_NAMES:
+            assert file.execute(f"SELECT * FROM {table}").fetchall() == run.sql(f"SELECT * FROM {table}").rows
+    assert {path.name for path in tmp_path.iterdir()} == {"run.db", "run.gradviz"}
+
+
+def test_each_value_is_of_the_type_of_its_column(run: RecordedRun) -> None:
+    types = {"TEXT": str, "REAL": float, "INTEGER": int}
+    for table in TABLE_NAMES:
+        rows = run.sql(f"SELECT * FROM {table}")
+        for name, values in zip(rows.columns, zip(*rows, strict=True), strict=False):
+            assert {type(value) for value in values} <= {types[type_of(name)], type(None)}, (table, name)
+
+
+def test_findings_and_errors_are_tables(tmp_path: Path) -> None:
+    with suppress(RuntimeError), package.record(tmp_path / "run.gradviz"):
+        w = torch.ones(2, requires_grad=True)
+        (w * w).backward()
+    with package.open(tmp_path / "run.gradviz") as run:
+        ((rule, file, line),) = run.sql("SELECT rule, file, line FROM findings WHERE severity = 'error'")
+        assert (rule, Path(file).name) == ("nonscalar-backward", "test_tables.py")
+        assert Path(file).read_text().splitlines()[line - 1].strip() == "(w * w).backward()"
+        ((error, message),) = run.sql("SELECT error, message FROM errors")
+        assert (error, message.split()[0]) == ("RuntimeError", "grad")
+
+
+def test_the_command_writes_the_tables_and_names_them(
+    run: RecordedRun, tmp_path: Path, gradviz_here: Run
+) -> None:
+    done = gradviz_here("tables", "run.gradviz")
+    assert done.stdout == f"wrote run.sqlite: the tables {', '.join(TABLE_NAMES)}\n"
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as file:
+        assert file.execute("SELECT count(*) FROM passes").fetchone() == (STEPS,)
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("run.duckdb", "run.duckdb has no ending of an SQLite file: use one of .sqlite .sqlite3 .db"),
+        ("nowhere/run.db", "cannot write nowhere/run.db: no such file or directory"),
+        ("folder.db", "cannot write folder.db: is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_in_one_line(
+    run: RecordedRun, tmp_path: Path, gradviz_here: Run, output: str, said: str
+) -> None:
+    (tmp_path / "folder.db").mkdir()
+    done = gradviz_here("tables", "run.gradviz", "-o", output)
+    assert (done.returncode, done.stderr) == (2, f"gradviz: {said}\n")
 
 
 def test_without_pandas_one_line_says_what_to_do(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "step": "Step through a trace, forwards and backwards.",
     "learn": "Lessons in the stepper, which asks before it reveals.",
     "debug": "Run a script and pause it at breakpoints.",
+    "tables": "Write a run as tables into an SQLite file, for SQL.",
     "redact": "Copy a trace without source, paths, messages and elements.",
     "doctor": "Check the installation and the layout engine.",
 }

@@ -152,6 +152,18 @@ def _steps(query: Query) -> Columns:
     }
 
 
+def _errors(query: Query) -> Columns:
+    trace = query.trace
+    raised = trace.table(Kind.ERROR)
+    return {
+        "event": raised.events.tolist(),
+        "error": [trace.text(number) for number in raised["type"].tolist()],
+        "message": [trace.text(number) for number in raised["message"].tolist()],
+        "pass": [number or None for number in raised["in_pass"].tolist()],
+        **_places(query, raised.sites),
+    }
+
+
 def _updates(query: Query) -> Columns:
     norms = query.of(change_norms)
     return {
@@ -174,8 +186,19 @@ TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
     "parameters": (_parameters, "the parameters of modules at the end of the run"),
     "modules": (_module_table, "the modules that were called, and how many ops their first call ran"),
     "ops": (_ops, "the ops that were recorded in detail, with statistics of their first output"),
+    "errors": (_errors, "the exceptions that left a pass, refused one, or ended the program"),
     "events": (_events, "all events"),
 }
+
+_TEXTS = frozenset(
+    "args class cure dtype error file finding how kind message module name op rule settings severity shape why".split()
+)
+_REALS = frozenset("change change_ratio loss lr max mean min norm parameter_norm ratio rms".split())
+
+
+def type_of(column: str) -> str:
+    """The SQL type of a column of that name, in whichever table: TEXT, REAL or INTEGER."""
+    return "TEXT" if column in _TEXTS else "REAL" if column in _REALS else "INTEGER"
 
 
 def columns_of(query: Query, table: str) -> Columns:

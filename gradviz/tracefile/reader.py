@@ -19,6 +19,7 @@ from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.digest import Digests, renumbered
+from gradviz.tracefile.held_tables import Tables
 from gradviz.tracefile.pass_info import PassInfo, SiteOps
 from gradviz.tracefile.pass_rows import PassTable
 from gradviz.tracefile.schema import STATE
@@ -33,7 +34,6 @@ from gradviz.tracefile.sound import (
     kinds_of,
 )
 from gradviz.tracefile.states import Snapshot, States
-from gradviz.tracefile.tables import Tables
 from gradviz.tracefile.unreadable import UNREADABLE, told_of, unreadable
 
 _MOST_STATES = 3_000_000  # the most states in which a NaN is looked for

@@ -62,8 +62,8 @@ def step_summaries(query: Query) -> StepSummaries:
 
 
 def relative_changes(query: Query) -> dict[int, float]:
-    """The norm of the change that all steps behind a pass made together, relative to the norm of their parameters
-    before, by pass. It is left out where these were all 0."""
+    """The norm of the change that the steps behind a pass made together, relative to the norm of their parameters
+    before, by pass; of a parameter the first step counts. A pass is left out where these were all 0."""
     summed = query.of(step_summaries)
     passes, at = np.unique(summed.passes, return_inverse=True)
     changes, sizes = (np.sqrt(np.bincount(at, part**2)) for part in (summed.changes, summed.sizes))

@@ -54,6 +54,10 @@ class PassNumbers:
         self.in_pass = 0
         self.loss: torch.Tensor | float | None = None
         self.is_due = False  # whether the numbers of the last pass are yet to be emitted
+        self.counted: set[int] = (
+            set()
+        )  # the parameters whose gradients of the last pass were counted, by `id`
+        self.changed: set[int] = set()  # ...and those whose changes behind it were
         self.steps = True  # whether an optimizer stepped with the gradients of the pass before
         self.late: deque[_Late] = deque()
         self.spacing = Spacing()
@@ -75,6 +79,8 @@ class PassNumbers:
             self.steps = False
             self._flush()
         self.in_pass, self.is_due = in_pass, True
+        self.counted.clear()
+        self.changed.clear()
         with torch._C.DisableTorchFunction():
             self.loss = _loss_of(roots)
         self._read_late()
@@ -87,8 +93,9 @@ class PassNumbers:
 
     @safely
     def stepping(self, optimizer: Any) -> bool:
-        """Emit the numbers of the last pass: an optimizer is about to step with its gradients. Returns whether the
-        numbers of the step are wanted."""
+        """Emit the numbers of the last pass: an optimizer is about to step with its gradients. Gradients that a step
+        before has counted are left out, as those of an optimizer that steps inside another. Returns whether the numbers
+        of the step are wanted."""
         if not self.are_wanted or not self.in_pass or is_capturing():
             return False
         self.steps = True
@@ -103,18 +110,24 @@ class PassNumbers:
                 (parameter, gradient)
                 for group in optimizer.param_groups
                 for parameter in group["params"]
-                if (gradient := parameter.grad) is not None
+                if id(parameter) not in self.counted and (gradient := parameter.grad) is not None
             ]
+            if not gradients and self.counted:
+                return self.spacing.are_changes_due
             parameters = [parameter for parameter, _ in gradients]
+            self.counted.update(map(id, parameters))
             norms = self._norms_now(optimizer, parameters).read([gradient for _, gradient in gradients])
             self._emit(parameters, norms)
         return self.spacing.are_changes_due
 
     @safely
     def stepped(self, optimizer: int, parameters: Sequence[torch.Tensor], changes: Sequence[Change]) -> None:
-        """Emit how much an optimizer, by its number, has changed parameters, if all changes are known."""
-        if not self.are_wanted or not changes:
+        """Emit how much an optimizer, by its number, has changed parameters, if all changes are known. Of
+        optimizers that step inside one another, the innermost counts."""
+        own_ids = set(map(id, parameters))
+        if not self.are_wanted or not changes or self.changed & own_ids:
             return
+        self.changed |= own_ids
         in_pass, number_of = self.in_pass, self.source.identity.number_of
         known: list[Any] = [part for change in changes for part in change[1:]]
         with torch._C.DisableTorchFunction(), unheard(), no_grad():

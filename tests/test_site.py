@@ -447,3 +447,32 @@ def test_columns_are_unknown_where_python_keeps_no_record_of_them():
     )
     expected = Place("<string>", 3, -1, 3, -1, "<module>", ("y",), False)
     assert ran.stdout.strip() == repr(expected)
+
+
+CELL = """\
+w = x(1)
+y = (w * w).T
+def f(a):
+    b = a * 2
+    return b + a
+z = f(x)
+"""
+
+
+@pytest.mark.parametrize("indentation", ["", "    ", "        "])
+def test_a_cell_compiled_without_its_indentation_reads_as_it_stands_in_the_file(indentation: str) -> None:
+    file = "".join(["def cell():\n", *(indentation + line for line in CELL.splitlines(True))])
+    linecache.cache["cells.py"] = (len(file), None, file.splitlines(True), "cells.py")
+    probe = Probe()
+    exec(compile(ast.increment_lineno(ast.parse(CELL), 1), "cells.py", "exec"), {"x": probe})
+    read = [text_of(place_of(*moment)) for moment in probe.seen]
+    assert read == ["x(1)", "w * w", "(w * w).T", "a * 2", "b + a"]
+
+
+def test_a_file_that_is_not_what_was_compiled_shifts_nothing() -> None:
+    file = "    other = names\n"
+    linecache.cache["edited.py"] = (len(file), None, [file], "edited.py")
+    code = compile("y = x * 2", "edited.py", "exec")
+    exec(code, {"x": (probe := Probe())})
+    (place,) = (place_of(*moment) for moment in probe.seen)
+    assert (place.col, place.end_col) == (4, 9)

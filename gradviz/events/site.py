@@ -54,12 +54,13 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
     line = line or code.co_firstlineno
     end_line = end_line or line
     stack = _destination(decoded, lasti) if known else _Stack()
+    shift = _shift(_Identity(code))
     return Place(
         file=code.co_filename,
         line=line,
-        col=_character_column(code.co_filename, line, col),
+        col=_character_column(code.co_filename, line, col, shift),
         end_line=end_line,
-        end_col=_character_column(code.co_filename, end_line, end_col),
+        end_col=_character_column(code.co_filename, end_line, end_col, shift),
         function=code.co_qualname,
         names=stack.names,
         returns=stack.returns,
@@ -68,10 +69,12 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
     )
 
 
-def _character_column(file: str, line: int, utf8_column: int | None) -> int:
-    """Turn a column in UTF-8 bytes into a column in characters. Without the source it stays as it is."""
+def _character_column(file: str, line: int, utf8_column: int | None, shift: int) -> int:
+    """Turn a column in UTF-8 bytes into a column in characters, `shift` further right. Without the source it stays as
+    it is."""
     if utf8_column is None:
         return UNKNOWN_COLUMN
+    utf8_column += shift
     text = linecache.getline(file, line)
     if not text or text.isascii():
         return utf8_column
@@ -122,6 +125,34 @@ class _Identity:
 def _decode(key: _Identity) -> _Decoded:
     return _Decoded(list(_plain_ops(key.code)), list(key.code.co_positions()))
 
+
+@lru_cache(maxsize=1024)
+def _shift(key: _Identity) -> int:
+    """How much further right the text of a code stands in its file than its columns say. A notebook whose cells are
+    functions of a file (marimo) compiles their bodies without the indentation. The names in the code show it: each
+    reads as the text at its place. 0 where they do not agree on a shift."""
+    decoded = _decode(key)
+    first_of_each = {op.offset: op for op in reversed(decoded.ops)}  # halves of an instruction have one place
+    names = []
+    for op in first_of_each.values():
+        line, end_line, col, end_col = decoded.positions[op.offset // 2]
+        if (
+            op.name.startswith(_WRITTEN_NAMES)
+            and isinstance(op.value, str)
+            and line is not None
+            and line == end_line
+        ):
+            written = op.value.encode()
+            if col is not None and end_col == col + len(written):
+                names.append((linecache.getline(key.code.co_filename, line).encode(), col, written))
+    indentation = min((len(text) - len(text.lstrip()) for text, _, _ in names), default=0)
+    for shift in range(indentation + 1):
+        if all(text.startswith(written, col + shift) for text, col, written in names):
+            return shift
+    return 0
+
+
+_WRITTEN_NAMES = ("LOAD_NAME", "STORE_NAME", "LOAD_GLOBAL", "LOAD_FAST", "STORE_FAST")
 
 # Instructions that only prepare the next one: PRECALL may even be where `f_lasti` points during a call.
 _PREFIXES = frozenset({"CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", "PRECALL", "RESUME"})

@@ -41,7 +41,6 @@ ADVISED = {
     "no-backward: never called",
     "no-graph: a variable that is a number",
     "nonfinite-forward: NaN in the data",
-    "nonfinite-forward: a row of a mask that hides all",
     "nonfinite-forward: features that are divided by 0, outside of the graph",
     "none-grad: cleared before it is read",
     "none-grad: what grad() returned is elsewhere",

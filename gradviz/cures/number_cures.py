@@ -8,21 +8,28 @@ import re
 from gradviz.cures.graph_cures import with_keyword
 from gradviz.cures.source_text import Edit, SourceText
 from gradviz.cures.spot import Spot
-from gradviz.events.kinds import OpRan
 from gradviz.query.functions_of_source import called
 
-_EPS = "1e-12"
+
+def off_the_edge(spot: Spot) -> list[Edit]:
+    """The expression of the finding's cure in place of the one that it names: `torch.sqrt(x + 1e-12)`."""
+    named = re.match(r"(.+?)  # in place of (.+?)(?:, line (\d+))?(?:: .*)?$", spot.finding.fix)
+    if named is None:
+        return _without_the_maximum(spot)
+    new, old, line = named.groups()
+    for node in spot.source.nodes(int(line or spot.finding.line)):
+        if isinstance(node, ast.expr) and ast.unparse(node) == old:
+            return [spot.source.replaced(node, new)]
+    return []
 
 
-def off_the_singular_point(spot: Spot) -> list[Edit]:
-    """A small number added to the argument of a root."""
-    source = spot.source
-    for call in spot.calls_here("sqrt", "rsqrt", "pow", "norm"):
-        if called(call) not in ("sqrt", "rsqrt"):
-            continue
+def _without_the_maximum(spot: Spot) -> list[Edit]:
+    """The maximum subtracted before exp."""
+    for call in spot.calls_here("exp") if spot.finding.rule == "nonfinite-forward" else ():
         value = _argument(call)
         if value is not None:
-            return [source.replaced(value, f"({source.code(value)} + {_EPS})")]
+            code = _bracketed(spot.source, value)
+            return [spot.source.replaced(value, f"{spot.source.code(value)} - {code}.amax(-1, keepdim=True)")]
     return []
 
 
@@ -31,43 +38,6 @@ def _argument(call: ast.Call) -> ast.expr | None:
     if call.args:
         return call.args[0]
     return call.func.value if isinstance(call.func, ast.Attribute) else None
-
-
-def in_the_domain(spot: Spot) -> list[Edit]:
-    """`.clamp(min=1e-8)` before log and division; the maximum subtracted before exp."""
-    source = spot.source
-    for call in spot.calls_here("log", "log2", "log10", "exp"):
-        value = _argument(call)
-        if value is None:
-            continue
-        code = _bracketed(source, value)
-        if called(call) == "exp":
-            return [source.replaced(value, f"{source.code(value)} - {code}.amax(-1, keepdim=True)")]
-        return [source.replaced(value, f"{code}.clamp(min=1e-8)")]
-    if (
-        _has_a_graph(spot)
-        and isinstance(spot.expression, ast.BinOp)
-        and isinstance(spot.expression.op, ast.Div)
-    ):
-        value = spot.expression.right
-        if _is_by_a_number(spot):
-            return [source.replaced(value, f"max({source.code(value)}, 1)")]
-        return [source.replaced(value, f"{_bracketed(source, value)}.clamp(min=1e-8)")]
-    return []
-
-
-def _is_by_a_number(spot: Spot) -> bool:
-    """Whether the finding's op divides a tensor by a number of Python, as a count is, which has no clamp()."""
-    event = next(iter(spot.finding.events), -1)
-    made = spot.query.trace.event(event)
-    return isinstance(made, OpRan) and sum(map(bool, made.inputs)) == 1
-
-
-def _has_a_graph(spot: Spot) -> bool:
-    """Whether the result of the finding's op requires grad. If it does not, the data themselves need a check."""
-    event = next(iter(spot.finding.events), -1)
-    outputs = spot.query.tensors.op(event).outputs if isinstance(spot.query.trace.event(event), OpRan) else ()
-    return any(spot.query.tensors.requires_grad(tensor, event) for tensor in outputs)
 
 
 def _bracketed(source: SourceText, value: ast.expr) -> str:
@@ -89,7 +59,7 @@ def masked_inside(spot: Spot) -> list[Edit]:
                 if value is not None:
                     mask = source.code(where.args[0])
                     return [source.replaced(value, f"torch.where({mask}, {source.code(value)}, 1.0)")]
-    return off_the_singular_point(spot)
+    return off_the_edge(spot)
 
 
 def same_shape(spot: Spot) -> list[Edit]:

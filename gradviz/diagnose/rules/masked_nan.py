@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.domain_cures import off_the_point
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Source, first_bad, hidden, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
@@ -61,13 +62,17 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _masked(case: Case, made: NodeMade | None, what: str) -> str:
     """The line that masks the input of an op with the mask of its result, if the statement has exactly one mask; else
-    general advice."""
+    the op beside its singular point, or general advice."""
     op = case.query.nodes.op(made.node) if made is not None else None
     read = case.query.names.of(case.query.tensors.op(op).inputs[0]) if op is not None else None
     statement = statement_at(case.query, case.query.places.site(made.site) if made is not None else None)
     masks = [node.args[0] for node in ast.walk(statement) if _is_where(node)] if statement else []
     if read is None or len(masks) != 1:
-        return f"give {what} a harmless input where its result is masked: torch.where around the input, too"
+        beside = off_the_point(case, case.query.tensors.op(op)) if op is not None else ""
+        return (
+            beside
+            or f"give {what} a harmless input where its result is masked: torch.where around the input, too"
+        )
     mask = ast.unparse(masks[0])
     return clean(f"{read} = torch.where({mask}, {read}, 1.0)  # before this line")
 

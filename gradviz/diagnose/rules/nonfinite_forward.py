@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.domain_cures import in_the_domain
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
@@ -54,7 +55,7 @@ def _search(case: Case) -> Iterator[Found]:
         told = f"{clean(case.query.tensors.writer(origin.event))} writes {bad} into {name}"
         cure = "write finite values only: torch.isfinite(x).all() on what is written"
     else:
-        told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _CURE
+        told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _cure(case, origin)
     yield Found(
         f"{told}; {_harm(case, origin)}",
         cure,
@@ -62,6 +63,12 @@ def _search(case: Case) -> Iterator[Found]:
         number=origin.number,
         tensors=(origin.tensor,),
     )
+
+
+def _cure(case: Case, origin: Origin) -> str:
+    """The op with an input in its domain; general advice if it is not known how to write that."""
+    is_op = case.query.tensors.is_op(origin.event)
+    return (in_the_domain(case, case.query.tensors.op(origin.event)) if is_op else "") or _CURE
 
 
 def _not_recorded(case: Case, origin: Origin) -> Found:

@@ -1,4 +1,4 @@
-"""`singular-derivative`: an op ran at a point where its derivative is infinite or undefined (sqrt and norm at 0,
+"""`singular-derivative`: an op ran at a point where its derivative is infinite or undefined (sqrt at 0, acos at 1,
 a power below 1 at 0), so that a finite gradient becomes NaN or infinite.
 
 Why it is bad: the value is finite and its slope is not: one element at this point makes the gradients of all
@@ -10,7 +10,7 @@ Example:
     y = torch.sqrt(x)  # <- singular-derivative
     y.backward()
 
-Cure: keep away from the point: `sqrt(x + eps)`, a norm with `eps`, `clamp` from below.
+Cure: keep away from the point: `sqrt(x + 1e-12)`, `acos(x.clamp(-1 + 1e-6, 1 - 1e-6))`.
 
 Not reported: a singular point that no gradient reaches, or where the gradient stays finite.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.domain_cures import off_the_point
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
@@ -34,6 +35,8 @@ def _search(case: Case) -> Iterator[Found]:
     if made is None or is_of_user(case, origin.node):
         return
     what = case.words.expression_of(made, 40)
+    op = case.query.nodes.op(origin.node)
+    cure = off_the_point(case, case.query.tensors.op(op)) if op is not None else ""
     names = (
         listed(dict.fromkeys(case.words.called(edge.tensor) for edge in made.edges if edge.tensor))
         or "its input"
@@ -41,7 +44,7 @@ def _search(case: Case) -> Iterator[Found]:
     bad = "NaN" if origin.is_nan else "infinite"
     yield Found(
         f"the derivative of {what} is not finite at the value of {names}: a finite gradient becomes {bad}",
-        f"keep the input off the singular point: add a small eps inside of {what}",
+        cure or f"keep the input of {what} off the singular point",
         (origin.event, origin.harm, made.index),
         node=origin.node,
         number=origin.number,

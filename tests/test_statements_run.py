@@ -1,4 +1,4 @@
-"""A line that sets a misspelt `requires_grad` is named only if it is sure to have run."""
+"""A line that sets a misspelt `requires_grad`, or sets it on a module, is named only if it is sure to have run."""
 
 from __future__ import annotations
 
@@ -66,6 +66,57 @@ def test_a_misspelt_attribute_is_named_where_its_line_has_run(
 ) -> None:
     script, trace = tmp_path / "freezing.py", tmp_path / "freezing.gradviz"
     script.write_text(FUNCTIONS + call + TRAINING, encoding="utf-8")
+    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
+    found = check(trace)
+    assert [(finding.rule, finding.line) for finding in found] == [
+        ("frozen-parameter", line) for line in lines
+    ]
+
+
+MODULES = """\
+import gradviz.engine as torch
+torch.manual_seed(0)
+def layers(*sizes):
+    return torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])))
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = layers(4, 5, 6), torch.nn.Linear(6, 1)
+        self.scale = torch.nn.Parameter(torch.ones(6))
+    def forward(self, x):
+        return self.head(torch.tanh(self.encoder(x)) * self.scale)
+    def freeze_encoder(self):
+        self.encoder.requires_grad = False
+def freeze(module):
+    for layer in module.children():
+        layer.requires_grad = False
+model = Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [
+        ("model.encoder.requires_grad = False", [18]),
+        ("model.encoder[0].requires_grad = False", [18]),
+        ("model.freeze_encoder()", [13]),
+        ("freeze(model.encoder)", [16]),
+        ("freeze(model.head)", []),
+        ("for one in model.encoder:\n    one.requires_grad = False", [19]),
+        ("for one in model.encoder.modules():\n    one.requires_grad = False", [19]),
+        ("for name, one in model.named_children():\n    one.requires_grad = False", [19]),
+        ("model.encoder.requires_grad = True", []),
+        ("model.scale.requires_grad = False", []),
+        ("for one in model.encoder.parameters():\n    one.requires_grad = False", []),
+        ("model.encoder.requires_grad = False\nmodel.encoder.requires_grad_(False)", []),
+        ("if model is None:\n    model.encoder.requires_grad = False", []),
+    ],
+)
+def test_requires_grad_of_a_module_is_named_where_its_parameters_are_trained_nevertheless(
+    tmp_path: Path, call: str, lines: list[int]
+) -> None:
+    script, trace = tmp_path / "freezing.py", tmp_path / "freezing.gradviz"
+    script.write_text(MODULES + call + TRAINING, encoding="utf-8")
     assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
     found = check(trace)
     assert [(finding.rule, finding.line) for finding in found] == [

@@ -21,6 +21,10 @@ def trainable(spot: Spot) -> list[Edit]:
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if isinstance(target, ast.Attribute) and target.attr != _FLAG and f".{_FLAG} = " in spot.finding.fix:
         return [source.replaced(target, f"{source.code(target.value)}.{_FLAG}")]
+    if statement is not None and spot.finding.fix.endswith(".requires_grad_(False)"):
+        return [
+            source.replaced(statement, spot.finding.fix)
+        ]  # the method of a module, which has no such attribute
     if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
         return [source.replaced(statement.value, "True")]
     for call in spot.calls_here("requires_grad_"):

@@ -32,7 +32,7 @@ def misspelt(case: Case) -> list[Misspelt]:
     sources = case.query.of(trees)
     read = {name for tree in sources.values() for name in _read(tree)}
     for file, tree in sources.items():
-        for statement, target in _assignments(tree):
+        for statement, target in assignments(tree):
             site = case.query.places.of_line(file, statement.lineno)
             if target.attr in read or not _is_meant(target) or site is None:
                 continue
@@ -52,7 +52,8 @@ def _read(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Assign, ast.Attribute]]:
+def assignments(tree: ast.Module) -> Iterator[tuple[ast.Assign, ast.Attribute]]:
+    """The assignments to one attribute, and their targets."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)

@@ -13,6 +13,7 @@ from gradviz.query.source_trees import trees
 
 _BLOCKS = ("body", "orelse", "finalbody")
 _PARAMETERS = ("parameters", "named_parameters")
+_MODULES, _CHILDREN = ("modules", "named_modules"), ("children", "named_children")
 _JUMPS = ast.Continue | ast.Break | ast.Return | ast.Raise
 _ITEM = re.compile(r"\[(\d+)\]")  # of `net[0]`, whose parameters are called `net.0.weight`
 _DEEPEST = 8  # functions that call one another
@@ -53,32 +54,72 @@ class StatementsRun:
         )
 
     def _is_over_parameters(self, file: str, loop: ast.For) -> bool:
-        """Whether a loop goes over the parameters of a module that has some: `for p in net.head.parameters()`."""
-        call = loop.iter
-        return (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr in _PARAMETERS
-            and self._functions.keys().isdisjoint(_PARAMETERS)
-            and self._has_parameters(file, call.func.value, loop.lineno)
-        )
+        """Whether a loop goes over the parameters of a module that has some, as `for p in net.head.parameters()`, or
+        over modules with parameters."""
+        return bool(self._modules_of_method(file, loop, _PARAMETERS) or self._modules_of_loop(file, loop))
 
-    def _has_parameters(self, file: str, module: ast.expr, line: int, depth: int = _DEEPEST) -> bool:
-        """Whether an expression at a line is a module with parameters. An argument of a function is what the call that
-        has run passes, if it is the only call."""
+    def _modules_of_method(self, file: str, loop: ast.For, methods: tuple[str, ...]) -> set[str]:
+        """The modules with parameters whose method of PyTorch a loop goes over; none if the program defines it."""
+        call = loop.iter
+        is_method = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if not isinstance(call, ast.Call) or not is_method or called(call) not in methods:
+            return set()
+        assert isinstance(call.func, ast.Attribute)
+        is_of_program = not self._functions.keys().isdisjoint(methods)
+        return set() if is_of_program else self.modules(file, call.func.value, loop.lineno)
+
+    def _modules_of_loop(self, file: str, loop: ast.For) -> set[str]:
+        """The paths of the modules with parameters that a loop goes over: `for layer in net.children()`, `for layer in
+        net.layers`."""
+        if around := self._modules_of_method(file, loop, _MODULES):
+            return around
+        below = self._modules_of_method(file, loop, _CHILDREN)
+        if not below and not isinstance(loop.iter, ast.Call):
+            below = self.modules(file, loop.iter, loop.lineno)
+            return {path for path in self._children(below) if path.rpartition(".")[2].isdigit()}
+        return self._children(below)
+
+    def _children(self, paths: set[str]) -> set[str]:
+        names = self.query.trace.parameters.values()
+        below = [
+            (path, name[len(path) + 1 :]) for path in paths for name in names if name.startswith(f"{path}.")
+        ]
+        return {f"{path}.{name.partition('.')[0]}" for path, name in below if "." in name}
+
+    def modules(self, file: str, module: ast.expr, line: int, depth: int = _DEEPEST) -> set[str]:
+        """The paths that a module with parameters may have, which an expression at a line is; none if it is no such
+        module. An argument of a function is what the call that has run passes, if it is the only call. The variable of
+        a loop is each of the modules that the loop goes over."""
         root, _, path = _ITEM.sub(r".\1", ast.unparse(module)).partition(".")
         function = function_around(self.query.of(trees)[file], line)
+        loop = self._loop_of(file, root, line) if not path else None
+        if loop is not None:
+            return self._modules_of_loop(file, loop)
         if function is not None and root in (arguments := [own.arg for own in function.args.args]):
             if root == "self" and path:
-                return any(f".{path}." in name for name in self.query.trace.parameters.values())
+                return self._called(rf"(?:.*\.)?{re.escape(path)}(?=\.)")
             calls = self._calls.get(function.name, [])
             if path or depth == 0 or len(calls) != 1 or len(self._functions[function.name]) != 1:
-                return False
+                return set()
             (caller, _, call), at = calls[0], arguments.index(root)
             passed = call.args[at : at + 1]
-            return bool(passed) and self._has_parameters(caller, passed[0], call.lineno, depth - 1)
-        beginning = f"{root}.{path}." if path else f"{root}."
-        return any(name.startswith(beginning) for name in self.query.trace.parameters.values())
+            return self.modules(caller, passed[0], call.lineno, depth - 1) if passed else set()
+        return self._called(re.escape(f"{root}.{path}" if path else root) + r"(?=\.)")
+
+    def _called(self, beginning: str) -> set[str]:
+        """The paths that match a pattern at the beginning of names of parameters."""
+        matches = (re.match(beginning, name) for name in self.query.trace.parameters.values())
+        return {match[0] for match in matches if match is not None}
+
+    def _loop_of(self, file: str, name: str, line: int) -> ast.For | None:
+        """The innermost loop around a line whose variable has this name; of two variables it is the second."""
+        loops = [
+            node
+            for node in ast.walk(self.query.of(trees)[file])
+            if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
+            if name == ast.unparse(node.target).strip("()").rpartition(", ")[2]
+        ]
+        return max(loops, key=lambda node: node.lineno, default=None)
 
     @cached_property
     def _around(self) -> dict[ast.stmt, tuple[ast.AST, list[ast.stmt]]]:

@@ -1,7 +1,8 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
 parameter group of an optimizer, for good; or at a single layer with random values, between layers that learn. Also
 reported: parameters that are frozen and switched on again before any op reads them; a line that sets a misspelt
-`requires_grad`, as `p.require_grad = False`, so that nothing is frozen.
+`requires_grad`, as `p.require_grad = False`, or the `requires_grad` of a module, which has none, so that nothing is
+frozen.
 
 Why it is bad: a frozen parameter never learns. If no leaf requires grad, backward() raises. If a group is frozen, its
 learning rate has no effect.
@@ -31,6 +32,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
 from gradviz.diagnose.misspelt import misspelt
+from gradviz.diagnose.module_flags import module_flags
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
@@ -58,6 +60,7 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _layers(case)
     yield from _undone(case)
     yield from _misspelt(case)
+    yield from _flags(case)
 
 
 def _switched_off_for(case: Case, failed: Rootless, leaves: list[int]) -> str:
@@ -90,6 +93,23 @@ def _misspelt(case: Case) -> Iterator[Found]:
             (first.first,),
             site=line.site,
             number=first.number,
+            severity=WARNING,
+        )
+
+
+def _flags(case: Case) -> Iterator[Found]:
+    """Lines that would freeze a module, and set an attribute of it that PyTorch does not read."""
+    first = next(iter(case.trace.passes), None)
+    for flag in case.of(module_flags) if first is not None else ():
+        assert first is not None
+        yield Found(
+            f"{clean(flag.text)} sets an attribute of a module, which PyTorch does not read: "
+            f"{case.called(flag.leaves)} still require grad and are trained",
+            clean(flag.cure),
+            (first.first,),
+            site=flag.site,
+            number=first.number,
+            tensors=flag.leaves,
             severity=WARNING,
         )
 

@@ -350,6 +350,22 @@ def test_the_panel_shows_a_leaf_in_full_as_the_stepper_writes_it(
             assert page.text("#grad") == ("None" if grad is None else written(grad))
 
 
+@needs_chromium
+def test_the_panel_says_all_of_a_shape(traced: Callable, opened: Callable) -> None:
+    with traced(training) as trace:
+        page = opened(trace)
+        page.tab.click("table.leaves .link:text-is('model.0.weight')")
+        assert facts_of(page)["shape"] == "[4, 3]"
+
+
+def facts_of(page: Page) -> dict[str, str]:
+    """The facts in the panel, by their labels."""
+    return page.tab.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#facts dt')]"
+        ".map((label) => [label.innerText, label.nextElementSibling.innerText]))"
+    )
+
+
 def test_replay_lights_what_runs_and_fills_the_leaves(traced: Callable, opened: Callable) -> None:
     with traced(lesson) as trace:
         page = opened(trace)

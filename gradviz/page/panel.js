@@ -114,7 +114,7 @@ function tensorFacts(node, k) {
     if (grad && grad.norm !== null) facts.push(...fact("norm of .grad", String(grad.norm)));
   }
   if (node.tangent) facts.push(...fact("tangent", node.tangent));
-  facts.push(...fact("shape", shapeText(node).replace(/ .*/, "")), ...fact("dtype", node.dtype || "?"));
+  facts.push(...fact("shape", sizesText(node)), ...fact("dtype", node.dtype || "?"));
   facts.push(...fact("is_leaf", node.leaf ? "True" : "False"), ...fact("requires_grad", node.wants ? "True" : "False"));
   if (node.gradFn) facts.push(...fact("grad_fn", node.gradFn));
   if (node.retained) facts.push(...fact("retains grad", "True"));

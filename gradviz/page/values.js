@@ -62,9 +62,10 @@ function normRange(view) {
   return view.normRange;
 }
 
+const sizesText = (node) => (node.shape === undefined ? "?" : node.shape.length ? `[${node.shape.join(", ")}]` : "scalar");
+
 const shapeText = (node) =>
-  (node.shape === undefined ? "?" : node.shape.length ? `[${node.shape.join(", ")}]` : "scalar") +
-  (node.dtype && node.dtype !== "float32" ? ` ${node.dtype}` : "");
+  sizesText(node) + (node.dtype && node.dtype !== "float32" ? ` ${node.dtype}` : "");
 
 function nameOf(id) {
   const group = app.view.groupOf.get(id);

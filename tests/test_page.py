@@ -646,6 +646,45 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
+def test_the_next_pass_of_a_loop_keeps_what_is_open_and_where_it_is(
+    traced: Callable, opened: Callable
+) -> None:
+    with traced(training) as trace:
+        page = opened(trace, 1)
+        page.press("Shift+U", "a", "s")
+        shown, place = first_lines(page), eye_of(page)
+        assert "model · Sequential" in shown
+        page.press("]")
+        assert page.text("#position").endswith("backward pass 2 of 6")
+        assert first_lines(page) == shown
+        assert eye_of(page) == place
+
+
+def test_the_next_pass_is_in_view_where_it_has_another_structure(traced: Callable, opened: Callable) -> None:
+    def two_networks() -> None:
+        large = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(9)))
+        large(torch.ones(2, 4)).sum().backward()
+        nn.Linear(4, 1)(torch.ones(2, 4)).sum().backward()
+
+    with traced(two_networks) as trace:
+        page = opened(trace, 1)
+        page.press(*"ssssssssss")
+        page.press("]")
+        stage = page.tab.locator("#stage").bounding_box()
+        boxes = [box.bounding_box() for box in page.tab.locator("#nodes > g .box").all()]
+        assert [box for box in boxes if stage["y"] < box["y"] < stage["y"] + stage["height"]]
+
+
+def eye_of(page: Page) -> str | None:
+    """Where the picture is, and its scale."""
+    return page.tab.get_attribute("#world", "transform")
+
+
+def first_lines(page: Page) -> list[str]:
+    """The first line in each box."""
+    return sorted(lines[0] for lines in page.boxes().values())
+
+
 def test_two_keys_pressed_at_once_go_two_passes_on(traced: Callable, opened: Callable) -> None:
     with traced(training) as trace:
         page = opened(trace)

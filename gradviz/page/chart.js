@@ -35,8 +35,10 @@ function toggleChart(show = $("chart").hidden) {
   $("chart-toggle").setAttribute("aria-pressed", String(show));
 }
 
+// Show a pass, at the same place and scale if it is like the one before.
 async function openPass(position) {
-  if (await openView(position)) fit(false);
+  const before = app.view;
+  if ((await openView(position)) && !areAlike(before, app.view)) fit(false);
 }
 
 // Go to a pass. If the page does not contain it, show the command that makes a page for it.

@@ -56,6 +56,7 @@ async function restore(text) {
   const position = data.held.findIndex((held) => String(held) === pass);
   if (position >= 0 && position !== app.view.position) await openPass(position);
   if (["0", "1"].includes(asked.get("rolled")) && app.view.rolled !== (asked.get("rolled") === "1")) roll();
+  app.closed = new Set(app.view.closed);
   const ids = (name) => (asked.get(name) || "").split(",").filter((id) => app.view.groupOf.has(id));
   for (const id of ids("open")) app.closed.delete(id);
   for (const id of ids("shut")) app.closed.add(id);

@@ -157,7 +157,14 @@ function allowed(step) {
   return at;
 }
 
-// Show a view. If another one is asked for meanwhile, that one is shown. Returns whether it may be shown.
+// Whether two views have the same groups, as the passes of a loop have.
+function areAlike(view, other) {
+  const groups = ({ trees }) => JSON.stringify(Object.values(trees).map((tree) => tree.groups.map(({ id, parent, label }) => [id, parent, label])));
+  return groups(view) === groups(other);
+}
+
+// Show a view: one that is like the present view with the same groups open. If another one is asked for meanwhile, that
+// one is shown. Returns whether it may be shown.
 async function openView(position) {
   app.asked = position;
   document.body.dataset.busy = "yes";
@@ -169,14 +176,16 @@ async function openView(position) {
     tell("held");
     return false;
   }
+  if (app.view && areAlike(app.view, view)) useTree(view, app.view.rolled);
+  else app.closed = new Set(view.closed);
   app.view = view;
-  app.closed = new Set(app.view.closed);
   app.selected = null;
   const ended = app.view.steps.findLastIndex((step) => step.kind === "pass_ended");
   app.step = allowed(ended >= 0 ? ended : Math.max(0, app.view.steps.length - 1));
   tell("view");
   tell("step");
   tell("select");
+  return true;
 }
 
 // Whether a group gets a frame when it is open: it is a scope or a repetition, or it was closed at first.

@@ -522,6 +522,28 @@ def test_search_finds_by_place_and_says_where_there_is_nothing(traced: Callable,
         assert not page.tab.is_visible("#found")
 
 
+def long_names() -> None:
+    encoder = nn.ModuleDict(
+        {"attention_of_pictures": nn.Linear(3, 40), "projection_of_values": nn.Linear(40, 3)}
+    )
+    encoder["projection_of_values"](encoder["attention_of_pictures"](torch.ones(2, 3))).sum().backward()
+
+
+def test_each_result_of_a_search_says_all_about_it(traced: Callable, opened: Callable) -> None:
+    with traced(long_names) as trace:
+        page = opened(trace)
+        page.press("/")
+        page.tab.keyboard.type("weight")
+        cut = "[...document.querySelectorAll('#found b, #found span')].filter((e) => e.scrollWidth > e.clientWidth)"
+        assert page.tab.evaluate(f"{cut}.map((e) => e.textContent)") == []
+        rows = page.tab.locator("#found [role=option]")
+        heights = [box.bounding_box()["height"] for box in rows.all()]
+        assert max(heights) == min(heights)
+        texts = rows.all_text_contents()
+        assert "encoder.attention_of_pictures.weightleaf · [40, 3]" in texts[0]
+        assert "AccumulateGradgrad_fn node of encoder.attention_of_pictures.weight" in " ".join(texts)
+
+
 def test_no_edge_leads_into_a_closed_box_of_data(traced: Callable, opened: Callable) -> None:
     def rollout() -> None:
         policy, state, states = nn.Linear(2, 2), torch.ones(1, 2), []

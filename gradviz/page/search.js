@@ -55,10 +55,14 @@ function markHits() {
   for (const [id, drawn] of picture.nodes) drawn.g.classList.toggle("hit", search.hits.has(id));
 }
 
+// The kind of a node; of a grad_fn, with what it is about.
+const kindOf = (node) =>
+  said(PLAIN_KINDS[node.kind]) + (node.kind === "grad_fn" && node.base ? ` ${said("of {expression}", { expression: node.base })}` : "");
+
 function result(id, at) {
   const node = app.view.nodeOf.get(id);
   const about = node
-    ? [said(PLAIN_KINDS[node.kind]), node.shape === undefined ? "" : shapeText(node), placeOf(node)].filter(Boolean).join(" · ")
+    ? [kindOf(node), node.shape === undefined ? "" : shapeText(node), placeOf(node)].filter(Boolean).join(" · ")
     : said(GROUP_KINDS[app.view.groupOf.get(id).kind]);
   return element("li", { role: "option", id: `found-${at}`, "aria-selected": "false", onmousedown: (event) => event.preventDefault(), onclick: () => take(at) },
     element("b", {}, nameOf(id)), element("span", {}, about));

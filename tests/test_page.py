@@ -1249,7 +1249,7 @@ def test_a_list_of_findings_leads_to_each(
     page.settled()
     page.press("f")
     row = page.text("#findings-list li")
-    assert "stale-gradient" in row
+    assert row.startswith("1 error stale-gradient")
     assert "optimizer.zero_grad()" in row
     page.tab.click("#findings-list button")
     page.settled()
@@ -1260,6 +1260,36 @@ def test_a_list_of_findings_leads_to_each(
     assert page.tab.locator("#findings-list").is_hidden()
     assert page.count(".node.chosen") == 1  # Escape has closed the list alone
     assert page.wrong == []
+    page.context.close()
+
+
+READ_OF_A_NON_LEAF = """\
+import torch
+w = torch.ones(3, requires_grad=True)
+y = w * 2
+y.sum().backward()
+print(y.grad)
+"""
+
+
+@needs_chromium
+def test_the_list_of_findings_has_the_notes_of_a_check(
+    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "read.py").write_text(READ_OF_A_NON_LEAF)
+    gradviz_here("trace", "--engine", "numpy", "read.py")
+    checked = json.loads(gradviz_here("check", "read.gradviz", "--format", "json").stdout)["findings"]
+    assert [finding["severity"] for finding in checked] == ["note"]
+    gradviz_here("graph", "read.gradviz", "-o", "read.html")
+    page = Page(browser, tmp_path / "read.html")
+    assert page.text("#findings") == "1 finding"
+    page.press("f")
+    (row,) = page.tab.locator("#findings-list li").all_inner_texts()
+    assert row.startswith(f"1 note {checked[0]['rule']}")
+    assert page.count("#nodes .finding") == 0  # a note marks nothing
+    page.tab.click("#findings-list button")
+    page.settled()
+    assert page.count(".chosen") == 1
     page.context.close()
 
 

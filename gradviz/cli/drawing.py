@@ -94,9 +94,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                     f"a page shows one run: draw several as .svg, .png, .pdf, not {path.suffix}"
                 )
             query = Query(traces[0])
-            faults = faults_of(findings[0])
-            with_cures = replayed([finding for _, finding in faults], traces[0])
-            listed = [(number, finding) for (number, _), finding in zip(faults, with_cures, strict=True)]
+            listed = list(enumerate(replayed([finding for _, finding in findings[0]], traces[0]), 1))
             return write_page(
                 traces[0],
                 lambda number: _sliced(query, number, choice, True, findings[0]),

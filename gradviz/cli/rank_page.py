@@ -42,7 +42,7 @@ def write_rank_page(
         graph.notes = [note for note in graph.notes if note != values] + [_about(shown, ranks, queries)]
         return graph
 
-    listed = [(place, _on_page(finding, shown, len(ranks))) for place, finding in faults_of(found)]
+    listed = [(place, _on_page(finding, shown, len(ranks))) for place, finding in found]
     message = write_page(ranks[shown], graph_of, number, path, listed, queries[shown])
     return f"{message}: {_about(shown, ranks, queries)}"
 

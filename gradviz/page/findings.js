@@ -5,6 +5,7 @@ function startFindings() {
   const button = $("findings");
   button.hidden = !found.length;
   button.textContent = said(found.length === 1 ? "{count} finding" : "{count} findings", { count: found.length });
+  button.classList.toggle("note", found.every((finding) => finding.severity === "note"));
   button.addEventListener("click", () => showFindings());
   $("findings-list").replaceChildren(...found.map(findingRow));
   document.addEventListener("click", (event) => {
@@ -24,7 +25,7 @@ function showFindings(show = $("findings-list").hidden) {
 function findingRow(finding) {
   return element("li", {},
     element("button", { type: "button", class: finding.severity, onclick: () => goToFinding(finding) },
-      element("b", {}, `${finding.number} ${finding.rule}`), element("span", { class: "place" }, finding.place),
+      element("b", {}, `${finding.number} ${finding.severity} ${finding.rule}`), element("span", { class: "place" }, finding.place),
       element("span", { class: "what" }, finding.message), element("code", {}, finding.fix),
       finding.replayed ? element("span", { class: "what" }, finding.replayed) : ""));
 }

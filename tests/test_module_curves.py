@@ -18,6 +18,7 @@ from gradviz.query.module_curves import (
     changes_of_modules,
     gradients_of_modules,
     gradients_relative,
+    layers_of,
     learning_rates,
     losses,
     modules_of,
@@ -86,6 +87,28 @@ def test_curves_of_modules_are_those_of_the_run(run: tuple[Path, dict[str, list[
             assert [curve.name for curve in curves] == ["net.first", "net.rest"]
             assert [curve.at.tolist() for curve in curves] == [list(range(1, STEPS + 1))] * 2
             assert np.allclose([curve.values for curve in curves], np.array(truth[name]).T, rtol=1e-4), name
+
+
+def test_what_a_module_holds_itself_is_not_called_as_the_whole_module(tmp_path: Path) -> None:
+    class Tower(torch.nn.Module):
+        def __init__(self, *own: str) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+            for name in own:
+                setattr(self, name, torch.nn.Parameter(torch.ones(2)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) + sum(vars(self)["_parameters"].values())
+
+    with package.record(tmp_path / "run.gradviz"):
+        one, two = Tower("scale"), Tower("token", "place")
+        (one(torch.ones(1, 2)) + two(torch.ones(1, 2))).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        for module_of in (layers_of(query, 10), modules_of(query, 10)):
+            names = [curve.name for curve in gradients_of_modules(query, module_of)]
+            assert sorted(names) == ["one.layer", "one.scale", "two (own)", "two.layer"]
+        assert {curve.name for curve in gradients_of_modules(query, modules_of(query, 2))} == {"one", "two"}
 
 
 def test_losses_and_rates_are_those_of_the_run(run: tuple[Path, dict[str, list[Any]]]) -> None:

@@ -13,9 +13,8 @@ from gradviz.query.module_curves import (
     NamedCurve,
     changes_of_modules,
     gradients_of_modules,
-    innermost_module,
+    layers_of,
     losses,
-    modules_of,
 )
 from gradviz.tracefile import PassInfo
 from gradviz.words import Words
@@ -30,9 +29,7 @@ class PassSummaries:
     def __init__(self, words: Words) -> None:
         query, self.words = words.query, words
         self.query = query
-        innermost = innermost_module(query)
-        layers = {innermost(tensor) for tensor in query.trace.parameters if tensor not in query.trace.buffers}
-        module_of = innermost if len(layers) <= _MOST_LAYERS else modules_of(query, _MOST_LAYERS)
+        module_of = layers_of(query, _MOST_LAYERS)
         self.losses = _by_place(losses(query))
         self.gradients = _by_place(gradients_of_modules(query, module_of))
         self.changes = _by_place(changes_of_modules(query, module_of))

@@ -196,9 +196,29 @@ def modules_of(query: Query, most: int) -> Grouping:
     """Puts each leaf into one of at most `most` modules, which together have all parameters, each as deep in the
     network as that allows. A leaf that is no parameter stands for itself."""
     names = {leaf: name for leaf, name in query.trace.parameters.items() if leaf not in query.trace.buffers}
-    module_by_name = partition(names.values(), most)
+    module_by_name = with_own(partition(names.values(), most))
     by_leaf = {leaf: module_by_name[name] for leaf, name in names.items()}
     return lambda leaf: by_leaf.get(leaf) or query.labels.of(leaf)
+
+
+def layers_of(query: Query, most: int) -> Grouping:
+    """Puts each parameter into the module that holds it, if there are at most `most` of these, else as `modules_of`."""
+    names = {leaf: name for leaf, name in query.trace.parameters.items() if leaf not in query.trace.buffers}
+    holders = with_own({name: _parent(name) for name in names.values()})
+    if len({*holders.values()}) > most:
+        return modules_of(query, most)
+    return lambda leaf: holders[names[leaf]] if leaf in names else query.labels.of(leaf)
+
+
+def with_own(module_by_name: Mapping[str, str]) -> dict[str, str]:
+    """The modules of parameters by their names. Where modules inside a module are counted apart, what the module holds
+    itself is not all of `net`: one parameter has its own name, several are called `net (own)`."""
+    held = Counter(module_by_name.values())
+    around = {path[: dot.start()] for path in held for dot in re.finditer(r"\.", path)}
+    return {
+        name: path if path not in around else name if held[path] == 1 else f"{path} (own)"
+        for name, path in module_by_name.items()
+    }
 
 
 def innermost_module(query: Query) -> Grouping:

@@ -354,7 +354,7 @@ def test_the_panel_shows_a_leaf_in_full_as_the_stepper_writes_it(
 def test_the_panel_says_all_of_a_shape(traced: Callable, opened: Callable) -> None:
     with traced(training) as trace:
         page = opened(trace)
-        page.tab.click("table.leaves .link:text-is('model.0.weight')")
+        page.tab.click("table.leaves [title='model.0.weight']")
         assert facts_of(page)["shape"] == "[4, 3]"
 
 
@@ -1328,6 +1328,31 @@ def test_the_panel_of_a_pass_tells_its_loss_and_layers(opened: Callable[..., Pag
     assert max(widths) > 0.8
     page.tab.click(".layers .link >> nth=0")
     assert page.text("#facts h2").startswith(("net.0", "0"))
+
+
+def test_long_names_in_the_panel_are_cut_on_the_left(traced: Callable, opened: Callable) -> None:
+    def program() -> None:
+        encoder = nn.ModuleDict(
+            {"layers_of_all_the_words_of_it": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))}
+        )
+        encoder["layers_of_all_the_words_of_it"](torch.ones(2, 3)).sum().backward()
+
+    with traced(program) as trace:
+        page = opened(trace)
+        for table in (".leaves", ".layers tbody"):
+            assert page.count(f"{table} th") > 1
+            ends = page.tab.evaluate(ENDS_IN_SIGHT, f"{table} th")
+            assert set(ends) == {True}, table
+
+
+# Whether the last letters of the names in some cells are inside the cell.
+ENDS_IN_SIGHT = """cells => [...document.querySelectorAll(cells)].map((cell) => {
+  const range = document.createRange(), text = cell.querySelector('bdi').firstChild;
+  range.setStart(text, text.length - 4);
+  range.setEnd(text, text.length);
+  const [end, whole] = [range, cell].map((part) => part.getBoundingClientRect());
+  return end.left >= whole.left && end.right <= whole.right;
+})"""
 
 
 def rows_of(page: Page, selector: str) -> list[list[str]]:

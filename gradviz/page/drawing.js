@@ -25,9 +25,12 @@ function widthOf(text, role) {
   return widths.get(key);
 }
 
-// A name as a short text: of a long path its end, which tells it from others.
+// Whether a name is a path, such as encoder.layers.0.weight: its end tells it from others.
+const isPath = (name) => /^[\w[\]]+(\.[\w[\]]+)+$/.test(name);
+
+// A name as a short text: of a long path its end.
 const cutName = (name, most) =>
-  (name.length > most && /^[\w[\]]+(\.[\w[\]]+)+$/.test(name) ? `…${name.slice(name.length - most + 1)}` : cut(name, most));
+  (name.length > most && isPath(name) ? `…${name.slice(name.length - most + 1)}` : cut(name, most));
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // --- the text of a box: lines of {role, text}; their number is the same at every event

@@ -29,17 +29,6 @@ function layerTable(layers) {
         changes ? element("td", {}, change === null ? "" : change === "odd" ? element("span", { class: "odd" }, said("not finite")) : percent(change)) : null))));
 }
 
-const LONGEST_PATH = 20;
-
-// The end of a path, from a dot on.
-function shortPath(path) {
-  const parts = path.split(".");
-  let from = 0;
-  while (from < parts.length - 1 && parts.slice(from).join(".").length > LONGEST_PATH) from += 1;
-  const end = parts.slice(from).join(".");
-  return from ? `…${end}` : end;
-}
-
 const percent = (share) => `${Number((100 * share).toPrecision(3))} %`;
 
 function barOf(width) {
@@ -47,11 +36,12 @@ function barOf(width) {
 }
 
 // The name of a layer, which leads to its box if the picture has one, else to its first parameter.
-function layerLink(name) {
+function layerLink(layer) {
+  const name = layer.replace(" (own)", "");
   const path = (text) => text.replaceAll("/", ".");
   const group = app.view.groups.find((one) => one.scope && path(one.scope) === name);
   const leaf = app.view.nodes.find((node) => node.leaf && node.wants && (node.name === name || (node.name || "").startsWith(`${name}.`)));
   const target = group || leaf;
-  const text = shortPath(name);
-  return target ? element("button", { class: "link", type: "button", title: name, onclick: () => select(target.id, true) }, text) : element("span", { title: name }, text);
+  const text = element("bdi", {}, layer);
+  return target ? element("button", { class: "link path", type: "button", title: layer, onclick: () => select(target.id, true) }, text) : element("span", { class: "path", title: layer }, text);
 }

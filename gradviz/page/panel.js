@@ -4,7 +4,8 @@ const PLAIN_KINDS = { leaf: "leaf", tensor: "tensor", op: "operation", grad_fn: 
 
 // A name that links to a node.
 function nodeLink(id) {
-  return element("button", { class: "link", type: "button", onclick: () => select(id, true) }, nameOf(id));
+  const name = nameOf(id);
+  return element("button", { class: isPath(name) ? "link path" : "link", type: "button", title: name, onclick: () => select(id, true) }, element("bdi", {}, name));
 }
 
 const fact = (label, ...told) => [element("dt", {}, said(label)), element("dd", {}, ...told)];

@@ -707,6 +707,21 @@ def first_lines(page: Page) -> list[str]:
     return sorted(lines[0] for lines in page.boxes().values())
 
 
+def test_a_page_without_values_says_that_gradients_came_and_no_number(
+    traced: Callable, opened: Callable
+) -> None:
+    with traced(training, values="none") as trace:
+        page = opened(trace, 1)
+        flowed = page.count("#edges .edge.grad.flowed")
+        assert flowed == page.count("#edges .edge.grad") > 3
+        weight = next(lines for lines in page.boxes().values() if lines[0] == "model.0.weight")
+        assert weight[-1] == ".grad"
+        page.press("Shift+U")
+        model = next(lines for lines in page.boxes().values() if lines[0] == "model · Sequential")
+        assert model[-1] == ".grad"
+        assert not page.tab.is_visible("#chart, #chart-toggle")
+
+
 def test_two_keys_pressed_at_once_go_two_passes_on(traced: Callable, opened: Callable) -> None:
     with traced(training) as trace:
         page = opened(trace)

@@ -16,7 +16,7 @@ function startPasses() {
   });
   choice.addEventListener("change", () => openPass(Number(choice.value)));
   choice.disabled = order.length < 2;
-  if (data.norms.passes.length < 2 || !data.norms.leaves.length) {
+  if (data.norms.passes.length < 2 || data.norms.leaves.every((leaf) => leaf.norms.every((norm) => norm === null))) {
     $("chart").hidden = true;
     $("chart-toggle").hidden = true;
     return;

@@ -106,7 +106,7 @@ function ownLines(id, k) {
     const grad = gradOf(node, k);
     lines.push({
       role: grad ? (grad.odd ? "odd" : "grad") : "none",
-      text: grad ? cut(`.grad ${grad.brief.startsWith("rms") ? "" : "= "}${grad.brief}`.trim(), 40) : ".grad = None",
+      text: grad ? cut(grad.brief ? `.grad ${grad.brief.startsWith("rms") ? "" : "= "}${grad.brief}` : ".grad", 40) : ".grad = None",
     });
   }
   return lines;
@@ -142,9 +142,11 @@ function gradLine(group, k) {
   const grads = wanting.map((node) => gradOf(node, k)).filter((grad) => grad);
   if (!grads.length) return { role: "none", text: ".grad = None" };
   if (grads.some((grad) => grad.odd)) return { role: "odd", text: said(".grad with NaN or inf") };
-  const norm = Math.hypot(...grads.map((grad) => grad.norm || 0));
+  const norms = grads.map((grad) => grad.norm);
+  const areKnown = norms.every((norm) => typeof norm === "number");
+  const norm = areKnown ? ` norm ${Number(Math.hypot(...norms).toPrecision(4))}` : "";
   const without = wanting.length - grads.length;
-  return { role: "grad", text: `.grad norm ${Number(norm.toPrecision(4))}${without ? said(", {without} of {count} without", { without, count: wanting.length }) : ""}` };
+  return { role: "grad", text: `.grad${norm}${without ? said(", {without} of {count} without", { without, count: wanting.length }) : ""}` };
 }
 
 // Whether a group of which no parameter requires grad has parameters.

@@ -151,7 +151,7 @@ const ACTS = {
   e: () => isRecorded() && goToFirst("error"),
   t: () => paint(app.theme === "dark" ? "light" : "dark"),
   l: () => copyLink(),
-  c: () => data.norms.passes.length > 1 && isRecorded() && toggleChart(),
+  c: () => !$("chart-toggle").hidden && isRecorded() && toggleChart(),
   v: () => (whyFixed() ? say(whyFixed()) : isAsked() ? say(said("Answer the question first.")) : openTried()),
   k: () => isRecorded() && toggleBook(),
   f: () => isRecorded() && showFindings(),

@@ -17,6 +17,7 @@ from gradviz.tracefile import Snapshot
 from gradviz.words import numbers
 from gradviz.words.numbers import has_odd, value_label
 
+_NOT_KEPT = "value not kept", "", None, 0
 Entry = list[Any]  # [event, text, text for a node, norm or None, 1 if NaN or inf]
 
 
@@ -52,11 +53,16 @@ class States:
         entries: list[Entry] = []
         for k in _within(changes, shown):
             moment = self.query.at(k)
-            _add(entries, self._entry(k, moment.value(moment.grad(tensor))))
+            grad = moment.grad(tensor)
+            _add(entries, self._there(k, moment.value(grad)) if grad else [k])
         return entries
 
     def _entry(self, k: int, snapshot: Snapshot | None) -> Entry:
         return [k] if snapshot is None else [k, *_described(snapshot)]
+
+    def _there(self, k: int, snapshot: Snapshot | None) -> Entry:
+        """The entry of a gradient that is there, whether or not its value was recorded."""
+        return [k, *_NOT_KEPT] if snapshot is None else self._entry(k, snapshot)
 
     def along(self, graph: Graph, first: int, last: int) -> list[Entry]:
         """The gradients along `grad` edges: [edge, event, text, text for the edge, norm, odd]."""
@@ -71,7 +77,7 @@ class States:
             flows = [flow.gradient for flow in event.flows if flow.node]
             for position, gradient in zip(edges.get(f"n{event.node}", ()), flows, strict=False):
                 if gradient:
-                    entries.append([position, *self._entry(k, self.trace.snapshot(gradient, k))])
+                    entries.append([position, *self._there(k, self.trace.snapshot(gradient, k))])
         return entries
 
 

@@ -432,6 +432,21 @@ def test_play_runs_to_the_end_and_the_source_follows(traced: Callable, opened: C
         assert "z.backward()" in page.text("#source .marked")
 
 
+def test_unfolding_everything_opens_what_fits_beside_a_group_that_is_too_large(
+    traced: Callable, opened: Callable
+) -> None:
+    def program() -> None:
+        rows = [torch.ones(1, 3) * number for number in range(2100)]
+        nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))(torch.cat(rows)).sum().backward()
+
+    with traced(program, values="none") as trace:
+        page = opened(trace)
+        page.press("u")
+        assert "more than 6,000 nodes would show" in page.text("#note")
+        names = {lines[0] for lines in page.boxes().values()}
+        assert {"data", "AccumulateGrad"} < names
+
+
 def test_the_speed_of_the_replay_can_be_chosen(traced: Callable, opened: Callable) -> None:
     page = opened(traced(lesson))
     page.tab.evaluate("window.setInterval = (act, pause) => (window.pause = pause, 1)")

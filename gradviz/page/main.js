@@ -73,23 +73,29 @@ function rollAndFit() {
 
 const MOST_SHOWN = 6000;
 
-// Fold a group, or unfold it if the picture does not get too large.
-function foldAll(close) {
-  const groups = app.view.groups;
-  const framed = groups.filter(isFramed);
-  if (close) framed.forEach((group) => app.closed.add(group.id));
-  else {
-    let shown = picture.layout.boxes.size;
-    for (const group of groups) {
-      if (!app.closed.has(group.id) || group.kind === "place") continue;
-      if (shown + group.members.length > MOST_SHOWN) {
-        say(said("more than {count} nodes would show: the rest stays folded", { count: counted(MOST_SHOWN) }));
-        break;
-      }
+// Unfold groups, the outer ones first, but those with which the picture would be too large. Returns whether there are any.
+function unfoldWhatFits(groups) {
+  let shown = picture.layout.boxes.size;
+  const isFolded = (group) => app.closed.has(group.id) && group.kind !== "place" && !ancestorsOf(group.id).some((around) => app.closed.has(around));
+  const outerFirst = [...groups].sort((a, b) => ancestorsOf(a.id).length - ancestorsOf(b.id).length);
+  let areLeft = false;
+  for (const group of outerFirst.filter((one) => app.closed.has(one.id))) {
+    if (!isFolded(group)) continue;
+    if (shown + group.members.length > MOST_SHOWN) areLeft = true;
+    else {
       shown += group.members.length;
       app.closed.delete(group.id);
     }
   }
+  return areLeft;
+}
+
+// Fold all groups, or unfold them as far as the picture does not get too large.
+function foldAll(close) {
+  const groups = app.view.groups;
+  const framed = groups.filter(isFramed);
+  if (close) framed.forEach((group) => app.closed.add(group.id));
+  else if (unfoldWhatFits(groups)) say(said("more than {count} nodes would show: the rest stays folded", { count: counted(MOST_SHOWN) }));
   tell("fold");
   fit(false);
 }

@@ -178,7 +178,7 @@ function hover(at) {
 }
 
 function showNorms(at) {
-  $("chart-title").textContent = at < 0 ? said("norm of each gradient, by pass") : said("norm of each gradient after pass {number}", { number: data.norms.passes[at] });
+  $("chart-title").textContent = at < 0 ? said("norm of each .grad, by pass") : said("norm of each .grad after pass {number}", { number: data.norms.passes[at] });
   [...$("legend").children].forEach((row, number) => {
     const norm = at < 0 ? null : data.norms.leaves[number].norms[at];
     row.lastChild.textContent = norm === null || norm === undefined ? "–" : norm === "odd" ? "NaN/inf" : Number(norm.toPrecision(4)).toString();

@@ -112,7 +112,7 @@ function tensorFacts(node, k) {
   ];
   if (showsGrad(node)) {
     facts.push(...fact(".grad", element("output", { id: "grad", class: grad && grad.odd ? "odd" : "grad" }, grad ? grad.text : "None")));
-    if (grad && grad.norm !== null) facts.push(...fact("norm of .grad", String(grad.norm)));
+    if (grad && grad.norm !== null) facts.push(...fact("norm of .grad", String(Number(grad.norm.toPrecision(6)))));
   }
   if (node.tangent) facts.push(...fact("tangent", node.tangent));
   facts.push(...fact("shape", sizesText(node)), ...fact("dtype", node.dtype || "?"));

@@ -110,7 +110,7 @@ def norm(snapshot: Snapshot) -> float | None:
     if stats is None or stats.nan or stats.inf:
         return None
     size = stats.rms * math.sqrt(math.prod(snapshot.shape))
-    return float(f"{size:.6g}") if math.isfinite(size) else None
+    return float(f"{size:.9g}") if math.isfinite(size) else None
 
 
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:

@@ -432,6 +432,30 @@ def test_play_runs_to_the_end_and_the_source_follows(traced: Callable, opened: C
         assert "z.backward()" in page.text("#source .marked")
 
 
+def test_the_title_of_a_frame_says_how_many_blocks_it_stands_for(traced: Callable, opened: Callable) -> None:
+    class TransformerEncoderLayer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.second(self.first(x))
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([TransformerEncoderLayer() for _ in range(12)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    with traced(lambda: Encoder()(torch.ones(2, 3)).sum().backward()) as trace:
+        titles = opened(trace).tab.locator("#titles text").all_text_contents()
+        assert "layers.0 … layers.11 · TransformerEncoderLayer ×12" in titles
+
+
 def test_unfolding_everything_opens_what_fits_beside_a_group_that_is_too_large(
     traced: Callable, opened: Callable
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradviz
@@ -200,3 +202,12 @@ def test_no_two_scripts_of_the_page_define_the_same_name() -> None:
     )
     assert len(counts) > 100
     assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_the_norms_of_a_page_have_the_digits_for_the_norm_of_several(query: Query) -> None:
+    last = query.trace.passes[0].last
+    states, moment = views.States(query), query.at(last)
+    for leaf in query.trace.parameters:
+        *_, entry = states.of({leaf}, np.arange(last + 1))[leaf]["g"]
+        grad = moment.value(moment.grad(leaf))
+        assert entry[3] == pytest.approx(grad.stats.rms * math.sqrt(math.prod(grad.shape)), rel=1e-8)

@@ -182,7 +182,7 @@ function heldBy(group) {
 }
 
 // The name of a group: of a module, with its class.
-const titleOf = (group) => cut(group.lines.length ? group.lines[0] : group.label, 44);
+const titleOf = (group) => cut(group.lines.length ? group.lines[0] : group.label, 60);
 
 // The size of a box; it is wide enough at every event.
 function sizeOf(id, title = false) {

@@ -104,6 +104,34 @@ def test_a_mask_that_a_module_holds_is_inside_its_box(traced: Traced) -> None:
     assert data.scope == "net"
 
 
+def test_a_mask_written_in_place_that_several_blocks_hold_is_inside_what_holds_these(traced: Traced) -> None:
+    class Block(torch.nn.Module):
+        def __init__(self, mask: torch.Tensor) -> None:
+            super().__init__()
+            self.inner = net_of(2)
+            self.register_buffer("mask", mask)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(self.mask @ x)
+
+    class Tower(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            mask = torch.full((4, 4), 0.5).triu_(1)
+            self.blocks = torch.nn.Sequential(Block(mask), Block(mask))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.blocks(x)
+
+    def run() -> None:
+        tower = Tower()
+        tower(torch.ones(4, 2)).sum().backward()
+
+    (data,) = data_of(picture_of(run, traced))
+    assert data.scope == "tower/blocks"
+    assert texts(data)[-1] == "1 op on 2 tensors"
+
+
 def test_a_rollout_is_data_and_counts_as_no_call_of_the_network(traced: Traced) -> None:
     def run() -> None:
         policy, target = net_of(3), net_of(3)

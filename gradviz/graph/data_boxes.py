@@ -123,16 +123,11 @@ class _Data:
         self.leader[self.found(one)] = self.found(other)
 
     def holder(self, box: DataBox) -> str:
-        """The scope of the module that holds a buffer in a box; empty if there is none."""
-        return next(
-            (
-                self.nodes[reader].scope
-                for node in box.nodes
-                if node.buffer
-                for reader in self.readers.get(node.id, ())
-            ),
-            "",
-        )
+        """The innermost scope around all that reads the buffers in a box; empty if there is no buffer."""
+        readers = {reader for node in box.nodes if node.buffer for reader in self.readers.get(node.id, ())}
+        around = [[*scopes_around(self.nodes[reader].scope)] for reader in readers - self.leader.keys()]
+        common = [scopes[0] for scopes in zip(*around, strict=False) if len({*scopes}) == 1]
+        return common[-1] if common else ""
 
 
 def _rollouts(graph: Graph) -> list[list[Node]]:

@@ -119,7 +119,7 @@ const valueLine = (shape, value) => {
 
 function groupLines(group, k) {
   if (group.lines.length) {
-    const rest = group.lines.slice(1).map((text) => cut(text, 44));
+    const rest = group.lines.slice(1).map((text) => cut(text, 60));
     const grad = gradLine(group, k);
     return [{ role: "name", text: titleOf(group) }, ...rest.map((text) => ({ role: "fact", text })), ...(grad ? [grad] : [])];
   }

@@ -10,18 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from gradviz.diagnose.finding import Report
-from gradviz.diagnose.marked import faults_of, mark, pass_of_first
+from gradviz.diagnose.finding import Finding, Report
+from gradviz.diagnose.marked import faults_of, mark, pass_of, pass_of_first
+from gradviz.diagnose.place import place_of
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph, Node
-from gradviz.page import html
+from gradviz.page import ListedFinding, html
 from gradviz.pictures.picture import Page, Picture
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
-from gradviz.replaying import quick_report
+from gradviz.replaying import cured_faults, quick_report
 from gradviz.sources import pytorch
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
@@ -192,12 +193,45 @@ def _with_parameters(
 
 
 def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
-    """The page of a trace, to search, fold and replay: a notebook shows it in a frame. It opens at pass number
-    `passes`; by default at the first with a NaN or an error; else in a small run at the last, in others at the first
-    with a cut, else at the first."""
+    """The page of a trace, to search, fold and replay, with its findings: a notebook shows it in a frame. It opens at
+    pass number `passes`; by default at that of the first finding; else at the first with a NaN or an error; else in a
+    small run at the last, in others at the first with a cut, else at the first."""
     with _opened(trace) as recorded:
         query = Query(recorded)
-        return Page(html(recorded, lambda number: build(query, number), passes))
+        report = quick_report(recorded, None, _say)
+        return Page(
+            html(
+                recorded,
+                lambda number: checked_graph(query, report, {"passes": number}),
+                passes,
+                findings=listed(cured_faults(enumerate(report or (), 1), recorded), recorded),
+                query=query,
+            )
+        )
+
+
+def listed(found: Iterable[tuple[int, Finding]], trace: Trace) -> list[ListedFinding]:
+    """Findings by their numbers, as a page lists them."""
+    return [_listed(number, finding, trace) for number, finding in found]
+
+
+def _listed(number: int, finding: Finding, trace: Trace) -> ListedFinding:
+    event = finding.events[0] if finding.events else None
+    ids = [f"n{finding.node}"] if finding.node else []
+    ids += [f"op{event}"] if event is not None else []
+    return ListedFinding(
+        number,
+        finding.severity,
+        finding.rule,
+        place_of(finding),
+        finding.message,
+        finding.fix,
+        pass_of(finding, trace),
+        event,
+        tuple(ids),
+        finding.tensors,
+        finding.replayed,
+    )
 
 
 def widget(trace: Trace | Path | str, passes: int | None = None, height: int = 640) -> TraceWidget:
@@ -211,7 +245,7 @@ def widget(trace: Trace | Path | str, passes: int | None = None, height: int = 6
         if error.name not in ("anywidget", "traitlets"):
             raise
         raise ImportError(
-            "gradviz.widget needs anywidget: pip install 'gradviz-recorder[widget]' (gradviz.show needs nothing)"
+            "gradviz.widget needs anywidget: pip install anywidget (gradviz.show needs nothing)"
         ) from None
     return TraceWidget(str(show(trace, passes)), height=height)
 
@@ -241,10 +275,11 @@ def _of_trace(
     return Picture(graph, lambda: show(trace, settings.get("passes")), theme, scene, **fold)
 
 
-def checked_graph(trace: Trace, report: Report | None, settings: Part) -> Graph:
+def checked_graph(recorded: Trace | Query, report: Report | None, settings: Part) -> Graph:
     """The graph of a trace with the findings of its report marked, by default of the pass of the first."""
+    trace = recorded if isinstance(recorded, Trace) else recorded.trace
     found = list(enumerate(report or (), 1))
-    graph = build(trace, found_in=pass_of_first(faults_of(found), trace), **settings)
+    graph = build(recorded, found_in=pass_of_first(faults_of(found), trace), **settings)
     mark(graph, trace, found)
     return graph
 

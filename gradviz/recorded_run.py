@@ -22,7 +22,7 @@ from gradviz.replaying import check
 from gradviz.tracefile import Trace
 from gradviz.tracefile.opening import opened_as
 from gradviz.words.escape import clean
-from gradviz.words.html_table import html_table
+from gradviz.words.html_table import html_table, text_table
 
 FINDINGS = "findings"
 TABLE_NAMES = (*TABLES, FINDINGS)
@@ -60,17 +60,13 @@ class Rows:
         return _pandas().DataFrame(self.rows, columns=list(self.columns))
 
     def __repr__(self) -> str:
-        lines = [self.columns, *(tuple(map(_shown, row)) for row in islice(self.rows, _MOST_SHOWN))]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = [
-            "  ".join(clean(cell).ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        return "\n".join([*shown, *filter(None, [self._left_out])])
+        return text_table(self.columns, self._shown_rows(), below=self._left_out)
 
     def _repr_html_(self) -> str:
-        rows = (tuple(map(_shown, row)) for row in islice(self.rows, _MOST_SHOWN))
-        return html_table(self.columns, rows, below=self._left_out)
+        return html_table(self.columns, self._shown_rows(), below=self._left_out)
+
+    def _shown_rows(self) -> list[tuple[str, ...]]:
+        return [tuple(map(_shown, row)) for row in islice(self.rows, _MOST_SHOWN)]
 
     @property
     def _left_out(self) -> str:

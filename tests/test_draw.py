@@ -380,7 +380,9 @@ def test_a_picture_shows_itself_in_a_notebook_and_can_be_saved(traced: Traced, t
     assert picture._repr_svg_().startswith("<svg")
     picture.save(tmp_path / "g.svg")
     assert (tmp_path / "g.svg").read_text() == picture.svg
-    assert repr(picture) == "<gradviz picture: 1 leaf, 3 tensor, 3 op, 4 grad_fn>"
+    assert repr(picture) == (
+        '<gradviz picture: 1 leaf, 3 tensors, 3 operations, 4 grad_fns; .save("picture.svg") writes it>'
+    )
 
 
 def test_a_large_graph_at_hand_is_folded_as_the_reader_wants_it(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path, brow
     frame = shown(page, "text/html")
     assert frame.startswith('<iframe sandbox="allow-scripts"')
     assert len(shown(page, "text/plain")) < 100  # not the page once more
+    assert frame.endswith(">The page is hidden until you trust this notebook.</iframe>")
     assert "MulBackward0" in shown(opened, "image/svg+xml")
     _opens_in_a_browser(frame, tmp_path, browser)
 

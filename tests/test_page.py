@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import CHROMIUM, EXAMPLES
+from invoked import invoked
 
 import gradviz
 import gradviz.engine as torch
@@ -1134,6 +1135,23 @@ def test_a_tensor_at_hand_has_a_page(tmp_path: Path, browser: Any) -> None:
     page.context.close()
 
 
+def test_the_page_of_a_notebook_is_the_page_of_the_command(tmp_path: Path, traced: Callable) -> None:
+    def stale() -> None:
+        w = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        for _ in range(4):
+            (w * w).sum().backward()
+            optimizer.step()
+
+    with traced(stale) as trace:
+        path = trace.path
+    done = invoked(["graph", str(path), "-o", str(tmp_path / "run.html")])
+    assert done.exit_code == 0
+    page = gradviz.show(path)
+    assert "stale-gradient" in page
+    assert page == (tmp_path / "run.html").read_text()
+
+
 def test_a_graph_alone_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(DrawError, match="a page needs a trace"):
         save(Graph(), tmp_path / "x.html")
@@ -1166,6 +1184,24 @@ def test_a_page_is_as_wide_as_its_window_or_frame(traced: Callable, opened: Call
     assert len(rights) > 10
     assert max(rights) <= width
     assert page.tab.evaluate("document.documentElement.scrollWidth") == width
+
+
+@needs_chromium
+def test_in_a_small_frame_other_values_hide_neither_the_source_nor_the_facts(
+    traced: Callable, opened: Callable
+) -> None:
+    """A cell of marimo is some 690 points wide."""
+    with traced(training) as trace:
+        page = opened(trace)
+    page.tab.set_viewport_size({"width": 690, "height": 640})
+    page.tab.reload()
+    page.tab.locator("body[data-ready]").wait_for()
+    assert page.tab.is_visible("#tried summary")
+    chart = page.tab.locator("#chart").bounding_box()
+    for part in (".source", "#facts"):
+        box = page.tab.locator(part).bounding_box()
+        assert box["height"] > 80
+        assert box["y"] + box["height"] <= chart["y"] + 1
 
 
 @needs_chromium

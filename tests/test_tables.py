@@ -270,6 +270,29 @@ def test_findings_show_themselves_as_a_table(tmp_path: Path) -> None:
     assert re.search(r"\d+ rules checked, \d+ not", html)
 
 
+def test_findings_and_reasons_print_as_lines_of_text(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w, v = torch.ones(2, requires_grad=True), torch.ones(100, requires_grad=True)
+        optimizer = torch.optim.SGD([w, v], lr=0.1)
+        for _ in range(3):
+            loss = (w * w).sum() + (v * v).sum()
+            loss.backward()
+            optimizer.step()
+    counted, first, message, cure = repr(package.check(tmp_path / "run.gradviz")).splitlines()
+    assert counted.startswith("1 finding · ")
+    assert re.fullmatch(r"1 error stale-gradient  test_tables\.py:\d+", first)
+    assert message.startswith("   pass 2 adds to gradients")
+    assert cure == "   cure  optimizer.zero_grad()  # before backward()"
+    head, share, *path = repr(package.why(tmp_path / "run.gradviz", "w", 1)).splitlines()
+    assert head.startswith("gradient of w = [2, 2] in pass 1")
+    assert (share, len(path)) == ("50 %  [1, 1]", 9)
+    head, heads, *stages, last = repr(package.why(tmp_path / "run.gradviz", "v", 1)).splitlines()
+    assert head.startswith("gradient of v = (100) norm 20 in pass 1")
+    assert heads.split() == ["place", "module", "or", "operation", "gain", "goes", "on"]
+    assert stages[-1].endswith("→ norm 20")
+    assert last.startswith("norms: elements were not recorded")
+
+
 def test_reasons_show_themselves_as_tables(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         w, v = torch.ones(2, requires_grad=True), torch.ones(100, requires_grad=True)

@@ -20,11 +20,12 @@ from gradviz.graph.fold import folded
 from gradviz.graph.many import no_collection
 from gradviz.graph.model import LEAF, TENSOR, Graph
 from gradviz.graph.over_ranks import over_ranks
+from gradviz.pictures.picture import counted
 from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
 from gradviz.query.ranks import label_of, ranked_traces
-from gradviz.replaying import mark_edits, replayed
+from gradviz.replaying import cured_faults, mark_edits
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural
@@ -32,13 +33,6 @@ from gradviz.words.rank_names import called_ranks
 from gradviz.words.words import Words
 
 _PLAIN = (".json", ".mmd")  # formats without marks
-_WORDS = {
-    "leaf": ("leaf", "leaves"),
-    "tensor": ("tensor", ""),
-    "op": ("operation", ""),
-    "grad_fn": ("grad_fn", ""),
-    "group": ("group", ""),
-}
 
 
 @dataclass(frozen=True)
@@ -94,13 +88,16 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                     f"a page shows one run: draw several as .svg, .png, .pdf, not {path.suffix}"
                 )
             query = Query(traces[0])
+<<<<<<< HEAD
             listed = list(enumerate(replayed([finding for _, finding in findings[0]], traces[0]), 1))
+=======
+>>>>>>> 62e3d48b (Show in a notebook the page that the command writes, and print findings)
             return write_page(
                 traces[0],
                 lambda number: _sliced(query, number, choice, True, findings[0]),
                 choice.number,
                 path,
-                listed,
+                cured_faults(findings[0], traces[0]),
                 query,
             )
         if choice.style == "textbook":
@@ -217,8 +214,7 @@ def _told(graph: Graph, path: Path) -> str:
     """One line about the written file and its contents."""
     if not graph.nodes:
         return f"wrote {path}, which is empty: {graph.run()} has nothing to draw"
-    parts = ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items())
     edges = plural(len(graph.edges), "edge")
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)
-    return f"wrote {path}: {graph.run()}, {parts}, {edges}{notes}{more}"
+    return f"wrote {path}: {graph.run()}, {counted(graph)}, {edges}{notes}{more}"

@@ -72,14 +72,29 @@ class Report:
     def __len__(self) -> int:
         return len(self.findings)
 
+    def __repr__(self) -> str:
+        """The findings as text, each with its message and its cure below it."""
+        lines = [self._counted]
+        for number, severity, rule, place, message, cure in self._rows():
+            lines += [
+                f"{number} {severity} {rule}  {place}",
+                f"   {clean(message)}",
+                f"   cure  {clean(cure)}",
+            ]
+        return "\n".join(lines)
+
     def _repr_html_(self) -> str:
         """The findings as a table, for notebooks."""
-        rows = [row for number, finding in enumerate(self.findings, 1) for row in _rows(finding, str(number))]
+        heads = ("", "severity", "rule", "place", "finding", "cure")
+        return html_table(heads, self._rows(), self._counted, links=self.links)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [row for number, finding in enumerate(self.findings, 1) for row in _rows(finding, str(number))]
+
+    @property
+    def _counted(self) -> str:
         counted = plural(len(self.findings), "finding") if self.findings else "no findings"
-        caption = f"{counted} · {plural(len(self.checked), 'rule')} checked, {len(self.not_checked)} not"
-        return html_table(
-            ("", "severity", "rule", "place", "finding", "cure"), rows, caption, links=self.links
-        )
+        return f"{counted} · {plural(len(self.checked), 'rule')} checked, {len(self.not_checked)} not"
 
     def at_least(self, severity: str) -> list[Finding]:
         """The findings of this severity or a higher one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -17,7 +17,7 @@ from gradviz.explain.hops import Hops, files_are_told, place_told
 from gradviz.query.gradient_norms import WayStep
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
-from gradviz.words.html_table import html_table
+from gradviz.words.html_table import html_table, text_table
 from gradviz.words.numbers import number
 
 _MOST = 24  # stages; if there are more, the outer modules are the stages, unless these are fewer than _FEWEST
@@ -59,15 +59,22 @@ class NormReason:
     contributions: tuple[()] = ()
     links: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return text_table(*self._table())
+
     def _repr_html_(self) -> str:
+        return html_table(*self._table(), self.links)
+
+    def _table(self) -> tuple[Sequence[str], list[tuple[str, ...]], str, str]:
+        """The heads and rows of the table, the line above and the line below."""
         size = "×".join(map(str, self.shape))
         head = f"gradient of {clean(self.called)} = ({size}) {_size(self)} in pass {self.number}"
         with_file = files_are_told(stage.site for stage in self.stages)
-        rows = (_cells(stage, with_file) for stage in self.stages)
+        rows = [_cells(stage, with_file) for stage in self.stages]
         heads = ("place", "module or operation", "gain", "goes on", "")
         remarks = " · ".join(f"{label}: {text}" for label, text in _remarks(self))
         head += f" (event {self.event + 1}), from {clean(self.roots)}"
-        return html_table(heads, rows, head, remarks, self.links)
+        return heads, rows, head, remarks
 
 
 def stages_of(hops: Hops, way: list[WayStep]) -> tuple[Stage, ...]:

@@ -55,15 +55,26 @@ class Reason:
     unknown: str = ""
     links: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        """The contributions as blocks of text, each with its path below it."""
+        lines = [reason_head(self)]
+        for one in self.contributions:
+            lines += ["  ".join(filter(None, (_share(one), value_text(one.value))))]
+            lines += [f"   {line}" for line in _path_told(one)]
+        return "\n".join(filter(None, [*lines, self._rest_told]))
+
     def _repr_html_(self) -> str:
         rows = [
             (_share(one), value_text(one.value), "\n".join(_path_told(one))) for one in self.contributions
         ]
-        others = self.paths - len(self.contributions)
-        rest = f"{paths_text(others)} more: {value_text(self.rest)}" if others else ""
         return html_table(
-            ("share", "value", "path, from the root"), rows, reason_head(self), rest, self.links
+            ("share", "value", "path, from the root"), rows, reason_head(self), self._rest_told, self.links
         )
+
+    @property
+    def _rest_told(self) -> str:
+        others = self.paths - len(self.contributions)
+        return f"{paths_text(others)} more: {value_text(self.rest)}" if others else ""
 
 
 def reason_head(reason: Reason) -> str:

@@ -255,7 +255,7 @@ function setField(field, text) {
   showOthers();
 }
 
-const MOST_OPEN = 4; // elements: more fields are shown if asked for
+const MOST_OPEN = 4; // elements: more fields are shown if asked for, and all below a narrow page's picture
 
 function showTried() {
   const section = $("tried");
@@ -269,7 +269,7 @@ function showTried() {
   if (whyFixed()) return;
   const leaves = app.view.again.leaves.filter((leaf) => leaf.dtype.startsWith("float"));
   const fields = leaves.map(fieldsOf);
-  section.append(element("details", { id: "tried-all", open: tried.fields.size <= MOST_OPEN },
+  section.append(element("details", { id: "tried-all", open: tried.fields.size <= MOST_OPEN && innerWidth > 760 },
     element("summary", {}, said("What if? Other values")),
     element("p", { class: "hint" }, said("Drag a number, type it, or press ↑ and ↓.")),
     fields,

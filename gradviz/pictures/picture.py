@@ -11,6 +11,15 @@ from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
 from gradviz.pictures import render
 from gradviz.pictures.scene import Scene
+from gradviz.words.numbers import plural
+
+_WORDS = {
+    "leaf": ("leaf", "leaves"),
+    "tensor": ("tensor", ""),
+    "op": ("operation", ""),
+    "grad_fn": ("grad_fn", ""),
+    "group": ("group", ""),
+}
 
 
 class Page(str):
@@ -23,7 +32,10 @@ class Page(str):
     def _repr_html_(self) -> str:
         text = self.replace("&", "&amp;").replace('"', "&quot;")
         look = "width: 100%; height: 640px; border: 1px solid #8884; border-radius: 8px"
-        return f'<iframe sandbox="allow-scripts" style="{look}" srcdoc="{text}"></iframe>'
+        unseen = (
+            "The page is hidden until you trust this notebook."  # which shows where the frame is taken out
+        )
+        return f'<iframe sandbox="allow-scripts" style="{look}" srcdoc="{text}">{unseen}</iframe>'
 
 
 class Picture:
@@ -78,5 +90,9 @@ class Picture:
         return self.svg[max(0, self.svg.find("<svg")) :]  # notebooks do not accept an XML declaration
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {kind}" for kind, count in self.graph.counts().items())
-        return f"<gradviz picture: {counts}>"
+        return f'<gradviz picture: {counted(self.graph)}; .save("picture.svg") writes it>'
+
+
+def counted(graph: Graph) -> str:
+    """The number of nodes of each kind: `1 leaf, 2 tensors, 2 operations, 3 grad_fns`."""
+    return ", ".join(plural(count, *_WORDS[kind]) for kind, count in graph.counts().items())

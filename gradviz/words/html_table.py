@@ -1,4 +1,4 @@
-"""Tables for notebooks: HTML that needs no style sheet and is safe for any texts."""
+"""Tables for notebooks and terminals: HTML that needs no style sheet, and text; both are safe for any texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 
-from gradviz.words.escape import visible
+from gradviz.words.escape import clean, visible
 
 _CELL = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal"
 _IN_CELL = re.compile(r"(In\[\d+\]):(\d+)")
@@ -31,6 +31,14 @@ def html_table(
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if body else ""
     lines = [f"<p>{text_of(text)}</p>" if text else "" for text in (above, below)]
     return f"<div>{lines[0]}{table}{lines[1]}</div>"
+
+
+def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], above: str = "", below: str = "") -> str:
+    """A table as text, with a line above and a line below. A cell has one line."""
+    lines = [[clean(cell) for cell in line] for line in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join(filter(None, [clean(above), *shown, clean(below)]))
 
 
 def _as_html(text: str, links: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ from gradviz.pictures.picture import Page, Picture
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
-from gradviz.replaying import cured_faults, quick_report
+from gradviz.replaying import quick_report, with_cures
 from gradviz.sources import pytorch
 from gradviz.sources.record import run_meta, where_recorded
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
@@ -204,7 +204,7 @@ def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
                 recorded,
                 lambda number: checked_graph(query, report, {"passes": number}),
                 passes,
-                findings=listed(cured_faults(enumerate(report or (), 1), recorded), recorded),
+                findings=listed(with_cures(list(enumerate(report or (), 1)), recorded), recorded),
                 query=query,
             )
         )

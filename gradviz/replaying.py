@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ import numpy as np
 from rich.console import Console
 
 from gradviz.diagnose import Finding, Report
-from gradviz.diagnose.marked import faults_of
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check as check_by_rules
 from gradviz.errors import tracebacks_are_wanted
@@ -175,11 +174,10 @@ def with_replays(report: Report, trace: Trace) -> Report:
     return replace(report, findings=tuple(replayed(report.findings, trace)))
 
 
-def cured_faults(found: Iterable[tuple[int, Finding]], trace: Trace) -> list[tuple[int, Finding]]:
-    """The errors and warnings among findings with numbers, with the results of their cures where these are known."""
-    faults = faults_of(found)
-    with_cures = replayed([finding for _, finding in faults], trace)
-    return [(number, finding) for (number, _), finding in zip(faults, with_cures, strict=True)]
+def with_cures(found: Sequence[tuple[int, Finding]], trace: Trace) -> list[tuple[int, Finding]]:
+    """Findings with numbers, with the results of their cures where these are known."""
+    cured = replayed([finding for _, finding in found], trace)
+    return [(number, finding) for (number, _), finding in zip(found, cured, strict=True)]
 
 
 def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:

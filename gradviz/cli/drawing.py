@@ -25,7 +25,7 @@ from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
 from gradviz.query.ranks import label_of, ranked_traces
-from gradviz.replaying import cured_faults, mark_edits
+from gradviz.replaying import mark_edits, with_cures
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import plural
@@ -88,16 +88,12 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                     f"a page shows one run: draw several as .svg, .png, .pdf, not {path.suffix}"
                 )
             query = Query(traces[0])
-<<<<<<< HEAD
-            listed = list(enumerate(replayed([finding for _, finding in findings[0]], traces[0]), 1))
-=======
->>>>>>> 62e3d48b (Show in a notebook the page that the command writes, and print findings)
             return write_page(
                 traces[0],
                 lambda number: _sliced(query, number, choice, True, findings[0]),
                 choice.number,
                 path,
-                cured_faults(findings[0], traces[0]),
+                with_cures(findings[0], traces[0]),
                 query,
             )
         if choice.style == "textbook":

@@ -11,7 +11,7 @@ from gradviz.cli.report_costs import costs_of_modules
 from gradviz.events.kinds import Kind
 from gradviz.events.values import SMALL
 from gradviz.pictures.chart import COLOURS, MOST, Series
-from gradviz.pictures.report_page import Drawn, Row, Spread
+from gradviz.pictures.report_page import Bars, Drawn, Row, Spread
 from gradviz.query.curves import change_norms
 from gradviz.query.histograms import Binned, Histogram, binned, distributions
 from gradviz.query.model_summary import ModuleRow, model_summary
@@ -44,6 +44,7 @@ _OF_COUNTED = (
     "Each histogram reaches from the least element that was counted to the largest, with a line at 0; above it stands "
     "the pass. Of a large tensor some thousand elements that lie evenly in it were counted: it may have others outside."
 )
+_LAST = " The last histogram, after a pass, is of the end of the run, or of the moment at which the module was freed."
 _COUNT_MORE = ": trace --histograms counts them, and activations"
 _MOST_SPREADS = 16  # the most tensors of a sort
 _MOST_PASSES = 5  # the most passes of a tensor
@@ -184,7 +185,7 @@ def spreads(query: Query) -> tuple[list[Spread], str]:
         Spread(
             one.name,
             of,
-            {number: (part.low, part.high, counts) for number, counts in part.counts.items()},
+            {number: _bars(number, part) for number in part.counts},
         )
         for one in distributions(query, modules_of(query, MOST))[:MOST]
         for of, part in (("parameters", one.parameters), ("gradients", one.gradients))
@@ -205,17 +206,23 @@ def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Spread], s
         Spread(
             one.name,
             one.what,
-            {number: (h.low, h.high, h.counts[number]) for number, h in _some_of(one.histograms)},
+            {number: _bars(number, histogram) for number, histogram in _some_of(one.histograms)},
+            (one.last[0], _bars(*one.last)) if one.last is not None else None,
         )
         for one in shown
     ]
-    return spreads, _OF_COUNTED + more
+    last = _LAST if any(one.last is not None for one in shown) else ""
+    return spreads, _OF_COUNTED + last + more
+
+
+def _bars(number: int, histogram: Histogram) -> Bars:
+    return histogram.low, histogram.high, histogram.counts[number]
 
 
 def _largest(own: Sequence[Binned]) -> list[Binned]:
     """The tensors with the most counted elements, in their order; of many with as many some that lie evenly among
     them, so that they are of all depths of a network."""
-    sizes = [max(int(part.counts[number].sum()) for number, part in one.histograms.items()) for one in own]
+    sizes = [one.elements for one in own]
     least = sorted(sizes, reverse=True)[:_MOST_SPREADS][-1]
     largest = [one for one, size in zip(own, sizes, strict=True) if size >= least]
     return [largest[place] for place in _evenly(len(largest), _MOST_SPREADS)]

@@ -60,7 +60,8 @@ class Listener:
     and of steps.
 
     If it `wants_changes`, the value of a tensor of more than `values.SMALL` elements that a step of an optimizer has
-    written may be a `handles.Changed`. If it `wants_histograms`, it is given those of the leaves at a few passes."""
+    written may be a `handles.Changed`. If it `wants_histograms`, it is given those of the leaves at a few passes, and
+    the last. `passes_begun` is the number of passes so far."""
 
     __slots__ = ()
     detailed: bool = True
@@ -68,6 +69,7 @@ class Listener:
     sums: bool = False
     wants_changes: bool = False
     wants_histograms: bool = False
+    passes_begun: int = 0
 
     @property
     def detailed_passes(self) -> bool:
@@ -281,6 +283,10 @@ class Listener:
 
     def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
         """The elements of leaves were counted at the end of a pass. This is no event."""
+
+    def leaves_counted_last(self, after: int, histograms: Sequence[LeafHistogram]) -> None:
+        """The elements of leaves were counted when the recording ended, or when the module that holds them was freed:
+        `after` so many passes. This is no event."""
 
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""

@@ -20,6 +20,7 @@ GRADIENT = "gradient"  # how the gradient of a leaf is kept at that grade
 GRADES = ("none", STATISTICS, INPUTS, FULL)
 WITH_ELEMENTS = (INPUTS, FULL)  # the grades that keep elements of large tensors
 BINS = 32  # of a histogram
+LAST = "last "  # begins the role of a histogram that was counted when the recording ended, or its module was freed
 COUNTS = np.dtype("<u2")  # of the numbers of elements in these
 # Makers of tensors whose elements are whatever was in the memory: they have no value before something is written.
 UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")

@@ -72,14 +72,20 @@ class Row:
     costs: tuple[str, ...] = ()
 
 
+Bars = tuple[
+    float, float, np.ndarray
+]  # the least element, the largest, and the counts in the equal parts between
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The distribution of elements of a module. `of` describes the elements; `bars` has for each pass the least
-    element, the largest, and the count of elements in each of the equal parts between them."""
+    """The distribution of elements of a module. `of` describes the elements; `bars` has their histogram at each pass,
+    and `last` the last one, with the number of the pass before."""
 
     name: str
     of: str
-    bars: dict[int, tuple[float, float, np.ndarray]]
+    bars: dict[int, Bars]
+    last: tuple[int, Bars] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +299,14 @@ def _distributions(report: Report) -> str:
     passes = sorted({number for one in report.spreads for number in one.bars})
     is_aligned = len(passes) <= _MOST_COLUMNS
     most = len(passes) if is_aligned else max(len(one.bars) for one in report.spreads)
-    heads = "".join(f"<th>{head}</th>" for head in ("of", "elements", *["pass"] * most))
+    has_last = any(one.last is not None for one in report.spreads)
+    columns = ["of", "elements", *["pass"] * most, *["last"][:has_last]]
+    heads = "".join(f"<th>{head}</th>" for head in columns)
     rows = ""
     for one in report.spreads:
         numbers = passes if is_aligned else [*one.bars, *[0] * (most - len(one.bars))]
-        cells = "".join(_spread(number, one.bars.get(number)) for number in numbers)
+        cells = "".join(_spread(f"{number:,}", one.bars.get(number)) for number in numbers)
+        cells += _last_spread(one) if has_last else ""
         rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}</tr>'
     return (
         '<section id="distributions"><h2>Distributions</h2>'
@@ -306,13 +315,17 @@ def _distributions(report: Report) -> str:
     )
 
 
-def _spread(number: int, histogram: tuple[float, float, np.ndarray] | None) -> str:
+def _last_spread(one: Spread) -> str:
+    return "<td></td>" if one.last is None else _spread(f"after {one.last[0]:,}", one.last[1])
+
+
+def _spread(label: str, histogram: Bars | None) -> str:
     """The cell of a histogram at a pass; an empty cell if there is none."""
     if histogram is None:
         return "<td></td>"
     low, high, counts = histogram
     ends = f"<div><span>{low:.3g}</span> <span>{high:.3g}</span></div>"
-    return f'<td class="spread"><b>{number:,}</b>{bars(counts, low, high)}{ends}</td>'
+    return f'<td class="spread"><b>{label}</b>{bars(counts, low, high)}{ends}</td>'
 
 
 def _profile(report: Report) -> str:

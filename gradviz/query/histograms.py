@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.events.values import COUNTS, counts_between
+from gradviz.events.values import COUNTS, LAST, counts_between
 from gradviz.query.module_curves import Grouping
 from gradviz.query.query import Query
 from gradviz.sets import distinct
@@ -97,11 +97,19 @@ def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
 @dataclass(frozen=True, slots=True)
 class Binned:
     """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least to the largest
-    element that was counted."""
+    element that was counted. `last` is that of a leaf when the recording ended or its module was freed, with the
+    number of the last pass before."""
 
     name: str
     what: str
     histograms: dict[int, Histogram]
+    last: tuple[int, Histogram] | None = None
+
+    @property
+    def elements(self) -> int:
+        """The most elements that were counted at once."""
+        known = [*self.histograms.items(), *([self.last] if self.last is not None else [])]
+        return max(int(histogram.counts[number].sum()) for number, histogram in known)
 
 
 def binned(query: Query) -> list[Binned]:
@@ -110,8 +118,9 @@ def binned(query: Query) -> list[Binned]:
     trace = query.trace
     trace.reach_all()
     table = trace.table(Kind.BINNED)
+    leaves = _of_leaves(query)
     if not len(table):
-        return _of_leaves(query)
+        return leaves
     counts = table.lists("counts")
     began = trace.table(Kind.PASS_BEGAN)
     found: dict[tuple[str, str], dict[int, Histogram]] = {}
@@ -123,23 +132,28 @@ def binned(query: Query) -> list[Binned]:
             what = trace.text(int(table["what"][row]))
             name = trace.text(int(table["module"][row])) or query.labels.of(int(table["tensor"][row]))
             found.setdefault((name, what), {})[number] = Histogram(low, high, {number: in_bins})
-    return [Binned(name, what, histograms) for (name, what), histograms in found.items()]
+    last = {(one.name, one.what): one.last for one in leaves}
+    return [Binned(*key, histograms, last.get(key)) for key, histograms in found.items()]
 
 
 def _of_leaves(query: Query) -> list[Binned]:
     """The histograms of leaves that an ordinary recording has: first of all parameters, then of all gradients."""
     trace = query.trace
     found: dict[tuple[int, str], dict[int, Histogram]] = {}
-    order = sorted(
-        trace.leaf_histograms, key=lambda pair: (pair[1].what != "parameter", pair[1].tensor, pair[0])
-    )
-    for number, one in order:
-        if trace.find_pass(number) is not None and one.low < one.high:
-            counts = np.frombuffer(one.counts, COUNTS).astype(np.int64)
-            found.setdefault((one.tensor, one.what), {})[number] = Histogram(
-                one.low, one.high, {number: counts}
-            )
-    return [Binned(query.labels.of(leaf), what, histograms) for (leaf, what), histograms in found.items()]
+    last: dict[tuple[int, str], tuple[int, Histogram]] = {}
+    for number, one in sorted(trace.leaf_histograms, key=lambda pair: pair[0]):
+        if trace.find_pass(number) is None or not one.low < one.high:
+            continue
+        counts = np.frombuffer(one.counts, COUNTS).astype(np.int64)
+        histogram = Histogram(one.low, one.high, {number: counts})
+        key = one.tensor, one.what.removeprefix(LAST)
+        by_pass = found.setdefault(key, {})
+        if one.what.startswith(LAST):
+            last[key] = number, histogram
+        else:
+            by_pass[number] = histogram
+    order = sorted(found, key=lambda key: (key[1] != "parameter", key[0]))
+    return [Binned(query.labels.of(key[0]), key[1], found[key], last.get(key)) for key in order]
 
 
 def _following(began: Table, event: int) -> int:

@@ -91,6 +91,13 @@ class InScope(Listener):
     def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
         self.listener.leaves_counted(in_pass, histograms)
 
+    @property
+    def passes_begun(self) -> int:  # type: ignore[override]
+        return self.listener.passes_begun
+
+    def leaves_counted_last(self, after: int, histograms: Sequence[LeafHistogram]) -> None:
+        self.listener.leaves_counted_last(after, histograms)
+
     def wants(self, node: int) -> bool:
         return node in self.nodes
 

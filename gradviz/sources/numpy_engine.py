@@ -37,6 +37,11 @@ class Attachment:
         self.waiting.end()
         self.end_comparing()
         self.end_following()
+        if self.began:
+            from gradviz.engine.core.histograms import tell_last
+            from gradviz.engine.core.state import state
+
+            tell_last(state.counted.followed)
         self._listen(self.previous)
 
     def abandon(self) -> None:

@@ -23,6 +23,7 @@ from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.field_types import Living
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import LeafHistogram, State, Where
+from gradviz.events.values import LAST
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
 from gradviz.tracefile.frequent import Frequent
@@ -146,6 +147,9 @@ class Recorder(Frequent):
 
     def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
         self.histograms.extend((self.in_pass(in_pass), histogram) for histogram in histograms)
+
+    def leaves_counted_last(self, after: int, histograms: Sequence[LeafHistogram]) -> None:
+        self.histograms.extend((after, one._replace(what=f"{LAST}{one.what}")) for one in histograms)
 
     def place(self, where: Where) -> int:
         return self.sites.number(where)

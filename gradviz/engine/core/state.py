@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from gradviz.engine.basics.turns import new_turn
 from gradviz.events.counted_leaves import CountedPasses
@@ -52,6 +52,16 @@ class ForwardMode(Protocol):
         """Give `output`, a new tensor for the nr-th output that a node saved, the tangent that the output had."""
 
 
+class Counted(CountedPasses):
+    """The passes of which the listener has histograms; the followed leaves, by their numbers, as long as they live; and
+    the outermost modules that hold leaves, by their identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.living: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.modules: dict[int, ref[Any]] = {}
+
+
 class State:
     """The global state. `special` is the number of `reasons` to leave the fast path of ops. `listener` hears of
     events; None: nobody does."""
@@ -85,7 +95,7 @@ class State:
         self.nameless: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.name_the_rest: Callable[[Any], None] | None = None  # names them; modules, which can, register it
         self.living = LivingGraphs()  # of the passes that the listener hears of
-        self.counted = CountedPasses()  # those of which the listener has histograms
+        self.counted = Counted()
         self.only_listener: Listener | None = None  # the listener, if nothing else is special
         self.first_number = 1  # the listener has not heard of tensors with a lower number
         self.renumbered: list[tuple[Any, int | None]] | None = None  # inside `heard_by`: what they had before
@@ -116,7 +126,7 @@ def listen(listener: Listener | None) -> Listener | None:
     state.first_number = next_tensor_number()
     state.listener = listener
     state.living, state.nameless = LivingGraphs(), WeakValueDictionary()
-    state.counted = CountedPasses()
+    state.counted = Counted()
     note_special("listener", listener is not None)
     return previous
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradviz.engine.basics import devices
 from gradviz.engine.basics.dtypes import dtype, to_numpy
+from gradviz.engine.core.histograms import follow
 from gradviz.engine.core.node import HookHandle
 from gradviz.engine.core.state import next_scope_number, state
 from gradviz.engine.core.tensor import Tensor, number_of
@@ -309,10 +310,14 @@ class Module(Tree, StateDict):
         for path, module in self.named_modules():
             known = id(module), state.first_number
             object.__setattr__(module, "_scope", (known, f"{root}.{path}" if path else root))
+        numbers = []
         for path, parameter in self.named_parameters():
             number = number_of(parameter)
+            numbers.append(number)
             state.nameless.pop(number, None)
             state.listener.named(number, f"{root}.{path}")
+        if state.listener.wants_histograms:
+            follow(self, numbers)
         for path, parameter in tied_parameters(self):
             state.listener.named(number_of(parameter), f"{root}.{path}", TIED)
         for path, buffer in self.named_buffers():

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.backward import Pass
-from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.leaf_histograms import LeafHistograms
@@ -35,7 +34,7 @@ def watched(
     engine: Callable[..., Any],
     push: Callable[[], Any],
     collectives: Collectives,
-    counting: Binning | LeafHistograms,
+    counting: LeafHistograms,
     resting: Resting,
 ) -> Callable[..., Any]:
     """PyTorch's entry of its engine, with the pass watched. `push` gives a context in which the mode is on."""

@@ -1,18 +1,25 @@
-"""Histograms of leaves and of their gradients at a few passes, which an ordinary recording with statistics has.
+"""Histograms of leaves and of their gradients, which an ordinary recording with statistics has: at a few passes, and a
+last time at the end.
 
 The tensors of one dtype are read together, and those of one size are counted together: 400 small tensors take a
-millisecond, and would take 25 one by one. Of a large tensor a limited number of elements is counted."""
+millisecond, and would take 25 one by one. Of a large tensor a limited number of elements is counted.
+
+A program that trains in a function frees its network before the recording ends. While a module is freed its parameters
+still live: they are counted then. What lies on a device is only copied there, beside the program's own work, and read
+when the recording ends."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 
 from gradviz.events.counted_leaves import MOST_LEAVES, CountedPasses, histograms_of, step_of, stretches
 from gradviz.events.listener import LeafHistogram
 from gradviz.events.values import SMALL
+from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.known_things import Known
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, as_strided, detach, no_grad, numel, to_numpy
@@ -22,35 +29,83 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 
-class LeafHistograms:
-    """Counts the elements of leaves for a source's listener, at the end of some passes."""
+class _Sample(NamedTuple):
+    """Elements of several leaves, or of their gradients, as the rows of one tensor on their device."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    what: str
+    leaves: tuple[int, ...]
+    rows: torch.Tensor
+
+
+class LeafHistograms:
+    """Counts the elements of leaves for a source's listener: at the end of some passes, unless `binning` does that,
+    and a last time."""
+
+    def __init__(self, source: Source, binning: Binning | None) -> None:
+        self.source, self.binning = source, binning
         self.passes = CountedPasses()
+        self.late: list[tuple[int, _Sample]] = []  # what was sampled on a device, each with the passes before
 
     @safely
     def ended(self, number: int, leaves: set[int]) -> None:
         """Count the `leaves` that have accumulated a gradient in a backward pass that is about to end."""
+        if self.binning is not None:
+            self.binning.ended(number, leaves)
         listener = self.source.listener
         if listener is None or not listener.wants_histograms or not leaves or not self.source.is_detailed:
             return
-        if self.passes.takes(leaves) and not (in_transform() or is_capturing()):
+        if self.passes.takes(leaves) and self.binning is None and _may_read():
             with torch._C.DisableTorchFunction(), unheard(), no_grad():
-                listener.leaves_counted(number, self._counted(leaves))
+                first = sorted(leaves)[:MOST_LEAVES]
+                listener.leaves_counted(number, [*_counted(self._samples(first))])
 
-    def _counted(self, leaves: set[int]) -> list[LeafHistogram]:
+    @safely
+    def freed(self, leaves: Collection[int]) -> None:
+        """Count the `leaves` of a module that is being freed."""
+        listener = self.source.listener
+        if listener is None or self.source.is_off or not _may_read():
+            return
+        if not (own := self.passes.takes_freed(leaves)):
+            return
+        after = listener.passes_begun
+        with torch._C.DisableTorchFunction(), unheard(), no_grad():
+            samples = [*self._samples(own)]
+            here = [sample for sample in samples if sample.rows.is_cpu]
+            listener.leaves_counted_last(after, [*_counted(here)])
+        self.late += [(after, sample) for sample in samples if not sample.rows.is_cpu]
+
+    @safely
+    def recording_ends(self) -> None:
+        """Count the leaves that still live, and what was sampled before."""
+        listener = self.source.listener
+        if listener is None or not _may_read():
+            return
+        with torch._C.DisableTorchFunction(), unheard(), no_grad():
+            for after, sample in self.late:
+                listener.leaves_counted_last(after, [*_counted([sample])])
+            self.late.clear()
+            if self.passes.followed:
+                last = [*_counted(self._samples(self.passes.followed))]
+                listener.leaves_counted_last(listener.passes_begun, last)
+
+    def _samples(self, leaves: Collection[int]) -> Iterator[_Sample]:
+        """Samples of leaves that live, and of their gradients."""
         known = sorted(
             (one for one in list(self.source.identity.known.values()) if one.number in leaves),
             key=lambda one: one.number,
-        )[:MOST_LEAVES]
+        )
         living = [(one, tensor) for one in known if (tensor := one()) is not None]
         gradients = [(one, tensor.grad) for one, tensor in living if tensor.grad is not None]
-        return [*_histograms("parameter", living), *_histograms("gradient", gradients)]
+        yield from _sampled("parameter", living)
+        yield from _sampled("gradient", gradients)
 
 
-def _histograms(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Iterator[LeafHistogram]:
-    """The histograms of tensors, each of which stands for a leaf."""
+def _may_read() -> bool:
+    return not (in_transform() or is_capturing())
+
+
+def _sampled(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Iterator[_Sample]:
+    """Samples of tensors, each of which stands for a leaf."""
     alike: defaultdict[tuple[int, torch.dtype, torch.device], list[tuple[int, torch.Tensor]]] = defaultdict(
         list
     )
@@ -61,11 +116,20 @@ def _histograms(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Ite
         for part in stretches(len(group), size):
             numbers, parts = zip(*group[part], strict=True)
             try:
-                wide = TENSORS.to(TENSORS.to(torch.cat(parts), "cpu"), torch.float64)
-                rows = to_numpy(wide).reshape(len(parts), size)
+                rows = torch.cat(parts)
             except (RuntimeError, MemoryError):  # there is no memory for it
                 continue
-            yield from histograms_of(what, numbers, rows)
+            yield _Sample(what, numbers, rows)
+
+
+def _counted(samples: Iterable[_Sample]) -> Iterator[LeafHistogram]:
+    """The histograms of samples."""
+    for sample in samples:
+        try:
+            wide = TENSORS.to(TENSORS.to(sample.rows, "cpu"), torch.float64)
+        except (RuntimeError, MemoryError):  # there is no memory for it
+            continue
+        yield from histograms_of(sample.what, sample.leaves, to_numpy(wide).reshape(len(sample.leaves), -1))
 
 
 def _elements_to_read(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -33,7 +33,11 @@ class Scopes:
         self.rests = rests  # whether nothing is watched from here on
         self.collectives = collectives  # notes the called modules that average gradients
         self.binning: Binning | None = None  # receives the results of modules, if it is set
+        self.freed: Callable[[set[int]], object] = lambda leaves: (
+            None
+        )  # receives the parameters of a freed module
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
+        self.outermost: dict[int, weakref.ref[Any]] = {}  # these modules, by identity
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement of the modules' `__call__`, which emits the scope."""
@@ -150,15 +154,28 @@ class Scopes:
         for path, part in members(module) or [("", module)]:
             if not self._name_of(part):
                 self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
+        numbers = set()
         for path, parameter in members(module, "parameters"):
             number = source.identity.number_of(parameter)
+            numbers.add(number)
             source.identity.nameless.pop(number, None)
             listener.named(number, f"{root}.{path}")
+        self._follow(module, numbers)
         for path, parameter in tied_parameters(module):
             listener.named(source.identity.number_of(parameter), f"{root}.{path}", TIED)
         for path, buffer in members(module, "buffers"):
             listener.named(source.identity.number_of(buffer), f"{root}.{path}", "buffer")
         return self._name_of(module)
+
+    def _follow(self, module: torch.nn.Module, parameters: set[int]) -> None:
+        """Tell of the parameters of a module when it is freed. They still live then, since the module holds them."""
+        key = id(module)
+
+        def freed(_: object) -> None:
+            self.outermost.pop(key, None)
+            self.freed(parameters)
+
+        self.outermost[key] = weakref.ref(module, freed)
 
 
 def name_the_rest(source: Source, frame: FrameType | None) -> None:

@@ -72,7 +72,9 @@ class TorchRecorder:
         self.resting = Resting(self.source, watching, self.replaced_in_detail, PassNumbers(self.source))
         rests = self.resting.begin_if_due
         self.scopes = Scopes(self.source, self.opaque, self.collectives, rests)
-        self.binning = self.scopes.binning = Binning(self.source) if histograms else None
+        self.scopes.binning = Binning(self.source) if histograms else None
+        self.counting = LeafHistograms(self.source, self.scopes.binning)
+        self.scopes.freed = self.counting.freed
         self.training = Training(self.source, watching.pause, watching.go_on, watching.paused, self.resting)
         self.source.pause, self.source.go_on = watching.pause, watching.go_on
         self.places = Places(self.source)
@@ -122,6 +124,7 @@ class TorchRecorder:
         if self.source.listener is not None:
             self.source.identity.tell_pending()
             self.resting.numbers.end()
+            self.counting.recording_ends()
             self.resting.end()
 
     @safely
@@ -139,8 +142,7 @@ class TorchRecorder:
         """Replace what is called seldom, also while nothing is watched."""
         engine = torch.autograd.graph._engine_run_backward
         watching = self.watching.on
-        counting = self.binning or LeafHistograms(self.source)
-        seen = watched(self.source, engine, watching, self.collectives, counting, self.resting)
+        seen = watched(self.source, engine, watching, self.collectives, self.counting, self.resting)
         self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
         self.replaced.put(torch.autograd, "_engine_run_backward", seen)
         if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:

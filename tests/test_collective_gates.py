@@ -18,6 +18,7 @@ from gradviz.cli.page import write_page  # noqa: E402
 from gradviz.events.kinds import CollectiveCalled, Kind  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
+from gradviz.graph.model import Scope  # noqa: E402
 from gradviz.graph.over_ranks import over_ranks  # noqa: E402
 from gradviz.pictures.node_text import exchange_told  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
@@ -191,6 +192,16 @@ def test_the_stages_of_a_pipeline_have_a_frame_each_and_edges_between_them(stage
     assert sorted(ends) == [("data", "y", "x"), ("grad", "AccumulateGrad", "MulBackward0")]
     assert set(rank_of.values()) == {"rank 0", "rank 1"}
     assert not any(node.apart for node in graph.nodes.values())
+
+
+def test_modules_of_one_name_have_the_class_of_their_stage(stages: dict[int, Query]) -> None:
+    graphs = {rank: build(query, 1) for rank, query in stages.items()}
+    for graph, of_class in zip(graphs.values(), ("Linear", "ReLU"), strict=True):
+        graph.scopes["net"] = Scope(of_class, 1)
+        for node in graph.nodes.values():
+            node.scope = "net"
+    scopes = over_ranks(graphs, stages).scopes
+    assert [scopes[f"rank {rank}/net"].type for rank in range(2)] == ["Linear", "ReLU"]
 
 
 def gates(scene: Scene) -> dict[str, str]:

@@ -41,6 +41,7 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
     are not compared."""
     (first, joined), *_ = graphs.items()
     are_stages = any(map(_is_stage, graphs.values()))
+    scopes = {rank: graph.scopes for rank, graph in graphs.items()}
     keys = {rank: _keys(graph, rank if are_stages else -1) for rank, graph in graphs.items()}
     ids: dict[_Key, str] = {}  # in the joined graph
     for rank, graph in graphs.items():
@@ -56,7 +57,7 @@ def over_ranks(graphs: Mapping[int, Graph], queries: Mapping[int, Query]) -> Gra
         joined.nodes[joined_id].apart = tuple(_differences(nodes, reduced, parts))
         joined.nodes[joined_id].finding = _finding(nodes)
     if are_stages:
-        _frame_ranks(joined, keys)
+        _frame_ranks(joined, keys, scopes)
     else:
         joined.notes.append(f"values of rank {first}")
     if count := sum(_is_part(first, node, parts) for node in joined.nodes.values() if node.kind == LEAF):
@@ -75,10 +76,12 @@ def of_first_rank(joined: Graph) -> Graph:
     return replace(joined, nodes=nodes, edges=edges, notes=[*joined.notes, *notes])
 
 
-def _frame_ranks(joined: Graph, keys: Mapping[int, Mapping[_Key, str]]) -> None:
+def _frame_ranks(
+    joined: Graph, keys: Mapping[int, Mapping[_Key, str]], scopes: Mapping[int, Mapping[str, Scope]]
+) -> None:
     """Draw a frame around the nodes of each rank, which are a stage of a pipeline, and edges for what the ranks send to
-    one another."""
-    scopes, joined.scopes = joined.scopes, {}
+    one another. Modules of one name are of another class on another rank."""
+    joined.scopes = {}
     first = next(iter(keys))
     nodes_of = {
         rank: [joined.nodes[own_id if rank == first else f"r{rank}:{own_id}"] for own_id in of_rank.values()]
@@ -88,7 +91,7 @@ def _frame_ranks(joined: Graph, keys: Mapping[int, Mapping[_Key, str]]) -> None:
         joined.scopes[f"rank {rank}"] = Scope("", 1)
         for node in nodes:
             node.apart = ()
-            joined.scopes |= {f"rank {rank}/{path}": scopes[path] for path in scopes_around(node.scope)}
+            joined.scopes |= {f"rank {rank}/{path}": scopes[rank][path] for path in scopes_around(node.scope)}
             node.scope = f"rank {rank}/{node.scope}".rstrip("/")
     received = {
         (exchange.rank, rank, exchange.whose): node

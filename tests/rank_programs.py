@@ -302,6 +302,22 @@ def a_pipeline() -> None:
         optimizer.step()
 
 
+def a_pipeline_by_pytorch() -> None:
+    """The schedule sends and receives asynchronously, and makes the tensors that it receives into. The last stage
+    learns the shapes in a pass of its own."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    torch.manual_seed(rank)
+    net = nn.Linear(3, 3) if rank == 0 else nn.Sequential(nn.ReLU(), nn.Linear(3, 1))
+    stage = PipelineStage(net, rank, world, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=nn.functional.mse_loss)
+    optimizer = sgd(net)
+    for x in batches(seed=0):
+        optimizer.zero_grad()
+        schedule.step(*[x][rank:], target=torch.ones(4, 1) if rank else None)
+        optimizer.step()
+
+
 def another_tensor_from_rank_0() -> None:
     """What is handed out has another name where it comes from."""
     net = model(rank)
@@ -1138,7 +1154,8 @@ HEALTHY: tuple[Callable[[], None], ...] = (
     averaged_by_hand, of_one_replica_after_another, loss_divided_by_the_ranks, gradient_divided_before_the_sum,
     sum_of_a_loss_that_is_a_sum, averaged_in_one_piece, averaged_in_a_copy, handed_out_by_hand, accumulated,
     dropout_and_batch_norm, evaluated_on_one_rank, joined, state_of_the_optimizer_in_parts, a_scheduler_that_all_step,
-    in_shards, each_layer_in_shards, tensors_in_parts, a_sequence_in_parts, a_pipeline, averaged_parameters,
+    in_shards, each_layer_in_shards, tensors_in_parts, a_sequence_in_parts, a_pipeline,
+    a_pipeline_by_pytorch, averaged_parameters,
     averaged_parameters_each_step, groups_of_one_rank,
     group_of_all_ranks, parts_clipped_by_the_norm_of_the_whole, divided_for_all_passes_of_a_step,
     another_tensor_from_rank_0, wrapped_in_groups_of_one_rank, loss_of_gathered_results,

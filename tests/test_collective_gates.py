@@ -184,6 +184,35 @@ def test_what_is_sent_and_received_stands_at_the_tensors(stages: dict[int, Query
     }
 
 
+def in_the_background() -> None:
+    x = torch.zeros(2)
+    dist.irecv(x, group_src=0).wait()
+    x.requires_grad_().exp().sum().backward()
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x.grad, 0)]):
+        work.wait()
+
+
+def test_what_is_sent_and_received_in_the_background_is_told_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # which PyTorch replaces for good
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg", reason="not in this PyTorch")
+    dist.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
+    try:
+        with gradviz.record(tmp_path / "run.gradviz"):
+            in_the_background()
+    finally:
+        dist.destroy_process_group()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        called = [event for event in trace if isinstance(event, CollectiveCalled)]
+        (x,) = (node for node in build(Query(trace), 1).nodes.values() if node.name == "x")
+    assert [(event.how, event.args) for event in called] == [
+        ("recv", "src=0, async"),
+        ("send", "dst=0, async"),
+    ]
+    assert [*map(exchange_told, x.exchanges)] == ["received from rank 0", ".grad sent to rank 0"]
+
+
 def test_the_stages_of_a_pipeline_have_a_frame_each_and_edges_between_them(stages: dict[int, Query]) -> None:
     graph = over_ranks({rank: build(query, 1) for rank, query in stages.items()}, stages)
     rank_of = {node.id: node.scope.partition("/")[0] for node in graph.nodes.values()}

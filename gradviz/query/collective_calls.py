@@ -204,6 +204,13 @@ def changes_between(query: Query, gradient: int, since: int, until: int) -> list
     return [e for e in events if since < e < until and query.tensors.writer(e) != ALL_REDUCE]
 
 
+def sent(query: Query) -> np.ndarray:
+    """The tensors that the program sends to another rank. Use `query.of(sent)`."""
+    called = query.trace.table(Kind.COLLECTIVE)
+    tensors = called.lists("tensors")
+    return distinct(tensors.values[query.trace.named(called["how"], ("send",))[tensors.owners]])
+
+
 class HandedOver(NamedTuple):
     """A gradient that a collective with one special rank (`broadcast`, `reduce`) writes: the gradient, the name of the
     collective, and the event."""

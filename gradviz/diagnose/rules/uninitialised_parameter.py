@@ -17,7 +17,8 @@ Example:
 Cure: fill the tensor after it was made, as `torch.nn.init.normal_(w, std=0.1)` does, or make it with `torch.randn` or
 `torch.zeros`.
 
-Not reported: a tensor that is filled, loaded or copied into before it is read; a tensor without elements.
+Not reported: a tensor that is filled, loaded or copied into before it is read; a tensor without elements; a tensor
+that PyTorch makes for itself, as a pipeline does to learn the shapes between its stages.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
         if not isinstance(made, TensorMade):
             return []
         if made.how in UNFILLED:
+            if chain == [leaf] and not _is_called(case, made):
+                return []
             return [*chain, *case.of(_aliases).get(chain[-1], []), *case.of(_aliases).get(leaf, [])]
         if not made.source:
             text = case.words.expression(made.site, 200)
@@ -84,6 +87,12 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
             return [*chain, *case.of(_aliases).get(leaf, [])] if is_raw else []
         chain.append(made.source)
     return []
+
+
+def _is_called(case: Case, made: TensorMade) -> bool:
+    """Whether the program itself calls the function that made a tensor: its name stands in the expression."""
+    text = case.words.expression(made.site, 200)
+    return not text or made.how in text
 
 
 def _aliases(case: Case) -> dict[int, list[int]]:

@@ -19,8 +19,8 @@ Way = Callable[[Any, str, Any, Any, FrameType], Steps]
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
 )  # fmt: skip
-REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD = (
-    "require", "retain", "hook", "make dual", "linear", "fill", "get grad",
+REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD, EXCHANGE = (
+    "require", "retain", "hook", "make dual", "linear", "fill", "get grad", "exchange",
 )  # fmt: skip
 
 # Attributes whose value is the result of an op; all others only describe the tensor.
@@ -48,6 +48,7 @@ _FILLERS = """
     constant_ dirac_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ sparse_ trunc_normal_ uniform_
     xavier_normal_ xavier_uniform_ zeros_
 """.split()
+_EXCHANGES = {"isend": "send", "irecv": "recv"}  # what they begin
 _SORTS: dict[str, str] = {
     **dict.fromkeys(_NO_OPS, PASS),
     **dict.fromkeys(_MAKERS, MAKER),
@@ -93,6 +94,8 @@ def sort_of(func: Any) -> tuple[str, str]:
         return OP if attribute in _COMPUTED else PASS, attribute
     if name in _FILLERS and getattr(func, "__module__", "") == "torch.nn.init":
         return FILL, name
+    if name in _EXCHANGES and getattr(func, "__module__", "") == "torch.distributed.distributed_c10d":
+        return EXCHANGE, _EXCHANGES[name]
     return _SORTS.get(name, OP), NAMES.get(name, name)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder.arguments import tensors_in
+from gradviz.sources.torch_recorder.calls import Steps
 from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import READER, Unseen
@@ -68,7 +69,7 @@ class Collectives:
                 return call(*args, **kwargs)
             thread.in_collective = True  # PyTorch hands the call on to our mode, which makes it again
             try:
-                arguments = self._announced(name, signature, args, kwargs, sys._getframe(1))
+                arguments = self._called(name, signature, args, kwargs, sys._getframe(1))
                 result = call(*args, **kwargs)
             finally:
                 thread.in_collective = False
@@ -78,22 +79,36 @@ class Collectives:
 
         return run
 
+    def exchanging(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        """The way of `isend` and `irecv`, which begin a `send` and a `recv`. They are watched and not replaced, since
+        PyTorch tells them apart by their identity."""
+        if self.source.thread.in_collective or not self.source.is_detailed:
+            yield
+            return
+        arguments = {**inspect.signature(func).bind(*args, **kwargs).arguments, "async_op": True}
+        self._announce(name, arguments, frame)
+        yield
+        self._tell(name, arguments, frame)
+
     @safely
-    def _announced(
+    def _called(
         self, name: str, signature: inspect.Signature, args: Any, kwargs: Any, frame: FrameType
     ) -> dict[str, Any] | None:
-        """Emit that a collective is called, before it runs: it may wait for other ranks for ever. Returns its
-        arguments by name; None once the recording is over."""
-        self._note_rank()
+        """Emit that a collective is called. Returns its arguments by name; None once the recording is over."""
         arguments = signature.bind(*args, **kwargs).arguments
+        self._announce(name, arguments, frame)
+        return None if self.source.listener is None else arguments
+
+    def _announce(self, name: str, arguments: dict[str, Any], frame: FrameType) -> None:
+        """Emit that a collective is called, before it runs: it may wait for other ranks for ever."""
+        self._note_rank()
         identity, listener = self.source.identity, self.source.listener
         if listener is None:
-            return None
+            return
         with torch._C.DisableTorchFunction():
             identity.tell_pending()
             numbers = [identity.number_of(tensor, frame) for tensor in tensors_in((), arguments)]
             listener.collective(frame, name, _text(arguments, bool(arguments.get("async_op"))), numbers)
-        return arguments
 
     @safely
     def _tell(self, name: str, given: dict[str, Any], frame: FrameType) -> None:
@@ -203,9 +218,18 @@ def _is_of_some(group: Any) -> bool:
 def _text(given: dict[str, Any], late: bool) -> str:
     """The arguments that determine a collective's result: `SUM`, `src=0`, `group` if it lacks some ranks."""
     parts = [_reduction(given["op"])] if "op" in given else []
-    parts += [f"{name}={given[name]}" for name in ("src", "dst") if given.get(name) is not None]
+    parts += [f"{name}={rank}" for name in ("src", "dst") if (rank := _rank_in(given, name)) is not None]
     parts += ["group"] if _is_of_some(given.get("group")) else []
     return ", ".join([*parts, "async"] if late else parts)
+
+
+def _rank_in(given: dict[str, Any], name: str) -> int | None:
+    """The rank among all that arguments name, by itself or by its place in a group; None if they name none."""
+    in_group = given.get(f"group_{name}")
+    if in_group is None:
+        return given.get(name)
+    group: Any = given.get("group") or torch.distributed.group.WORLD
+    return torch.distributed.get_global_rank(group, in_group)
 
 
 def _reduction(op: Any) -> str:

@@ -20,7 +20,7 @@ from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_needs import optional
-from gradviz.sources.torch_recorder import collectives, tensor_values
+from gradviz.sources.torch_recorder import calls, collectives, tensor_values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.binning import Binning
@@ -67,6 +67,7 @@ class TorchRecorder:
         self.below_autograd = _modes_below_autograd(self.source, aten, profile)
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
+        self.forward.ways[calls.EXCHANGE] = self.collectives.exchanging
         self.watching = watching = Watching(self.source, self.forward)
         self.replaced, self.replaced_in_detail = Replaced(self.source), Replaced(self.source)
         self.resting = Resting(self.source, watching, self.replaced_in_detail, PassNumbers(self.source))

@@ -25,6 +25,7 @@ from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.collective_calls import calls_around, sums  # noqa: E402
 from gradviz.query.cuts import sources  # noqa: E402
+from gradviz.query.ranks import same_pass  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -211,6 +212,19 @@ def test_what_is_sent_and_received_in_the_background_is_told_as_well(
         ("send", "dst=0, async"),
     ]
     assert [*map(exchange_told, x.exchanges)] == ["received from rank 0", ".grad sent to rank 0"]
+
+
+def test_a_pass_is_the_same_on_a_rank_that_differentiates_for_itself(tmp_path: Path) -> None:
+    for rank in range(2):
+        with gradviz.record(tmp_path / f"{rank}.gradviz"):
+            w = torch.ones(2, requires_grad=True)
+            if rank:
+                torch.autograd.grad(w.exp().sum(), w)
+            for _ in range(2):
+                w.exp().sum().backward()
+    with open_trace(tmp_path / "0.gradviz") as first, open_trace(tmp_path / "1.gradviz") as other:
+        assert [same_pass(first, number, other) for number in (1, 2)] == [2, 3]
+        assert [same_pass(other, number, first) for number in (1, 2, 3)] == [None, 1, 2]
 
 
 def test_the_stages_of_a_pipeline_have_a_frame_each_and_edges_between_them(stages: dict[int, Query]) -> None:

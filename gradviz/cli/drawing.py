@@ -24,7 +24,7 @@ from gradviz.pictures.picture import counted
 from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
-from gradviz.query.ranks import label_of, ranked_traces
+from gradviz.query.ranks import label_of, ranked_traces, same_pass
 from gradviz.replaying import mark_edits, with_cures
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
@@ -165,11 +165,13 @@ def _of_ranks(
     """The graph of the ranks of one run: the same pass on all ranks that have it. The first rank's graph is built
     again, since it has to show the pass alone, as the others do."""
     graphs, without = {}, []
+    of_first = next(iter(queries.values())).trace
     for (rank, query), known in zip(queries.items(), found, strict=True):
-        if first.pass_number is not None and query.trace.find_pass(first.pass_number) is None:
+        number = first.pass_number
+        if number is not None and (number := same_pass(of_first, number, query.trace)) is None:
             without.append(rank)
             continue
-        graphs[rank] = _sliced(query, first.pass_number, choice, True, known)
+        graphs[rank] = _sliced(query, number, choice, True, known)
     graph = over_ranks(graphs, {rank: queries[rank] for rank in graphs})
     graph.why = first.why
     if without:

@@ -40,6 +40,7 @@ MORE = {
         "next-backward; why; path w 손실; lanes; leaves; where",
     ],
     "usage": ["graph", "--no-such-option"],
+    "runs": ["runs", "."],
 }
 
 

@@ -178,6 +178,45 @@ def test_a_syntax_error_of_a_helper_is_told_with_its_message_and_its_line(
     assert "unparsed.py:1  SyntaxError: invalid syntax" in gradviz_here("check").stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["trace", "--values", "ful", "script.py"],
+            "invalid value for '--values': 'ful' is not one of 'none', 'stats', 'inputs', 'full' "
+            "(see gradviz trace --help)",
+        ),
+        (["redact"], "missing option '-o' (see gradviz redact --help)"),
+        (["doctor", "x"], "got unexpected extra argument (x) (see gradviz doctor --help)"),
+        (
+            ["graph", "--pass", "x"],
+            "invalid value for '--pass': 'x' is not a valid integer (see gradviz graph --help)",
+        ),
+        (["check", "--explain"], "option '--explain' requires an argument (see gradviz check --help)"),
+        (["--zzz"], "no such option '--zzz' (see gradviz --help)"),
+    ],
+)
+def test_arguments_that_a_command_does_not_take_get_one_line(
+    gradviz_here: Run, arguments: list[str], said: str
+) -> None:
+    done = gradviz_here(*arguments)
+    told = done.stderr.replace("No such option: --zzz", "No such option '--zzz'")
+    assert (done.returncode, done.stdout, told) == (2, "", f"gradviz: {said}\n")
+
+
+def test_a_report_that_is_no_page_is_named(gradviz_here: Run, tmp_path: Path) -> None:
+    gradviz_here("trace", script(tmp_path, DIFFERENTIATES))
+    assert gradviz_here("report", "-o", ".").stderr == "gradviz: a report is an .html file, not .\n"
+
+
+def test_a_name_that_the_newest_trace_lacks_is_told_with_the_trace(gradviz_here: Run, tmp_path: Path) -> None:
+    gradviz_here("trace", script(tmp_path, DIFFERENTIATES))
+    assert "no tensor is called v: known names: x (of script.gradviz, the newest trace here)" in (
+        gradviz_here("why", "v").stderr
+    )
+    assert gradviz_here("why", "script.gradviz", "v").stderr.endswith("known names: x\n")
+
+
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "print(input() + '!')\n" + DIFFERENTIATES)
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"

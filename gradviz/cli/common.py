@@ -95,6 +95,7 @@ def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Itera
 
 def wide_console() -> Console:
     """The console for a table on stdout. If stdout is not a terminal, lines are neither cut nor wrapped."""
+    show_all_on_stdout()
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 

@@ -64,12 +64,22 @@ class _Commands(click.Group):
             return super().invoke(context)
         except GradvizError as error:
             fail(str(error))
+        except click.UsageError as error:
+            fail(_misused(error, context))
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
             raise  # click itself handles these
         except Exception as error:
             if tracebacks_are_wanted():
                 raise
             fail(_unforeseen(error, context.invoked_subcommand or ""))
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        from gradviz.cli.common import fail
+
+        try:
+            return super().parse_args(context, args)
+        except click.UsageError as error:
+            fail(_misused(error, context))
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -110,6 +120,13 @@ def _no_command(name: str) -> str:
     near = nearest(name, COMMANDS)
     hint = f"did you mean gradviz {near}?" if near else "gradviz --help lists the commands"
     return f"there is no command {shortened(name, _LONGEST)}: {hint}"
+
+
+def _misused(error: click.UsageError, context: click.Context) -> str:
+    """The message for arguments that a command does not take; click says it in four lines."""
+    said = error.format_message().rstrip(".")
+    command = " ".join(filter(None, [context.command_path, context.invoked_subcommand]))
+    return f"{said[:1].lower()}{said[1:]} (see {command} --help)"
 
 
 def _unforeseen(error: Exception, command: str) -> str:

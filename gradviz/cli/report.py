@@ -57,7 +57,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
             fail(f"a report has up to {MOST_RUNS} runs, not {len(recorded)}")
         path = output or recorded[0].path.with_suffix(".report.html")
         if path.suffix.lower() != ".html":
-            fail(f"a report is an .html file, not {path.name}")
+            fail(f"a report is an .html file, not {as_argument(path)}")
         reports: list[Report] = []
         settings = settings_at(Path.cwd())
         with patience(f"checking {recorded[0].path.name}") as doing:

@@ -14,6 +14,7 @@ from gradviz.explain.origin_text import reason_json, reason_text
 from gradviz.replaying import why as reason_of
 from gradviz.system.paths import as_argument
 from gradviz.words.escape import json_text
+from gradviz.words.subject import UnknownName
 
 
 @click.command(
@@ -43,7 +44,10 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
     if len(words) == 1 and Path(words[0]).is_file():
         fail(f"{words[0]} is a file: name a tensor, too, as in: gradviz why {as_argument(words[0])} TENSOR")
     with opened(Path(words[0]) if len(words) == 2 else None) as trace:
-        reason = reason_of(trace, words[-1], number, paths)
+        try:
+            reason = reason_of(trace, words[-1], number, paths)
+        except UnknownName as error:
+            fail(str(error) if len(words) == 2 else f"{error} (of {trace.path.name}, the newest trace here)")
     if form == "json":
         data = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
         click.echo(json_text(data))

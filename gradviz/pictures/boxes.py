@@ -9,6 +9,7 @@ from gradviz.graph.equal_blocks import square_of
 from gradviz.graph.groups import DATA_BOX, PLACE
 from gradviz.graph.model import GRAD_FN, LEAF, OP, TENSOR, Box, Node
 from gradviz.pictures.default_arguments import shown_arguments
+from gradviz.query.ops import operator_of
 from gradviz.words.bars import bars_of
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import number, plural
@@ -89,9 +90,11 @@ def _named_shape(text: str) -> str:
 
 
 def _place(node: Node, box: Box) -> list[Line]:
-    name = f"{plain(node.name or '?', 40)}{_times(node)}"
+    operator = operator_of(node.name or "", node.args)
+    name = f"{plain(operator or node.name or '?', 40)}{_times(node)}"
     gives = f"→ {_shapes(box.gives)}" if box.gives else ""
-    parts = [*_filled([name, gives]), shown_arguments(node.name or "", node.args)]
+    args = "" if operator else shown_arguments(node.name or "", node.args)
+    parts = [*_filled([name, gives]), args]
     first, *others = [part for part in parts if part]
     return [("value", first), *(("args", part) for part in others)]
 

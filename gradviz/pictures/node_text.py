@@ -9,7 +9,7 @@ from gradviz.graph.groups import PLACE
 from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Apart, Exchange, Node
 from gradviz.pictures.boxes import box_lines
 from gradviz.pictures.default_arguments import shown_arguments
-from gradviz.query.ops import FILLED
+from gradviz.query.ops import FILLED, operator_of
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
@@ -173,6 +173,8 @@ def _valued(label: str, snapshot: Snapshot | None, role: str, becomes: Snapshot 
 
 
 def _op(node: Node, show: str) -> list[Line]:
+    if operator := operator_of(node.op or "", node.args):
+        return [("value", plain(operator, 40))]
     name, args = plain(node.name or "?", 40), shown_arguments(node.op or "", node.args)
     lines = [("value", name)]
     if args:

@@ -15,6 +15,7 @@ from gradviz.pictures.node_text import Line, added_told
 from gradviz.pictures.scene import Link, Scene, Thing, about
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.moment import Moment
+from gradviz.query.ops import operator_of
 from gradviz.query.silent_writes import SilentWrite, used_otherwise
 from gradviz.tracefile import Snapshot
 from gradviz.words.chain import contributes, local, over, so_far
@@ -173,7 +174,10 @@ class _Book:
         name = plain(op.op if op is not None else made.grad_fn, 20)
         number = "" if op is None else op.args.rpartition("=")[2]
         args = number if _is_number(number) else ""
-        lines: list[Line] = [("name", f"{_SYMBOLS.get(name, name)} {args}".strip())]
+        operator = operator_of(op.op, op.args) if op is not None else ""
+        if operator and len(self.query.nodes.of_op(made.op)) > 1:
+            operator = made.grad_fn  # `2 / x` is a reciprocal and a product
+        lines: list[Line] = [("name", plain(operator, 20) or f"{_SYMBOLS.get(name, name)} {args}".strip())]
         for step in self._steps(made):
             if step.made.edges[step.position].node and (equation := local(self.words, step)):
                 equation += f", {over(self.words, step)}" * bool(step.summed)

@@ -141,12 +141,37 @@ _SIGNS = {
     "matmul": "@", "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "eq": "==", "ne": "!=",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
+_OPERATORS = (
+    "floordiv",
+    "truediv",
+    "mod",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)  # functions of no such name
 _SWAPPED = ("rsub", "rdiv", "rpow")  # as PyTorch calls them
 
 
 def function_name(op: str) -> str:
     """The name of an op in texts: `eq` of the operator `__eq__`."""
     return op.removeprefix("__").removesuffix("__")
+
+
+def operator_of(op: str, args: str) -> str:
+    """An op whose name is that of an operator and of no function of PyTorch, as the source writes it, with dots for
+    its tensor: `… // 2`, `1 - …`. Empty for another op. `args` are the arguments that are no tensors."""
+    name = function_name(op)
+    number = "" if ", " in args else args.rpartition("=")[2]
+    if name.startswith("r") and name[1:] in _SIGNS and op != "rand":
+        return f"{number} {_SIGNS[name[1:]]} …" if number else ""
+    sign = _SIGNS[name] if name in _OPERATORS else f"{_SIGNS[name[1:]]}=" if _is_in_place(name) else ""
+    return f"… {sign} {number}" if sign and number else sign
+
+
+def _is_in_place(name: str) -> bool:
+    return name.startswith("i") and name[1:] in _SIGNS
 
 
 def written(op: str, operands: Sequence[str]) -> str:

@@ -135,8 +135,12 @@ def removed_layer(spot: Spot) -> list[Edit]:
 
 
 def copied_state(spot: Spot) -> list[Edit]:
-    """A copy of the state_dict in place of the state_dict; or the trained model in place of the evaluated model."""
+    """A copy of the state_dict in place of the state_dict; or the trained model in place of the evaluated model, or of
+    the one that loads its own state_dict."""
     source = spot.source
+    for call in spot.calls_here("load_state_dict"):
+        if spot.finding.fix.startswith(f"{source.code(call.func)}("):
+            return [source.replaced(call, spot.finding.fix)]
     for call in spot.calls_here("state_dict"):
         if "deepcopy" in spot.finding.fix:
             return [source.replaced(call, f"{{k: v.clone() for k, v in {source.code(call)}.items()}}")]

@@ -1,7 +1,8 @@
 """`stale-model`: the model that is evaluated is not the model that is trained. One is a copy of the other. Nothing ever
 changes the evaluated model, and it is called again and again without gradients, for results that reach no root. Or
-the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model. Or an average
-of the weights is the model itself: each `lerp` is between a parameter and the same parameter.
+the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model. Or a target
+network loads its own state_dict, not that of the model that it follows. Or an average of the weights is the model
+itself: each `lerp` is between a parameter and the same parameter.
 
 Why it is bad: the evaluation does not measure the training: its numbers never change.
 
@@ -39,6 +40,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
+from gradviz.query.own_names import seen_at
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes
 from gradviz.tracefile import Site
@@ -52,6 +54,7 @@ _COPIED = "keep a deep copy of it: copy.deepcopy(model.state_dict())"
 def _search(case: Case) -> Iterator[Found]:
     yield from _untouched(case)
     yield from _loaded_from_itself(case)
+    yield from _following_itself(case)
     yield from _averaged_with_itself(case)
 
 
@@ -124,7 +127,8 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
         # All tensors that were kept at this line: the best state may be the last.
         kept = kept[case.trace.events["site"][kept] == site]
         between = int(np.searchsorted(steps, event) - np.searchsorted(steps, kept.min(initial=made)))
-        if site in seen or not between or target not in case.training.trained:
+        is_at_once = case.at(made) == case.at(event)  # kept by the statement that loads it
+        if site in seen or is_at_once or not between or target not in case.training.trained:
             continue
         seen.add(site)
         yield Found(
@@ -136,6 +140,49 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
             tensors=(target,),
             severity=ERROR,
         )
+
+
+def _following_itself(case: Case) -> Iterator[Found]:
+    """Findings for the lines at which a copy of a trained model loads the state_dict that it has itself."""
+    states, trained = case.trace.states, case.training.trained
+    copies = [(event, target, states.base(source), source) for event, target, source in _copies(case)]
+    followed = {target: base for _, target, base, _ in copies if base != target and base in trained}
+    by_line: dict[int, dict[int, int]] = {}  # the first event of each parameter
+    for event, target, base, source in copies:
+        made = int(states.events[states.first(source)])
+        if (
+            base == target
+            and target in followed
+            and target not in trained
+            and case.at(made) == case.at(event)
+        ):
+            by_line.setdefault(case.site(event), {}).setdefault(target, event)
+    for site, found in by_line.items():
+        (leaf, event), *_ = found.items()
+        model = _module_of(case, followed[leaf])
+        yield Found(
+            f"{case.called(list(found))} are loaded with their own values: the line changes nothing, and they do not "
+            f"follow {model or 'the model that is trained'}",
+            _of_another(case, site, model),
+            (event,),
+            site=site,
+            tensors=tuple(found),
+        )
+
+
+def _module_of(case: Case, leaf: int) -> str:
+    """The variable that holds the module of a parameter; empty if it has no name."""
+    return clean(case.trace.parameters.get(leaf, "").partition(".")[0])
+
+
+def _of_another(case: Case, site: int, model: str) -> str:
+    """The call that loads a state_dict, with that of another model."""
+    name = seen_at(case.query, site, model) if model else ""
+    statement = statement_at(case.query, case.query.places.site(site))
+    calls = list(method_calls(statement, "load_state_dict"))
+    if not name or len(calls) != 1:
+        return f"load the state_dict of {model or 'the model that is trained'}"
+    return clean(f"{ast.unparse(calls[0][1])}.load_state_dict({name}.state_dict())")
 
 
 def _deep_copy(case: Case, site: Site | None) -> str:
@@ -161,7 +208,7 @@ def _averaged_with_itself(case: Case) -> Iterator[Found]:
             by_line.setdefault(case.site(event), {}).setdefault(first, event)
     for site, found in by_line.items():
         them = "itself" if len(found) == 1 else "themselves"
-        model = clean(case.trace.parameters.get(next(iter(found)), "").partition(".")[0]) or "model"
+        model = _module_of(case, next(iter(found))) or "model"
         yield Found(
             f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} interpolated with {them}: the average is "
             "the model that is trained, and no copy of it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,46 @@ def test_a_tensor_without_a_name_is_told_by_the_expression_that_made_it(tmp_path
     )
     message, _ = told(text, tmp_path)["zero-gradient"]
     assert "multiplies it with torch.zeros(2, 2, dtype=torch.float32), which is 0" in message
+
+
+def test_a_step_between_two_backwards_has_a_cure_that_mixes_no_gradients(tmp_path: Path) -> None:
+    (program,) = (one for one in BROKEN if one.name == "inplace-modified: a step between two backwards")
+    cure = told(program.text, tmp_path)["inplace-modified"][1]
+    assert cure == "compute actor_loss below critic_optimizer.step(), with the changed parameters"
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch")
+def test_dropout_that_is_always_on_has_its_own_arguments_in_the_cure(tmp_path: Path) -> None:
+    text = (
+        "import torch\ntorch.manual_seed(0)\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.fc, self.rate = torch.nn.Linear(4, 1), 0.3\n"
+        "    def forward(self, x):\n"
+        "        return torch.nn.functional.dropout(self.fc(x), self.rate, training=True)\n"
+        "net = Net()\nopt = torch.optim.SGD(net.parameters(), lr=0.1)\nfor i in range(3):\n"
+        "    net.train()\n    opt.zero_grad()\n    net(torch.randn(6, 4)).pow(2).mean().backward()\n    opt.step()\n"
+        "    net.eval()\n    with torch.no_grad():\n        error = net(torch.randn(6, 4)).pow(2).mean()\n"
+    )
+    (finding,) = checked(Program("a program", "broken", text), tmp_path, engine="torch")
+    cure = finding.fix.partition("  #")[0]
+    assert cure == "torch.nn.functional.dropout(self.fc(x), self.rate, training=self.training)"
+
+
+def test_a_loss_that_a_line_replaces_is_added_by_the_cure(tmp_path: Path) -> None:
+    (program,) = (
+        one for one in BROKEN if one.name == "off-loss-path: a sum of losses that the last term replaces"
+    )
+    message, cure = told(program.text, tmp_path)["off-loss-path"]
+    assert message.endswith("reaches no root: line 12 gives loss another value")
+    assert cure.startswith(
+        "loss = loss + 2.0 * torch.nn.functional.mse_loss(box, corners)  # in place of loss = 2.0"
+    )
+
+
+def test_a_variable_that_is_read_before_it_gets_another_value_is_not_replaced(tmp_path: Path) -> None:
+    (program,) = (
+        one for one in BROKEN if one.name == "off-loss-path: a sum of losses that the last term replaces"
+    )
+    text = program.text.replace("    loss = 2.0", "    print(loss.item())\n    loss = 2.0")
+    message, cure = told(text, tmp_path)["off-loss-path"]
+    assert message.endswith("reaches no root")
+    assert cure == "use loss in the loss, or do not compute it"

@@ -65,6 +65,7 @@ ADVISED = {
     "detached-path: an array of NumPy in a function that is called without grad mode before",
     "unused-scheduler: a schedule of a trainer that it does not follow",
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
+    "wrong-mode: an average of the weights without statistics",
     "zero-gradient: the last state of one direction alone",
 }
 FORGOTTEN = """

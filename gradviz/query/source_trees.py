@@ -63,6 +63,24 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
     return any(set(lines) <= set(block) and lines == sorted(set(lines)) for block in blocks)
 
 
+def following(query: Query, site: Site | None) -> list[ast.stmt]:
+    """The statements behind that of a site in its block."""
+    statement = statement_at(query, site)
+    tree = query.of(trees).get(site.place.file) if site is not None else None
+    for node in ast.walk(tree) if tree is not None and statement is not None else ():
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and statement in block:
+                return block[block.index(statement) + 1 :]
+    return []
+
+
+def names_read(node: ast.AST) -> set[str]:
+    """The variables that a part of a program reads."""
+    names = (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))
+    return {one.id for one in names}
+
+
 def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | None:
     """The last assignment to a name above the line of a site, in the same function, or outside of all functions if the
     site is."""

@@ -28,9 +28,11 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import NodeMade
 from gradviz.query.failures import Failure
+from gradviz.query.own_names import root_name
 from gradviz.query.savers import counts_apart
 from gradviz.query.source_trees import statement_at
 from gradviz.query.upstream import leaves_behind
+from gradviz.query.writes import Writes
 from gradviz.sets import distinct
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
@@ -113,13 +115,27 @@ def _of_saved(case: Case, error: Failure) -> Found:
     return Found(
         f"{_writer(case, event)} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its "
         f"backward{why}",
-        cure or f"make a new tensor in place of changing {name}; or call backward() before it is changed",
+        cure
+        or _computed_later(case, event, error.number)
+        or f"make a new tensor in place of changing {name}; or call backward() before it is changed",
         (*((maker,) if maker is not None else ()), event, error.event, made.index),
         site=_round_of(case, carried, error.number) or case.place(event),
         node=error.node,
         number=error.number,
         tensors=tuple(dict.fromkeys((tensor, base))),
         severity=case.severity_of(error),
+    )
+
+
+def _computed_later(case: Case, write: int, pass_number: int) -> str:
+    """The root to be computed below the step of an optimizer that changes a saved parameter; empty for another write.
+    The step below backward() would use gradients of both losses."""
+    is_step = bool((case.query.of(Writes).of_optimizers == write).any())
+    step, root = case.words.expression(case.site(write), 80), root_name(case.query, pass_number)
+    return (
+        clean(f"compute {root} below {step}, with the changed parameters")
+        if is_step and step and root
+        else ""
     )
 
 

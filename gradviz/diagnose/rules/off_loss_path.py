@@ -27,6 +27,7 @@ without gradients.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
@@ -36,7 +37,9 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import learns_in_other_blocks
 from gradviz.diagnose.unused_penalties import unused_penalties
 from gradviz.query.lack import Lack, Lacks
+from gradviz.query.source_trees import assigned_to, following, names_read, statement_at
 from gradviz.tracefile import Site
+from gradviz.words.escape import clean
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -48,10 +51,11 @@ def _search(case: Case) -> Iterator[Found]:
         leaves = [lack.leaf for lack in own]
         noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         result = case.called(case.query.tensors.op(own[0].event).outputs)
+        lost, cure = _overwritten(case, own[0].event)
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {result}, which is computed from "
-            f"{'it' if len(leaves) == 1 else 'them'}, reaches no root",
-            f"use {result} in the loss, or do not compute it",
+            f"{'it' if len(leaves) == 1 else 'them'}, reaches no root{lost}",
+            cure or f"use {result} in the loss, or do not compute it",
             (own[0].event,),
             site=site,
             tensors=tuple(leaves),
@@ -66,6 +70,21 @@ def _search(case: Case) -> Iterator[Found]:
             (penalty.op, penalty.backward_pass.first),
             tensors=penalty.leaves,
         )
+
+
+def _overwritten(case: Case, event: int) -> tuple[str, str]:
+    """The line that gives the variable of a result another value before any other line reads it, and the assignment
+    that adds to it; both empty if there is none."""
+    for statement in following(case.query, case.place(event)):
+        name = assigned_to(statement_at(case.query, case.place(event)))
+        if isinstance(statement, ast.Assign) and name and assigned_to(statement) == name:
+            value = ast.unparse(statement.value)
+            if name not in names_read(statement):
+                cure = f"{name} = {name} + {value}  # in place of {name} = {value}, line {statement.lineno}"
+                return f": line {statement.lineno} gives {clean(name)} another value", clean(cure)
+        if not name or name in names_read(statement):
+            break
+    return "", ""
 
 
 RULE = Rule(

@@ -1,5 +1,6 @@
-"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or is trained in evaluation mode; or
-dropout is applied in evaluation mode, by a function or by a layer that the forward makes anew.
+"""`wrong-mode`: a model with dropout or batch norm is evaluated in training mode, or is trained in evaluation mode; it
+is evaluated with running statistics that counted no batch, as an average of weights without `update_bn`; or dropout is
+applied in evaluation mode, by a function or by a layer that the forward makes anew.
 
 The mode alone is not enough for a finding. An evaluation runs without gradients, between passes of the same model, on
 another input each time, and its results are used and reach no root. A training has passes through modules whose
@@ -24,14 +25,15 @@ Example:
 
 Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 
-Not reported: Monte Carlo dropout, which repeats one input, or whose layers alone are in training mode; a frozen part
-that stays in evaluation mode. A batch norm that is in evaluation mode from the first
+Not reported: an evaluation before the training; Monte Carlo dropout, which repeats one input, or whose layers alone are
+in training mode; a frozen part that stays in evaluation mode. A batch norm that is in evaluation mode from the first
 pass, with statistics that were counted or loaded before, is a note only, as is a frozen module whose batch norm is in
 training mode.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -44,10 +46,14 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind, ScopeEntered
 from gradviz.events.values import Stat
+from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
+from gradviz.query.source_trees import expression_at
+from gradviz.query.writes import Writes
 from gradviz.words.escape import clean
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
+_INPUT_AND_RATE = 2  # the arguments of dropout without the mode
 _LOOKED_AT = 200  # the most ops of a call that are looked at
 _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
@@ -57,6 +63,7 @@ def _search(case: Case) -> Iterator[Found]:
     roots = case.of(visits)
     yield from _evaluated_in_training_mode(case, roots)
     yield from _trained_in_evaluation_mode(case, roots)
+    yield from _without_statistics(case, roots)
     yield from _dropout_that_is_always_on(case)
     yield from _statistics_of_what_is_frozen(case)
 
@@ -140,6 +147,28 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         )
 
 
+def _without_statistics(case: Case, roots: list[Visit]) -> Iterator[Found]:
+    """Findings for models that are evaluated with values from the training, and with the running statistics that their
+    batch norm begins with."""
+    changed = set(case.query.of(Writes).changed.tolist())
+    seen = {visit.name for visit in roots if visit.in_pass and not visit.training}  # it is trained so, too
+    for visit in roots:
+        is_evaluation = visit.is_evaluation and not visit.training and not visit.in_pass and visit.rounds > 0
+        if not is_evaluation or visit.name in seen or changed.isdisjoint(visit.parameters):
+            continue
+        if _never_counted(case, visit):
+            seen.add(visit.name)
+            yield Found(
+                f"{visit.name} is evaluated while the running statistics of its batch norm are still a mean of 0 and a "
+                "variance of 1: no batch was counted, and nothing is normalised",
+                f"torch.optim.swa_utils.update_bn(loader, {visit.name})  # before the evaluation, with the batches of "
+                "the training",
+                (visit.event,),
+                site=visit.site,
+                tensors=visit.parameters,
+            )
+
+
 def _is_frozen(case: Case, visit: Visit) -> bool:
     """Whether no parameter of a called module requires grad: gradients only pass through it."""
     return not any(case.query.tensors.requires_grad(leaf, visit.event) for leaf in visit.parameters)
@@ -177,11 +206,21 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
                 yield Found(
                     f"dropout drops units though {in_evaluation.name or in_evaluation.type} is in evaluation mode"
                     + f": the {clean(around[-1].type)} of this line is no part of it" * made,
-                    "F.dropout(x, p, training=self.training)  # or an nn.Dropout that __init__ makes",
+                    f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes",
                     (event,),
                     severity=ERROR,
                 )
                 break
+
+
+def _dropped_in_training(case: Case, site: int) -> str:
+    """The call of the function at a site that drops units in training mode alone."""
+    call = expression_at(case.query, site)
+    if not isinstance(call, ast.Call) or called(call) != "dropout" or len(call.args) > _INPUT_AND_RATE:
+        return "F.dropout(x, p, training=self.training)"
+    others = [keyword for keyword in call.keywords if keyword.arg != "training"]
+    flag = ast.keyword("training", ast.parse("self.training", mode="eval").body)
+    return clean(ast.unparse(ast.Call(call.func, call.args, [*others, flag])))
 
 
 def _in_evaluation(around: list[ScopeEntered]) -> ScopeEntered | None:

@@ -32,6 +32,7 @@ from gradviz.words.numbers import plural
 from gradviz.words.rank_names import called_ranks
 from gradviz.words.words import Words
 
+_UNCHECKED = "cuts were not checked: a gradient may be due at some (gradviz check)"
 _PLAIN = (".json", ".mmd")  # formats without marks
 
 
@@ -74,7 +75,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
         findings = [
             findings_of(trace, settings_at(Path.cwd()))
             if choice.findings and path.suffix.lower() not in _PLAIN and not is_rank_page
-            else []
+            else None
             for trace in traces
         ]
         if path.suffix.lower() == PAGE:
@@ -93,7 +94,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 lambda number: _sliced(query, number, choice, True, findings[0]),
                 choice.number,
                 path,
-                with_cures(findings[0], traces[0]),
+                with_cures(findings[0] or [], traces[0]),
                 query,
             )
         if choice.style == "textbook":
@@ -152,15 +153,16 @@ def _rank_page(traces: list[Trace], path: Path, choice: Choice) -> str:
 
     def joined(queries: dict[int, Query], number: int | None, found: list[tuple[int, Finding]]) -> Graph:
         first, *others = queries.values()
-        graph = _sliced(first, number, choice, True, found)
-        return _of_ranks(graph, queries, choice, [found, *([] for _ in others)])
+        known = found if choice.findings else None
+        graph = _sliced(first, number, choice, True, known)
+        return _of_ranks(graph, queries, choice, [known, *([] for _ in others)])
 
     settings = settings_at(Path.cwd()) if choice.findings else None
     return write_rank_page(ranked_traces(traces), joined, choice.number, path, settings)
 
 
 def _of_ranks(
-    first: Graph, queries: dict[int, Query], choice: Choice, found: list[list[tuple[int, Finding]]]
+    first: Graph, queries: dict[int, Query], choice: Choice, found: list[list[tuple[int, Finding]] | None]
 ) -> Graph:
     """The graph of the ranks of one run: the same pass on all ranks that have it. The first rank's graph is built
     again, since it has to show the pass alone, as the others do."""
@@ -195,17 +197,22 @@ def _read(trace: Trace, choice: Choice) -> Trace:
 
 
 def _sliced(
-    query: Query, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]]
+    query: Query, number: int | None, choice: Choice, values: bool, found: list[tuple[int, Finding]] | None
 ) -> Graph:
-    """The chosen part of one pass, or of the whole run, with its findings marked."""
-    found_in = pass_of_first(faults_of(found), query.trace)
+    """The chosen part of one pass, or of the whole run, with its findings marked; they are None if the run was not
+    checked."""
+    found_in = pass_of_first(faults_of(found or []), query.trace)
     graph = build(query, number, choice.show, choice.whole, values=values, found_in=found_in)
-    mark(graph, query.trace, found)
+    mark(graph, query.trace, found or [])
     if choice.only_grad:
         graph = slices.only_grad(graph)
     if choice.start is not None and choice.end is not None:
         graph = slices.between(graph, choice.start, choice.end)
-    return graph if choice.around is None else slices.around(graph, choice.around, choice.hops)
+    if choice.around is not None:
+        graph = slices.around(graph, choice.around, choice.hops)
+    if found is None and values and any(edge.cut for edge in graph.edges):
+        graph.notes.append(_UNCHECKED)
+    return graph
 
 
 def _told(graph: Graph, path: Path) -> str:

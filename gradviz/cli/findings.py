@@ -22,15 +22,15 @@ from gradviz.words.numbers import plural
 _TOLD = 2
 
 
-def findings_of(trace: Trace, settings: Settings) -> list[tuple[int, Finding]]:
-    """The findings of a trace with their numbers in the report, from 1. Empty for a long run, which only
-    `gradviz check` checks. Raises TraceError for a damaged trace."""
-    return list(enumerate(_report(trace, settings), 1))
+def findings_of(trace: Trace, settings: Settings) -> list[tuple[int, Finding]] | None:
+    """The findings of a trace with their numbers in the report, from 1. None for a long run, which only
+    `gradviz check` checks, and if a rule fails. Raises TraceError for a damaged trace."""
+    report = quick_report(trace, settings, _say)
+    return None if report is None else list(enumerate(report, 1))
 
 
-def _report(trace: Trace, settings: Settings) -> Iterable[Finding]:
-    """The findings of a trace; empty for a long run, and if a rule fails."""
-    return quick_report(trace, settings, lambda line: stderr.print(Text(line, "yellow"))) or ()
+def _say(line: str) -> None:
+    stderr.print(Text(line, "yellow"))
 
 
 _STYLES = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
@@ -39,7 +39,7 @@ _STYLES = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Finding] = ()) -> Iterator[Text]:
     """The strongest findings, a line each, and how to read more; after a traceback also the cure of the first.
     Findings in `said` are omitted."""
-    report = _report(trace, settings)
+    report: Iterable[Finding] = quick_report(trace, settings, _say) or ()
     findings = faults_of(enumerate(report, 1))
     if not findings and not failed:
         yield from map(hint, _first_note(trace, report))

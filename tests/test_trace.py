@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import EXAMPLES
 
+from gradviz.system.process import CTRL_C_STATUS
 from gradviz.tracefile import open_trace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -215,6 +216,18 @@ def test_a_name_that_the_newest_trace_lacks_is_told_with_the_trace(gradviz_here:
         gradviz_here("why", "v").stderr
     )
     assert gradviz_here("why", "script.gradviz", "v").stderr.endswith("known names: x\n")
+
+
+def test_an_interrupted_command_ends_as_an_interrupted_program_does(
+    gradviz_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    gradviz_here("trace", script(tmp_path, DIFFERENTIATES))
+    monkeypatch.setattr("gradviz.cli.info.overview", interrupted)
+    done = gradviz_here("info")
+    assert (done.returncode, done.stdout, done.stderr) == (CTRL_C_STATUS, "", "gradviz: interrupted\n")
 
 
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gradviz.errors import DEBUG, GradvizError, tracebacks_are_wanted
+from gradviz.system.process import CTRL_C_STATUS
 from gradviz.version import __version__
 
 # Commands are imported when they are called, so that `gradviz info` does not load the drawing code.
@@ -58,10 +59,13 @@ class _Commands(click.Group):
     a command ends in a traceback only if tracebacks are wanted."""
 
     def invoke(self, context: click.Context) -> Any:
-        from gradviz.cli.common import fail
+        from gradviz.cli.common import fail, say
 
         try:
             return super().invoke(context)
+        except KeyboardInterrupt:
+            say("gradviz: interrupted")
+            raise SystemExit(CTRL_C_STATUS) from None
         except GradvizError as error:
             fail(str(error))
         except click.UsageError as error:
@@ -74,11 +78,11 @@ class _Commands(click.Group):
             fail(_unforeseen(error, context.invoked_subcommand or ""))
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        from gradviz.cli.common import fail
-
         try:
             return super().parse_args(context, args)
         except click.UsageError as error:
+            from gradviz.cli.common import fail  # here, since it loads NumPy
+
             fail(_misused(error, context))
 
     def list_commands(self, context: click.Context) -> list[str]:

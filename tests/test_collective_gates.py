@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.collective_calls import calls_around, sums  # noqa: E402
 from gradviz.query.cuts import sources  # noqa: E402
+from gradviz.query.module_curves import gradients_of_modules  # noqa: E402
 from gradviz.query.ranks import same_pass  # noqa: E402
+from gradviz.sources.torch_recorder.collectives import WRITTEN  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -207,11 +210,21 @@ def test_what_is_sent_and_received_in_the_background_is_told_as_well(
     with open_trace(tmp_path / "run.gradviz") as trace:
         called = [event for event in trace if isinstance(event, CollectiveCalled)]
         (x,) = (node for node in build(Query(trace), 1).nodes.values() if node.name == "x")
+        (norms,) = gradients_of_modules(Query(trace), lambda leaf: "")
     assert [(event.how, event.args) for event in called] == [
         ("recv", "src=0, async"),
         ("send", "dst=0, async"),
     ]
     assert [*map(exchange_told, x.exchanges)] == ["received from rank 0", ".grad sent to rank 0"]
+    assert norms.values.tolist() == [pytest.approx(2**0.5)]  # though what x received is not known
+
+
+def test_the_argument_that_a_collective_writes_to_is_among_its_parameters() -> None:
+    known = {name: inspect.signature(getattr(dist, name)) for name in WRITTEN if hasattr(dist, name)}
+    assert len(known) > 10
+    assert [
+        name for name, one in known.items() if WRITTEN[name] and WRITTEN[name] not in one.parameters
+    ] == []
 
 
 def test_a_pass_is_the_same_on_a_rank_that_differentiates_for_itself(tmp_path: Path) -> None:

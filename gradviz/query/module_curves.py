@@ -131,7 +131,19 @@ def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[
 def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The norm of all gradients together that the parameters of a module accumulated in a pass."""
     norms = query.of(accumulated_norms)
-    return _together(norms, module_of, lambda values, sizes: values)
+    return _together(
+        replace(norms, sizes=np.zeros_like(norms.values)), module_of, lambda values, sizes: values
+    )
+
+
+def gradients_of_parameters(query: Query) -> list[NamedCurve]:
+    """The norm of all gradients together that parameters accumulated in a pass; of all leaves in a run without
+    parameters."""
+    parameters = query.trace.parameters.keys() - query.trace.buffers
+    curves = gradients_of_modules(
+        query, lambda leaf: "" if leaf in parameters or not parameters else "inputs"
+    )
+    return [curve for curve in curves if not curve.name]
 
 
 def gradients_relative(query: Query, module_of: Grouping) -> list[NamedCurve]:

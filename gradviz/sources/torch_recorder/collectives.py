@@ -25,7 +25,7 @@ WRITTEN = {
     "all_reduce": "tensor", "broadcast": "tensor", "reduce": "tensor", "scatter": "tensor", "recv": "tensor",
     "all_gather": "tensor_list", "gather": "gather_list", "all_gather_into_tensor": "output_tensor",
     "reduce_scatter": "output", "reduce_scatter_tensor": "output", "all_to_all": "output_tensor_list",
-    "all_to_all_single": "output", "send": "", "all_gather_single": "output", "reduce_scatter_single": "output",
+    "all_to_all_single": "output", "send": "", "all_gather_single": "output_tensor", "reduce_scatter_single": "output",
 }  # fmt: skip
 
 UNWRITTEN = ("barrier", "monitored_barrier")  # ranks wait in these, and compute nothing

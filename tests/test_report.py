@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +14,7 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
+from gradviz.cli.report_curves import charts_of_run, charts_of_runs
 from gradviz.pictures.chart import Series, chart, is_clearer_linear
 from gradviz.query import Query
 from gradviz.query.curves import accumulated_norms, change_norms
@@ -54,10 +56,10 @@ def test_findings_curves_and_picture_are_linked(reported: Callable[[str], str]) 
     drawn = re.findall(r"<figure><h3>(.*?)</h3>(<svg|<p)", page)
     assert drawn == [
         ("Loss, by pass", "<svg"),
-        ("Learning rate, by step", "<p"),
         ("Norm of the gradient of each module, by pass", "<svg"),
         ("Norm of the gradient over that of the parameters, by pass", "<svg"),
         ("Change of each module relative to its size, by step", "<svg"),
+        ("Learning rate, by step", "<p"),
     ]
     assert "SGD: 0.01, the same at all steps" in page
 
@@ -97,11 +99,37 @@ def test_several_runs_have_their_curves_together(gradviz_here: Command, tmp_path
     done = gradviz_here("report", "one.gradviz", "two.gradviz", "three.gradviz", "-o", "all.html")
     assert done.stdout == "wrote all.html: 2 findings\n"
     page = (tmp_path / "all.html").read_text()
-    loss = page[page.index("<h3>Loss") : page.index("<h3>Learning")]
+    loss = page[page.index("<h3>Loss") :].partition("</figure>")[0]
     assert re.findall(r"<title>(.*?)</title>", loss) == ["one", "two", "three"]
     assert len(set(re.findall(r'stroke="(#\w+)"', loss))) == 3
     assert page.count("<article") == 1
     assert "<p class='see'>in one, two</p>" in page
+
+
+def test_rates_of_several_runs_that_never_change_are_told_in_a_sentence() -> None:
+    rates = {"a": 0.1, "b": 0.2, "c": 0.2}
+    queries = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, rate in rates.items():
+            with package.record(Path(folder) / name):
+                w = torch.ones(2, requires_grad=True)
+                optimizer = torch.optim.SGD([w], lr=rate)
+                (w * w).sum().backward()
+                optimizer.step()
+            queries[name] = Query(open_trace(Path(folder) / name))
+        (chart,) = (one for one in charts_of_runs(queries) if one.title.startswith("Learning rate"))
+    assert (chart.series, chart.note) == ([], "a: SGD: 0.1; b and c: SGD: 0.2, the same at all steps.")
+
+
+def test_the_norm_of_the_gradients_of_all_parameters_is_without_those_of_inputs(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    x = torch.ones(1, 3, requires_grad=True)
+    with package.record(tmp_path / "run.gradviz"):
+        net(x).sum().backward()
+    norm = sum(float((p.grad**2).sum()) for p in net.parameters()) ** 0.5
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (drawn,) = (one for one in charts_of_run(Query(trace)) if "all parameters, by pass" in one.title)
+    assert [one.values.tolist() for one in drawn.series] == [[pytest.approx(norm)]]
 
 
 def test_more_runs_than_colours_are_refused(gradviz_here: Command, tmp_path: Path) -> None:

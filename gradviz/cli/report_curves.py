@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from gradviz.query.module_curves import (
     changes_of_modules,
     changes_of_steps,
     gradients_of_modules,
+    gradients_of_parameters,
     gradients_relative,
     innermost_module,
     learning_rates,
@@ -31,7 +33,7 @@ from gradviz.query.module_curves import (
 from gradviz.query.profile import is_profiled
 from gradviz.query.query import Query
 from gradviz.sets import distinct
-from gradviz.words.numbers import plural
+from gradviz.words.numbers import few_of, plural
 
 MOST_RUNS = len(COLOURS)
 _UNKNOWN = "The trace has no values for it."
@@ -48,18 +50,22 @@ _LAST = " The last histogram, after a pass, is of the end of the run, or of the 
 _COUNT_MORE = ": trace --histograms counts them, and activations"
 _MOST_SPREADS = 16  # the most tensors of a sort
 _MOST_PASSES = 5  # the most passes of a tensor
+_ALL = "Norm of the gradients of all parameters, by pass"
 _NO_STEP = "No step of an optimizer was recorded."
 _CHANGES = "A module without a curve has a parameter whose changes were not recorded."
-_CHANGES_OF_RUNS = "A run without a curve has a parameter whose changes were not recorded."
+_CHANGES_OF_RUNS = "A {run} without a curve has a parameter whose changes were not recorded."
+_OWN = "What each rank accumulated itself: before ranks average their gradients."
 
 
 def charts_of_run(query: Query) -> list[Drawn]:
     """The charts of one run."""
     module_of = modules_of(query, MOST)
     gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
-    changes = changes_of_modules(query, module_of)
+    changes, at_steps = changes_of_modules(query, module_of), norms_of_steps(query)
+    adds_up = len(gradients) > 1 and not at_steps
     of_passes = [
-        ("Norm of all gradients at the step, by pass", norms_of_steps(query)),
+        ("Norm of all gradients at the step, by pass", at_steps),
+        (_ALL, _named("all gradients", gradients_of_parameters(query)) if adds_up else []),
         ("Change of all parameters relative to their size, by pass", changes_of_steps(query)),
     ]
     return [
@@ -83,20 +89,19 @@ def _of_changes(query: Query, module_of: Grouping, changes: Sequence[NamedCurve]
     return _CHANGES if changes and changed - {curve.name for curve in changes} else ""
 
 
-def charts_of_runs(queries: Mapping[str, Query]) -> list[Drawn]:
-    """The charts of several runs: the curves that a run has only one of, and the gradients of the modules that the
-    runs have in common."""
+def charts_of_runs(queries: Mapping[str, Query], are_ranks: bool = False) -> list[Drawn]:
+    """The charts of several runs, or of the ranks of one: the curves that a run has only one of, and the gradients of
+    the modules that the runs have in common."""
     whole: Grouping = lambda leaf: ""
+    gradients, note = _of_all(queries, gradients_of_parameters)
+    unchanged = _CHANGES_OF_RUNS.format(run="rank" if are_ranks else "run")
     charts = [
         Drawn("Loss, by pass", *_of_all(queries, losses)),
-        Drawn("Learning rate, by step", *_of_all(queries, learning_rates)),
-        Drawn(
-            "Norm of all gradients, by pass",
-            *_of_all(queries, lambda query: gradients_of_modules(query, whole)),
-        ),
+        Drawn("Learning rate, by step", *_rates_of_all(queries)),
+        Drawn(_ALL, gradients, note or (_OWN if are_ranks else "")),
         Drawn(
             "Change of all parameters relative to their size, by step",
-            *_of_all(queries, lambda query: changes_of_modules(query, whole), _CHANGES_OF_RUNS),
+            *_of_all(queries, lambda query: changes_of_modules(query, whole), unchanged),
         ),
     ]
     by_run = {name: gradients_of_modules(query, modules_of(query, MOST)) for name, query in queries.items()}
@@ -127,10 +132,35 @@ def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
     """The learning rates of optimizers; if none ever changes, only a sentence."""
     if not curves:
         return [], _NO_STEP
-    if all((curve.values == curve.values[0]).all() for curve in curves):
-        rates = ", ".join(f"{curve.name}: {curve.values[0]:.6g}" for curve in curves)
-        return [], f"{rates}, the same at all steps."
+    if all(map(_is_constant, curves)):
+        return [], f"{_as_text(curves)}, the same at all steps."
     return _series(curves)
+
+
+def _rates_of_all(queries: Mapping[str, Query]) -> tuple[list[Series], str]:
+    """The learning rates of several runs; if none ever changes, only a sentence."""
+    rates = {run: learning_rates(query) for run, query in queries.items()}
+    curves = [curve for of_run in rates.values() for curve in of_run]
+    if not curves or not all(map(_is_constant, curves)):
+        return _of_all(queries, learning_rates)
+    texts: dict[str, list[str]] = {}
+    for run, of_run in rates.items():
+        texts.setdefault(_as_text(of_run), []).append(run)
+    known = [(few_of(runs), text) for text, runs in texts.items() if text]
+    told = known[0][1] if len(texts) == 1 else "; ".join(f"{runs}: {text}" for runs, text in known)
+    return [], f"{told}, the same at all steps."
+
+
+def _is_constant(curve: NamedCurve) -> bool:
+    return bool((curve.values == curve.values[0]).all())
+
+
+def _as_text(curves: Iterable[NamedCurve]) -> str:
+    return ", ".join(f"{curve.name}: {curve.values[0]:.6g}" for curve in curves)
+
+
+def _named(name: str, curves: Iterable[NamedCurve]) -> list[NamedCurve]:
+    return [replace(curve, name=name) for curve in curves]
 
 
 def _of_all(

@@ -124,7 +124,8 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Report:
     """The contents of a report. `facts` are pairs of a label and a text; `picture` is an SVG document. A report of
-    several runs has `runs`, whose facts have the labels `columns`, and neither rows nor a picture."""
+    several runs has `runs`, called `rank` in one run, whose facts have the labels `columns`, and neither rows nor a
+    picture."""
 
     title: str
     facts: list[tuple[str, str]]
@@ -140,6 +141,7 @@ class Report:
     checked: int = 0
     columns: tuple[str, ...] = ()
     runs: list[Run] = field(default_factory=list)
+    runs_called: str = "run"
     costs: Costs | None = None
 
 
@@ -163,7 +165,7 @@ def html(report: Report) -> str:
 def _sections(report: Report) -> list[tuple[str, str]]:
     """The name and the text of each part of the page."""
     sections = [
-        ("runs", _runs(report)),
+        (f"{report.runs_called}s", _runs(report)),
         ("findings", _findings(report)),
         ("curves", _curves(report)),
         ("model", _model(report)),
@@ -197,9 +199,10 @@ def _runs(report: Report) -> str:
         + "</tr>"
         for run in report.runs
     )
+    called = report.runs_called
     return (
-        f'<section id="runs"><h2>Runs</h2><div class="wide"><table class="runs"><thead><tr><th>run</th>{heads}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div>{_undrawn(report)}</section>"
+        f'<section id="{called}s"><h2>{called.capitalize()}s</h2><div class="wide"><table class="runs"><thead>'
+        f"<tr><th>{called}</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{_undrawn(report)}</section>"
     )
 
 
@@ -208,7 +211,7 @@ def _undrawn(report: Report) -> str:
     drawn = sum(run.is_drawn for run in report.runs)
     if drawn == len(report.runs):
         return ""
-    return f"<p>Of {len(report.runs)} runs, the {drawn} with a colour have curves.</p>"
+    return f"<p>Of {len(report.runs)} {report.runs_called}s, the {drawn} with a colour have curves.</p>"
 
 
 def _findings(report: Report) -> str:
@@ -253,7 +256,8 @@ def _curves(report: Report) -> str:
         if item.in_pass
     ]
     colours = _colours(report)
-    parts = "".join(_chart(one, colours, marks if one.marks else []) for one in report.charts)
+    drawn_first = sorted(report.charts, key=lambda one: not one.series)
+    parts = "".join(_chart(one, colours, marks if one.marks else []) for one in drawn_first)
     return f'<section id="curves"><h2>Curves</h2><div class="charts">{parts}</div></section>'
 
 
@@ -384,7 +388,7 @@ def _picture(report: Report) -> str:
 
 
 def _not_checked(report: Report) -> str:
-    if report.runs:
+    if not report.not_checked and report.runs:
         return ""
     rows = "".join(f"<li><b>{_text(rules)}</b>: {_text(reason)}</li>" for reason, rules in report.not_checked)
     count = f"{report.checked} rules were checked."

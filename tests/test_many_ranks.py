@@ -63,8 +63,14 @@ def test_a_report_has_all_ranks_and_the_curves_of_the_one_that_is_apart(runs: Pa
     assert gradviz(runs, "report", "apart", "-o", "apart.html") == "wrote apart.html: 1 finding\n"
     page = (runs / "apart.html").read_text()
     assert page.count('<tr><th scope="row">') == COUNT
-    assert "Of 64 runs, the 20 with a colour have curves." in page
+    assert "Of 64 ranks, the 20 with a colour have curves." in page
     assert "in rank 17" in page
-    drawn = page.partition("Loss, by pass")[2].partition("Learning rate")[0]
-    assert f"train.rank{APART}<" in drawn
-    assert "train.rank63<" not in drawn
+    drawn = page.partition("Loss, by pass")[2].partition("<figure>")[0]
+    assert f"rank {APART}<" in drawn
+    assert "rank 63<" not in drawn
+
+
+def test_a_report_of_ranks_has_as_many_rules_as_their_check(runs: Path) -> None:
+    gradviz(runs, "report", "healthy", "-o", "healthy.html")
+    checked = json.loads(gradviz(runs, "check", "healthy", "--format", "json"))["checked"]
+    assert f"No findings: {len(checked)} rules were checked." in (runs / "healthy.html").read_text()

@@ -24,7 +24,7 @@ from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
 from gradviz.pictures.render import svg, write
 from gradviz.query.query import Query
-from gradviz.query.ranks import ranked_traces
+from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.replaying import check
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace
@@ -81,9 +81,6 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
 def _of_run(trace: Trace, found: Report) -> page.Report:
     query = Query(trace)
     graph, about = _picture(query, found)
-    reasons: dict[str, list[str]] = {}
-    for rule, reason in found.not_checked:
-        reasons.setdefault(reason, []).append(rule)
     rows, total = model_rows(query)
     bars, of_spreads = spreads(query)
     return page.Report(
@@ -98,12 +95,20 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         total=total,
         spreads=bars,
         of_spreads=of_spreads,
-        not_checked=[(reason, ", ".join(rules)) for reason, rules in reasons.items()],
+        not_checked=_by_reason(found.not_checked),
         picture=svg(graph),
         caption=_caption(graph),
         checked=len(found.checked),
         costs=costs_of(query),
     )
+
+
+def _by_reason(not_checked: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The reasons for which rules were not checked, each with its rules."""
+    reasons: dict[str, list[str]] = {}
+    for rule, reason in not_checked:
+        reasons.setdefault(reason, []).append(rule)
+    return [(reason, ", ".join(rules)) for reason, rules in reasons.items()]
 
 
 def _of_runs(
@@ -123,7 +128,9 @@ def _of_runs(
         title=", ".join(scripts),
         facts=[],
         items=items,
-        charts=charts_of_runs({names[place]: Query(traces[place]) for place in drawn}),
+        charts=charts_of_runs(
+            {names[place]: Query(traces[place]) for place in drawn}, are_of_one_run(traces)
+        ),
         columns=tuple(label for label, _ in _facts(traces[0], reports[0])),
         runs=runs,
         checked=min(len(found.checked) for found in reports),
@@ -152,14 +159,21 @@ def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Sett
     the ranks that a finding names."""
     ranks = ranked_traces(traces)
     by_rank = dict(zip(ranks, reports, strict=True))
-    findings = compared(ranks, by_rank, settings).findings
+    together = compared(ranks, by_rank, settings)
+    findings = together.findings
     named = [rank for finding in findings if len(finding.ranks) < len(ranks) for rank in finding.ranks]
     drawn = sorted([*dict.fromkeys([*named, *ranks])][:MOST_RUNS])
-    return _of_runs(
+    report = _of_runs(
         [*ranks.values()],
-        reports,
+        [*by_rank.values()],
         items=_items_of_ranks(ranks, findings),
         drawn=[[*ranks].index(rank) for rank in drawn],
+    )
+    return replace(
+        report,
+        runs_called="rank",
+        checked=len(together.checked),
+        not_checked=_by_reason(together.not_checked),
     )
 
 
@@ -175,8 +189,12 @@ def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> 
 
 
 def _names(traces: Sequence[Trace]) -> list[str]:
-    """The names of the runs: their file names, or their paths if file names are equal."""
-    stems = [trace.path.stem for trace in traces]
+    """The names of the runs: their ranks in one run, else their file names, or their paths if these are equal."""
+    stems = (
+        [label_of(trace) for trace in traces]
+        if are_of_one_run(traces)
+        else [trace.path.stem for trace in traces]
+    )
     names = stems if len(set(stems)) == len(stems) else [str(trace.path) for trace in traces]
     return [
         f"{name} ({place})" if names.index(name) < place - 1 else name for place, name in enumerate(names, 1)
@@ -201,7 +219,8 @@ def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
 
 
 def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]:
-    """The graph of the pass of the first finding, otherwise of the last pass, and the nodes of each finding."""
+    """The graph of the pass of the first finding, otherwise of the pass that `gradviz graph` shows, and the nodes of
+    each finding."""
     number = next((finding.number for finding in found.findings if finding.number), None)
     passes = {backward_pass.number for backward_pass in query.trace.passes if backward_pass.recorded}
     graph = build(query, number if number in passes else None, "both", False)

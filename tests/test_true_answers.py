@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradviz.errors import GradvizError
+from gradviz.explain.origin import NoAnswer, why
 from gradviz.graph.build import build
 from gradviz.pictures.render import svg
 from gradviz.sources.script import Target, run
@@ -244,3 +245,20 @@ def test_the_arguments_in_a_picture_are_those_of_the_program(traced: Callable[[s
     assert any("masked_fill" in text for text in shown)
     inside = re.compile(r"np\.|array\(|array of s|<[a-z_.]+ object at|dtype=")
     assert [text[:200] for text in shown if inside.search(text)] == []
+
+
+def test_why_names_the_backward_that_returned_none_and_no_pass_as_one_with_a_gradient(tmp_path: Path) -> None:
+    script, trace = tmp_path / "none.py", tmp_path / "none.gradviz"
+    script.write_text(
+        "import torch\nclass Scaled(torch.autograd.Function):\n    @staticmethod\n"
+        "    def forward(ctx, x, s):\n        ctx.save_for_backward(s)\n        return x * s\n    @staticmethod\n"
+        "    def backward(ctx, grad):\n        (s,) = ctx.saved_tensors\n        return grad * s, None\n"
+        "x, s = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)\n"
+        "Scaled.apply(x, s).sum().backward()\n",
+        encoding="utf-8",
+    )
+    assert run(Target(str(script), False, ()), trace, engine="numpy").status == 0
+    with pytest.raises(NoAnswer) as answer:
+        why(str(trace), "s")
+    said = r"s\.grad is None: the backward of Scaled returned None on the way to it at event \d+, line 10$"
+    assert re.search(said, str(answer.value))

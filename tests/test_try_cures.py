@@ -29,6 +29,7 @@ ADVISED = {
     "detached-path: a distillation that compares the teacher with itself",
     "detached-path: a mask behind a threshold that is made a new leaf",
     "detached-path: a scored pooling that uses only the indices of topk",
+    "detached-path: a Function that returns no gradient for a parameter",
     "detached-path: accuracy as a loss",
     "detached-path: a scaling in NumPy",
     "detached-path: a choice by argmax and one_hot",

@@ -14,9 +14,9 @@ from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.cuts import is_square
+from gradviz.query.lack import Lacks
 from gradviz.query.loss_scale import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING
-from gradviz.query.scopes import FUNCTION
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
 from gradviz.query.writes import Writes
@@ -143,11 +143,7 @@ def hidden(case: Case, origin: Origin) -> Origin | None:
 
 def is_of_user(case: Case, node: int) -> bool:
     """Whether a node belongs to a custom Function, whose derivative the program computes itself."""
-    op = case.query.nodes.op(node)
-    if op is None:
-        return False
-    entered = case.query.scopes.around(max(op - 2, 0), case.query.tensors.op(op).thread)
-    return any(s.kind == FUNCTION and s.name == case.query.tensors.op(op).op for s in entered)
+    return bool(case.query.of(Lacks).function_of(node))
 
 
 class _Bad:

@@ -149,9 +149,11 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
     is_kept = received["in_pass"] > 0  # 0: the pass was removed from the file
     rows = np.flatnonzero(is_kept & contained(received["node"], _nodes(query, tensor)))
     if number is None and len(rows) and tensor in query.of(Lacks).never_got and query.of(Lacks).of(tensor):
-        returned = int(received["in_pass"][rows[-1]])
+        events = (received.object(int(event)) for event in received.events[rows[::-1]])
+        returned = next((event.in_pass for event in events if any(event.gradients)), 0)
         reason = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
-        raise NoAnswer(f"{reason} (pass {returned} returned a gradient: --pass {returned} explains it)")
+        hint = f" (pass {returned} returned a gradient: --pass {returned} explains it)"
+        raise NoAnswer(reason + hint * bool(returned))
     if number is not None:
         rows = rows[received["in_pass"][rows] == number]
     for row in rows[::-1].tolist():

@@ -14,6 +14,7 @@ from gradviz.events.values import TRANSFORM
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
+from gradviz.query.function_returns import returned_at
 from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import read_as_number
@@ -21,7 +22,7 @@ from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.separation import Separation, Ways, taken_by
 from gradviz.query.training import Training
-from gradviz.query.upstream import Downstream
+from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, without
 from gradviz.tracefile import Site
@@ -41,6 +42,7 @@ class Lack(Enum):
     OFF_PATH = "what is computed from it never reaches a root"
     UNUSED = "no op reads it before the last pass"
     NOT_ASKED = "no pass was asked for its gradient"
+    NOT_RETURNED = "the backward of a custom Function returned None on the way to it"
     AS_NUMBER = "what is computed from it is read as a plain number"
 
 
@@ -148,7 +150,15 @@ class Lacks:
         """The line of the program that keeps a leaf from its gradient; None if there is none."""
         if lacking.lack is Lack.OFF_PATH:
             return self.query.places.site(self._computed_at(lacking))
+        if lacking.lack is Lack.NOT_RETURNED:
+            made = self.query.places.at(lacking.event)
+            return returned_at(self.query, self.function_of(self.node_of(lacking))) or made
         return place_of_cut(self.query, lacking.event) if lacking.event >= 0 else None
+
+    def node_of(self, lacking: Lacking) -> int:
+        """The node whose backward returned None."""
+        produced = self.trace.table(Kind.PRODUCED)
+        return int(produced["node"][produced.events == lacking.event][0])
 
     def _computed_at(self, lacking: Lacking) -> int:
         """The site of the expression whose value is the result that reaches no root, even if functions of the program
@@ -198,9 +208,54 @@ class Lacks:
             way, one = min(cuts, key=lambda pair: pair[0].rank[:-1])
             assert way.cut is not None
             return Lacking(leaf, Lack.CUT, way.cut.index, one.root, one.pass_number)
+        for _, one in ways:
+            event = -1 if self._asked(one) else self._returned_none(leaf, one.pass_number)
+            if event >= 0:
+                return Lacking(leaf, Lack.NOT_RETURNED, event, one.root, one.pass_number)
         return next(
             (Lacking(leaf, Lack.NOT_ASKED, one.at, one.root, one.pass_number) for _, one in ways), None
         )
+
+    def _returned_none(self, leaf: int, pass_number: int) -> int:
+        """The event at which the node of a custom Function got a gradient in a pass and gave None to an input that was
+        computed from a leaf; −1 if there is none."""
+        produced = self.trace.table(Kind.PRODUCED)
+        flows = produced.lists("flows")
+        is_none = (produced["in_pass"][flows.owners] == pass_number) & (flows.elements[:, 1] == 0)
+        targets = flows.elements[is_none, 0].tolist()
+        for row, target in zip(flows.owners[is_none].tolist(), targets, strict=True):
+            node = int(produced["node"][row])
+            if (
+                target
+                and self.function_of(node)
+                and self._leads_to(node, target, leaf)
+                and self._received(row)
+            ):
+                return int(produced.events[row])
+        return -1
+
+    def _leads_to(self, node: int, target: int, leaf: int) -> bool:
+        """Whether the edge from a node to a target leads to a leaf."""
+        made = self.query.nodes.event(node)
+        edges = made.edges if made is not None else ()
+        is_its_own = any(edge.node == target and edge.tensor == leaf for edge in edges)
+        return is_its_own or leaf in leaves_behind(self.query, [target])
+
+    def _received(self, row: int) -> bool:
+        """Whether the node of a row of what nodes produced had received a gradient."""
+        produced = self.trace.table(Kind.PRODUCED)
+        event, node = int(produced.events[row]), int(produced["node"][row])
+        received = self.query.at(event).received(node)
+        return received is not None and any(received.gradients)
+
+    def function_of(self, node: int) -> str:
+        """The custom Function that a node belongs to; empty for any other node."""
+        event = self.query.nodes.op(node)
+        if event is None:
+            return ""
+        op = self.query.tensors.op(event)
+        around = self.query.scopes.around(max(event - 2, 0), op.thread)
+        return op.op if any(scope.kind == FUNCTION and scope.name == op.op for scope in around) else ""
 
     def _asked(self, begun: Begun) -> tuple[int, ...]:
         """The tensors whose gradients a pass was asked for: `autograd.grad` returns them."""

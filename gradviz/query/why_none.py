@@ -31,6 +31,7 @@ class Why(Enum):
     NOT_ASKED_FOR = "the pass computed only the gradients of others"
     CUT = "the path to the root is cut"
     AS_NUMBER = "what is computed from it is read as a plain number"
+    NOT_RETURNED = "the backward of a custom Function returned None on the way to it"
     OFF_PATH = "what is computed from it reaches no root"
     NOT_COMPUTED_FROM = "the root was not computed from it"
 
@@ -59,6 +60,7 @@ _OF_LACK = {
     Lack.COPIED: Why.CUT,
     Lack.AS_NUMBER: Why.AS_NUMBER,
     Lack.OFF_PATH: Why.OFF_PATH,
+    Lack.NOT_RETURNED: Why.NOT_RETURNED,
 }
 
 

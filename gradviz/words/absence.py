@@ -179,6 +179,15 @@ def _off_path(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     )
 
 
+def _not_returned(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
+    lacking = absence.lacking
+    assert lacking is not None
+    lacks = stop.query.of(Lacks)
+    text = "the backward of {function} returned None on the way to it at {when}"
+    when = stop.event_of(lacking.event) + _at(stop, lacks.place(lacking))
+    return stop.say(text, function=clean(lacks.function_of(lacks.node_of(lacking))), when=when)
+
+
 def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     root = stop.called(absence.root) if absence.root else stop.say("the root")
     return stop.say("no path of grad_fns leads from {root} to it: {root} was not computed from it", root=root)
@@ -200,6 +209,7 @@ _REASONS = {
     Why.CUT: _cut,
     Why.AS_NUMBER: _as_number,
     Why.OFF_PATH: _off_path,
+    Why.NOT_RETURNED: _not_returned,
     Why.NOT_COMPUTED_FROM: _not_computed_from,
 }
 

@@ -31,8 +31,8 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.function_source import returned_at
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.function_returns import returned_at
 from gradviz.words.escape import clean
 
 _MESSAGES = ("returned an incorrect number of gradients", "returned an invalid gradient")
@@ -47,7 +47,9 @@ def _search(case: Case) -> Iterator[Found]:
                 clean(error.message.splitlines()[0]) + called,
                 "return one gradient of the same shape for each input of forward, None where there is none",
                 (error.event, made.index) if made is not None else (error.event,),
-                site=returned_at(case, made.grad_fn.removesuffix("Backward")) if made is not None else 0,
+                site=returned_at(case.query, made.grad_fn.removesuffix("Backward"))
+                if made is not None
+                else 0,
                 node=error.node,
                 number=error.number,
                 severity=case.severity_of(error),

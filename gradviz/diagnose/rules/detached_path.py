@@ -1,8 +1,8 @@
 """`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the root
-blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between. Also
-reported: one path of several that is cut (a term of a loss, a use of a layer, a part of a result that is joined with
-the rest again, the only input of a part, as in `decoder(q.sample())`), a term that compares a tensor with its own
-numbers, and a root that was made from numbers.
+blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between; or the
+backward of a custom Function returns None on the way to it. Also reported: one path of several that is cut (a term of a
+loss, a use of a layer, a part of a result that is joined with the rest again, the only input of a part, as in
+`decoder(q.sample())`), a term that compares a tensor with its own numbers, and a root that was made from numbers.
 
 Why it is bad: no gradient comes back through the cut. The leaf keeps its first value, while the loss may still fall
 because other leaves learn.
@@ -80,6 +80,7 @@ def _search(case: Case) -> Iterator[Found]:
             severity=NOTE if all(lack.severity == NOTE for lack in lacks) else WARNING,
         )
     yield from _as_numbers(case)
+    yield from _not_returned(case)
     yield from _terms(case)
     yield from _equal_sides(case)
     yield from _uses(case)
@@ -87,6 +88,26 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _rows(case)
     yield from _parts(case)
     yield from _holdings(case)
+
+
+def _not_returned(case: Case) -> Iterator[Found]:
+    """Leaves for which the backward of a custom Function returns None."""
+    lacks = case.query.of(Lacks)
+    found: dict[str, list[Wanting]] = {}
+    for lack in case.of(lacking):
+        if lack.lack is Lack.NOT_RETURNED:
+            found.setdefault(lacks.function_of(lacks.node_of(lack.lacking)), []).append(lack)
+    for function, own in found.items():
+        leaves = tuple(lack.leaf for lack in own)
+        yield Found(
+            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: the backward of {clean(function)} "
+            f"returns None on the way to {'it' if len(leaves) == 1 else 'them'}",
+            "return a gradient here, not None; or leave what is not to learn without requires_grad",
+            (own[0].event,),
+            site=lacks.place(own[0].lacking),
+            tensors=leaves,
+            severity=own[0].severity,
+        )
 
 
 def _at_cut(

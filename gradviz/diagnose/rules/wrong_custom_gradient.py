@@ -34,9 +34,9 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.function_curves import deviations
-from gradviz.diagnose.function_source import returned_at
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import FunctionCompared, Kind
+from gradviz.query.function_returns import returned_at
 from gradviz.sets import distinct
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number
@@ -57,7 +57,7 @@ def _search(case: Case) -> Iterator[Found]:
                 _said(event),
                 _FIX,
                 (event.index,) if op is None else (event.index, op),
-                site=returned_at(case, event.function),
+                site=returned_at(case.query, event.function),
                 node=event.node,
                 number=event.in_pass,
             )
@@ -68,7 +68,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"but its backward multiplies by {number(deviation.given, 3)}",
             _FIX,
             (deviation.ran.index, deviation.op.index),
-            site=returned_at(case, deviation.op.op),
+            site=returned_at(case.query, deviation.op.op),
             node=deviation.ran.node,
             number=deviation.ran.in_pass,
         )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
+from gradviz.query.query import Query
 from gradviz.tracefile import Site
 
 
-def returned_at(case: Case, function: str) -> Site | None:
+def returned_at(query: Query, function: str) -> Site | None:
     """The line at which the backward of a Function returns; None if its source was not kept, or if several classes have
     its name. The source is searched as text and never parsed: a trace may come from a stranger."""
-    files = dict.fromkeys(site.place.file for site in case.trace.sites.values())
-    returns = [(file, line) for file in files for line in _returns(case.trace.source(file), function)]
-    return case.query.places.of_line(*returns[0]) if len(returns) == 1 else None
+    files = dict.fromkeys(site.place.file for site in query.trace.sites.values())
+    returns = [(file, line) for file in files for line in _returns(query.trace.source(file), function)]
+    return query.places.of_line(*returns[0]) if len(returns) == 1 else None
 
 
 def _returns(lines: list[str], function: str) -> Iterator[int]:

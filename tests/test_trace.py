@@ -230,6 +230,25 @@ def test_an_interrupted_command_ends_as_an_interrupted_program_does(
     assert (done.returncode, done.stdout, done.stderr) == (CTRL_C_STATUS, "", "gradviz: interrupted\n")
 
 
+def test_where_the_folder_cannot_be_written_an_option_names_another_place(
+    gradviz_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(file: Path, *rest: int) -> int:
+        if Path(file).parent == Path():
+            raise PermissionError(13, "Permission denied")
+        return os_open(file, *rest)
+
+    os_open = os.open
+    path = script(tmp_path, DIFFERENTIATES)
+    (tmp_path / "else").mkdir()
+    monkeypatch.setattr("gradviz.tracefile.claim.os.open", opened)
+    said = "cannot write script.gradviz: Permission denied (-o FILE writes the trace elsewhere)"
+    for command in ("trace", "check"):
+        assert gradviz_here(command, path).stderr == f"gradviz: {said}\n"
+    gradviz_here("trace", "-o", "else/run.gradviz", path)
+    assert (tmp_path / "else/run.gradviz").is_file()
+
+
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "print(input() + '!')\n" + DIFFERENTIATES)
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"

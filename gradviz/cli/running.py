@@ -158,7 +158,10 @@ def trace_for(output: Path | None, stem: str) -> Path:
     if output is not None:
         return of_this_rank(output)
     stems = chain([stem], (f"{stem}.{number}" for number in count(2)))
-    return claim_first(of_this_rank(Path(f"{name}.gradviz")) for name in stems)
+    try:
+        return claim_first(of_this_rank(Path(f"{name}.gradviz")) for name in stems)
+    except OSError as error:
+        raise OSError(f"{error} (-o FILE writes the trace elsewhere)") from error
 
 
 def warn_of_options(message: str) -> None:

@@ -10,6 +10,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.lack import PARAMETER, Lack, Lacking, Lacks
+from gradviz.query.names import EARLIER
 from gradviz.query.writes import Writes
 from gradviz.sets import distinct, distinct_pairs
 
@@ -136,6 +137,8 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
         return WARNING if tensor in case.training.holders else NOTE
     if is_parameter:
         return WARNING if _family(case, tensor) in families else NOTE
+    if made.how == EARLIER and not case.downstream.readers(tensor):
+        return ""  # a library made it where nothing was recorded, and shows it nowhere else
     if case.query.places.line(made.site) in case.of(_lines_of_states):
         return NOTE
     return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
 from gradviz.query.lookup import Lookup
-from gradviz.query.names import Names
+from gradviz.query.names import EARLIER, Names
 from gradviz.query.nodes import Nodes
 from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, written
 from gradviz.query.passed_arguments import PassedArguments, readable
@@ -29,8 +29,7 @@ _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
 _CUT = "…"  # in a name of which parts are left out
-_EARLIER = "earlier"  # the maker of a tensor that no event made before it was read
-_NAMED_BY_READING = ("Parameter", "Buffer", _EARLIER)
+_NAMED_BY_READING = ("Parameter", "Buffer", EARLIER)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
@@ -114,7 +113,7 @@ class Labels(Lookup):
         if result:
             return self._older(result, tensor)
         if maker.how in _NAMED_BY_READING:
-            is_typed = self.is_exact or maker.how == _EARLIER
+            is_typed = self.is_exact or maker.how == EARLIER
             return self._read_as(tensor) or ("" if is_typed else self._short(self._at(maker.site)))
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
         if base is not None:
@@ -131,7 +130,7 @@ class Labels(Lookup):
         """The result of an op that a tensor is the saved form of, in a derivative that is differentiated again; 0 if
         there is none."""
         maker = self.tensors.made(tensor)
-        if not isinstance(maker, TensorMade) or maker.how != _EARLIER:
+        if not isinstance(maker, TensorMade) or maker.how != EARLIER:
             return 0
         self.trace.reach_all()  # the tensor may be read anywhere
         read = self._first_reads.get(tensor)  # None for a tensor that no op reads

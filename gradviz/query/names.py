@@ -15,9 +15,10 @@ from gradviz.query.tensors import Tensors
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
+EARLIER = "earlier"  # how a tensor was made that no event made before it was used
 # How tensors were made that were only used at their site, so that the name there belongs to another value: a `gradient`
-# began a pass there; a tensor from `earlier`, before the recording, was first used there.
-_UNASSIGNED = ("gradient", "earlier")
+# began a pass there; a tensor from `earlier`, before the recording or where nothing is recorded, was first used there.
+_UNASSIGNED = ("gradient", EARLIER)
 
 
 class Names(Lookup):

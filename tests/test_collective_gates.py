@@ -477,3 +477,17 @@ def test_a_reduction_that_was_made_is_called_by_its_name(
         (event,) = query.tensors.ops[query.tensors.are_collectives].tolist()
         assert query.tensors.op(event).args == name
         assert [at for _, at in query.of(sums)] == [event] * is_sum
+
+
+def test_a_gradient_that_is_taken_away_in_the_pass_is_told_as_that_which_came(tmp_path: Path) -> None:
+    """As `fully_shard` does, which gives each rank its part of the gradient."""
+    with gradviz.record(tmp_path / "run.gradviz"):
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        w.register_post_accumulate_grad_hook(lambda leaf: setattr(leaf, "grad", None))
+        (w * w).sum().backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (leaf,) = (node for node in build(Query(trace), 1).nodes.values() if node.name == "w")
+    assert not leaf.has_grad
+    assert leaf.reached is not None
+    assert leaf.reached.array is not None
+    assert leaf.reached.array.tolist() == [2, 4]

@@ -88,7 +88,11 @@ def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None
     for leaf in graph.nodes.values():
         if leaf.grad is not None:
             leaf.added = added.get(leaf.pair)
-        if leaf.pair in arrived and leaf.kind == m.LEAF and not graph.nodes[leaf.pair].accumulated:
+        if (
+            leaf.pair in arrived
+            and leaf.kind == m.LEAF
+            and not (leaf.has_grad and graph.nodes[leaf.pair].accumulated)
+        ):
             leaf.reached = arrived[leaf.pair]
     between_ranks = on_gradients(query, backward_pass)
     for leaf in graph.nodes.values() if between_ranks else ():

@@ -117,7 +117,8 @@ class Node:
     exchanges: tuple[Exchange, ...] = ()  # between ranks
     tangent: Snapshot | None = None
     upstream: Snapshot | None = None  # the gradient given to a root
-    reached: Snapshot | None = None  # the gradient that came to a leaf in a pass that does not accumulate
+    # The gradient that came to a leaf in a pass that does not accumulate, or after which it is no longer there:
+    reached: Snapshot | None = None
     becomes: Mapping[str, Snapshot] = field(  # what `value` and `grad` would be if something were different
         default_factory=lambda: _SAME
     )

@@ -31,6 +31,7 @@ _OF_A_TRACE = (
     "table",
     "sql",
     "to_pandas",
+    "save_tables",
 )
 _BEGINNING = """\
 # The API

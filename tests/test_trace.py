@@ -249,6 +249,12 @@ def test_where_the_folder_cannot_be_written_an_option_names_another_place(
     assert (tmp_path / "else/run.gradviz").is_file()
 
 
+def test_an_error_without_a_message_is_told_by_its_kind_alone(gradviz_here: Run, tmp_path: Path) -> None:
+    gradviz_here("trace", script(tmp_path, DIFFERENTIATES + "assert not x.grad"))
+    (ended,) = (line for line in gradviz_here("info").stdout.splitlines() if line.startswith("ended"))
+    assert ended.split(maxsplit=1)[1].strip() == "AssertionError (line 5)"
+
+
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "print(input() + '!')\n" + DIFFERENTIATES)
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"

@@ -265,7 +265,9 @@ def _ending(found: Overview, trace: Trace) -> str:
     if found.error is None:
         return trace.meta.get("ended", "") or "not yet: it is being recorded"
     line = line_of_error(found.error, trace)
-    return f"{found.error['type']}{f' ({line})' if line else ''}: {found.error['message']}"
+    kind, message = found.error["type"], found.error["message"]
+    said = f": {message}" if message != kind else ""  # an error without a message has its kind there
+    return f"{kind}{f' ({line})' if line else ''}{said}"
 
 
 def _grad(leaf: LeafInfo) -> tuple[str, str]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import dis
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType
+
+import pytest
 
 import gradviz
 
@@ -27,6 +32,37 @@ def f(things, lock):
 """
 
 
+TURNS = """
+import signal
+from gradviz.system.turns import new_own_turn, new_turn
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+def take_turns(lock):
+    while True:
+        with lock:
+            pass
+
+signal.signal(signal.SIGALRM, interrupt)
+for new in (new_turn, new_own_turn):
+    for i in range(200):
+        lock = new()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + i * 1e-6)
+            take_turns(lock)
+        except KeyboardInterrupt:
+            pass
+        assert not (lock._is_owned() if hasattr(lock, "_is_owned") else lock.locked()), new
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that raises in the program")
+def test_ctrl_c_leaves_no_lock_taken() -> None:
+    done = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def functions_of(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
@@ -37,8 +73,8 @@ def functions_of(code: CodeType) -> Iterator[CodeType]:
 def unguarded_jumps(code: CodeType) -> list[int]:
     """The lines of jumps back, inside a `with` or `try`, at which Ctrl-C is handled as if they stood outside it.
 
-    Where a loop ends with a condition, Python 3.12 and 3.13 add a jump that is not in the exception table (a relative
-    of github.com/python/cpython/issues/108214)."""
+    Where a loop ends with a condition, Python from 3.12 on adds a jump that is not in the exception table (a relative
+    of github.com/python/cpython/issues/108214). Python 3.14 makes such a loop of a call of `any` or `all`, too."""
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: instruction for instruction in instructions}
     entries = dis.Bytecode(code).exception_entries

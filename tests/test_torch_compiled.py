@@ -247,7 +247,8 @@ def test_what_compiled_code_writes_over_is_told(tmp_path: Path) -> None:
             train(torch.ones(1, 2))
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         written = [event for event in trace if isinstance(event, Mutated)]
-        assert [event.how for event in written] == ["compiled"] * 4
+        # On Python 3.14 PyTorch 2.13 compiles no optimizer.
+        assert [event.how for event in written] == ["compiled" if sys.version_info < (3, 14) else "SGD"] * 4
         last = trace.snapshot(written[-2].tensor, at=len(trace))
         assert last is not None
         assert last.array is not None

@@ -21,6 +21,7 @@ from gradviz.live.present import Present
 from gradviz.step.breakpoints import Breakpoints
 from gradviz.step.state import Resume
 from gradviz.system.process import interrupt_main_thread
+from gradviz.system.turns import new_own_turn
 from gradviz.tracefile import Recorder
 from gradviz.words.words import Words
 
@@ -51,7 +52,7 @@ class Pauses(Listener):
         self.recorder = recorder
         self.pause = pause
         self.breakpoints = breakpoints
-        self.turn = threading.RLock()
+        self.turn = new_own_turn()
         self.present = Present(recorder.sites)
         self.bad = FirstBad(bad)
         self.target = _NEVER  # the number of events at which to stop

@@ -69,7 +69,7 @@ def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] 
         return None
     try:
         cure = _cure_of(query, pass_here.number, op)
-        if cure is None or any(_is_barrier(query, step, cure.mode) for step in cure.plan.inputs):
+        if cure is None or _meets_barrier(query, cure):
             return None
         before = runner.run(cure.plan, Edits())
         if not is_exact(query, cure.plan, before):
@@ -175,6 +175,10 @@ def _with_tensor(query: Query, number: int, call: Call, op: int) -> _Cure | None
     plan = plan_of(query, number, also=(tensor,))
     edits = Edits(numbers={call.event: (of_tensor, tensor)})
     return _Cure(NUMBER, reading, query.places.line(call.site)[1], plan, edits, tensor)
+
+
+def _meets_barrier(query: Query, cure: _Cure) -> bool:
+    return any(_is_barrier(query, step, cure.mode) for step in cure.plan.inputs)
 
 
 def _is_barrier(query: Query, step: Input, mode: GradMode | None) -> bool:

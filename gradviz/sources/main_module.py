@@ -102,10 +102,15 @@ class Target:
 def _run_from_file(path: str, namespace: dict[str, Any]) -> str:
     """Run a file as the interpreter does: its messages about encodings and null bytes differ from those of `compile`.
     Returns the code that is left to run, which is empty."""
-    open_file = ctypes.pythonapi._Py_fopen_obj  # of the C library that the interpreter itself uses
+    python = (
+        ctypes.pythonapi
+    )  # its own functions open the file, since its C library need not be that of `ctypes`
+    open_file = (
+        python.Py_fopen if hasattr(python, "Py_fopen") else python._Py_fopen_obj
+    )  # from 3.14 on, and before
     open_file.restype = ctypes.c_void_p
     open_file.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    run_file = ctypes.pythonapi.PyRun_FileExFlags
+    run_file = python.PyRun_FileExFlags
     run_file.restype = ctypes.py_object
     run_file.argtypes = [
         ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int,

@@ -6,6 +6,8 @@ import ctypes
 import threading
 from collections.abc import Callable
 
+from gradviz.system.turns import new_turn
+
 STATUS = 3  # the exit status of a script that was ended
 
 
@@ -23,7 +25,7 @@ class Stopper:
 
     def __init__(self, looks: Callable[[bool], None] | None = None) -> None:
         self.looks = looks
-        self.lock = threading.Lock()
+        self.lock = new_turn()
         self.thread = 0  # the thread that runs the script now; 0 for none
 
     def begin(self) -> None:

@@ -81,9 +81,13 @@ class Directory:
         kept = self._rows("SELECT data FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
         with told_of(self._path):
             lists = [unpacked(data) for (data,) in kept]
-            if any(len(of_chunk[NEWEST]) != len(of_chunk[NEWEST_AT]) for of_chunk in lists):
+            if list(map(len, _of(NEWEST, lists))) != list(map(len, _of(NEWEST_AT, lists))):
                 raise ValueError("what is told beside a chunk does not add up")
-        return [[of_chunk[which] for of_chunk in lists] for which in range(LISTS)]
+        return [_of(which, lists) for which in range(LISTS)]
+
+
+def _of(which: int, lists: list[list[np.ndarray]]) -> list[np.ndarray]:
+    return [of_chunk[which] for of_chunk in lists]
 
 
 def _sorted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

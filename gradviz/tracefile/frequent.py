@@ -4,7 +4,6 @@ What they share is written out in each of them: a Python call would cost more th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from threading import get_ident
 from types import FrameType
@@ -42,7 +41,7 @@ class Frequent(Packing):
         self.same_ops: dict[tuple[str, str, str, int], tuple[int, int, int, int, Rule]] = {}
         self.site = 0  # the site of the last event that has one
 
-    def turn(self) -> threading.Lock:
+    def turn(self) -> Any:
         """The lock, once the writer is not too far behind. Only for use in `with`: Ctrl-C between a call of `acquire`
         and the next line would leave it taken for good."""
         if self.count > self.limit:

@@ -134,7 +134,7 @@ class Tables(Doors):
                 return []
         rows = self._rows("SELECT number, tensor, role, low, high, counts FROM histograms")
         with told_of(self.path):
-            if any(len(counts) != BINS * COUNTS.itemsize for *_, counts in rows):
+            if {len(counts) for *_, counts in rows} - {BINS * COUNTS.itemsize}:
                 raise ValueError("a histogram with another number of bins")
             return [(number, LeafHistogram(*histogram)) for number, *histogram in rows]
 

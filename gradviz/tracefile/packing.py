@@ -6,7 +6,6 @@ two is removed."""
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from gradviz.events.field_types import Rule
 from gradviz.events.handles import READERS, AtOnce, Changed, Form, Later, Reader, reader_of
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.values import LARGEST, SMALL, STATISTICS, packed_stats_of
+from gradviz.system.turns import new_turn
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
@@ -58,7 +58,7 @@ class Packing(Listener):
         self.keeps_values = values != "none"
         self.most_elements = SMALL if values != "full" else LARGEST  # the most that are kept in full
         self.batch = Batch()
-        self.lock = threading.Lock()
+        self.lock = new_turn()
         self.whole = _Whole(self)
         self.count = 0
         # The last large gradient of a pass, until the user's code may run, which could write over it.

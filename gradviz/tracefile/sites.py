@@ -14,7 +14,6 @@ import ast
 import linecache
 import os
 import sysconfig
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from gradviz.events.site import Place, place_of
+from gradviz.system.turns import new_own_turn
 
 USER, INTERNAL, BOUNDARY, LIBRARY, CALL = 1, 2, 3, 4, 5
 DEEPEST = 100  # frames of a site, and one more; callers further out are left out
@@ -87,7 +87,7 @@ class Sites:
     ) -> None:
         self.cell_name = cell_name
         self.keeps_source = keeps_source
-        self._adding = threading.RLock()
+        self._adding = new_own_turn()
         self.own = (_PACKAGE, *own)
         self.names = dict(names or {})
         self._paths = {name: path for path, name in self.names.items()}

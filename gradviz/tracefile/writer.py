@@ -24,6 +24,7 @@ from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import TIED, Kind
 from gradviz.events.listener import LeafHistogram
+from gradviz.system.turns import new_turn
 from gradviz.tracefile.batch import Batch, Interned
 from gradviz.tracefile.bykind import ByKind
 from gradviz.tracefile.chosen import AutoPasses
@@ -95,7 +96,7 @@ class Writer:
         self.say = say or _to_stderr
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.due: SimpleQueue[None] = SimpleQueue()
-        self.writing = threading.Lock()  # held while something is written; taken before the source's lock
+        self.writing = new_turn()  # held while something is written; taken before the source's lock
         self.closing = False
         self.failure: BaseException | None = None  # the reason why nothing is written any more
         self.is_stopped = False  # whether the user has been told about the failure

@@ -3,23 +3,23 @@ thread held would stay taken there for good, so each of ours is free in it."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 from weakref import WeakSet
 
+from gradviz.system import turns
 from gradviz.system.process import at_fork
 
 _locks: WeakSet[Any] = WeakSet()
 
 
-def new_turn() -> threading.Lock:
-    """A lock."""
-    return _known(threading.Lock())
+def new_turn() -> Any:
+    """A lock. Its owner may not count on taking it again."""
+    return _known(turns.new_turn())
 
 
 def new_own_turn() -> Any:
     """A lock that its owner may take again."""
-    return _known(threading.RLock())
+    return _known(turns.new_own_turn())
 
 
 def _known(lock: Any) -> Any:

@@ -7,7 +7,6 @@ the statistics from the whole copy."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from gradviz.events.values import packed_stats_of
 from gradviz.sources.torch_recorder.memory import dtype_name
 from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, as_strided, is_floating_point, numel
+from gradviz.system.turns import new_turn
 
 ROW = 1024  # elements of a row: few enough to be summed and counted in float32
 COPIES = (
@@ -34,7 +34,7 @@ class Room:
 
     def __init__(self) -> None:
         self.limit, self.taken = COPIES, 0
-        self.lock = threading.Lock()
+        self.lock = new_turn()
 
     def take(self, size: int) -> bool:
         """Take room for so many bytes; False if there is not enough."""

@@ -25,6 +25,7 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
     to_cpu,
     to_numpy,
 )
+from gradviz.system.turns import new_turn
 
 PIECE = 64 << 20  # the most bytes of pinned memory
 _TOGETHER = 1 << 20  # bytes of parts that are joined on the device first
@@ -61,7 +62,7 @@ class Fetcher:
 
     def __init__(self) -> None:
         self._use = threading.Lock()  # held while fetching, and while streams are being captured
-        self._captures, self._counting = 0, threading.Lock()
+        self._captures, self._counting = 0, new_turn()
         self.copies = self.left_out = 0
         self.rooms: dict[torch.device, Room] = {}
         self._lines: dict[torch.device, _Line] = {}

@@ -7,7 +7,6 @@ keeps as long as the node. Callers make sure that no mode of the program sees th
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import FrameType
@@ -32,6 +31,7 @@ from gradviz.sources.torch_recorder.known_things import (
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import SavedTensors
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, local_part
+from gradviz.system.turns import new_own_turn
 
 _functorch = torch._C._functorch
 _keys = itertools.count(1)
@@ -62,7 +62,7 @@ class Identity:
         self.nameless: dict[int, Known] = {}  # parameters without a name from a module, by their numbers
         self.saved = SavedTensors(self.known, self.key)
         self.hooked: dict[int, Known] = {}  # tensors with hooks of the program, by their identity
-        self._telling = threading.RLock()
+        self._telling = new_own_turn()
         self._forget = self.known.pop
         self.when_dead = self._dead  # one object for all tensors
 

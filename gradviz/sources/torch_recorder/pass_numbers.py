@@ -130,10 +130,11 @@ class PassNumbers:
         self.changed |= own_ids
         in_pass, number_of = self.in_pass, self.source.identity.number_of
         known: list[Any] = [part for change in changes for part in change[1:]]
+        are_here = not any(isinstance(part, torch.Tensor) for part in known)
         with torch._C.DisableTorchFunction(), unheard(), no_grad():
             if len(changes) < sum(numel(parameter) > 0 for parameter in parameters):
                 return
-            if not any(isinstance(part, torch.Tensor) for part in known):
+            if are_here:
                 self._tell_step(
                     in_pass, optimizer, known, lambda at: number_of(parameters[changes[at].place])
                 )

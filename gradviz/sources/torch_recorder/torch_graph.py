@@ -78,6 +78,11 @@ def _failed(line: str) -> None:
     raise RuntimeError(line)
 
 
+def _are_plain(parts: Sequence[Any]) -> bool:
+    """Whether no hook packed any of some saved tensors."""
+    return all(part.unpack_hook is None for part in parts)
+
+
 class _Live:
     """Emits a graph that exists already to a listener."""
 
@@ -142,7 +147,7 @@ class _Live:
             try:
                 raw = getattr(fn, attribute)
                 parts = raw if isinstance(raw, (tuple, list)) else (raw,)
-                if all(part.unpack_hook is None for part in parts):
+                if _are_plain(parts):
                     getattr(fn, f"_saved_{name}")  # raises if it was written to since
                     found += [(name, part.data) for part in parts]
             except (RuntimeError, AttributeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from zoo_programs import ALL, checked
 
 from gradviz import check
 from gradviz.sources.script import Target, run
@@ -180,3 +181,10 @@ def test_what_another_part_of_the_program_is_for_is_no_fault(tmp_path: Path, lin
     script.write_text(BEGIN + lines, encoding="utf-8")
     assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
     assert [(finding.rule, finding.line) for finding in check(trace)] == []
+
+
+def test_adapters_that_begin_as_zeros_at_one_line_are_one_finding(tmp_path: Path) -> None:
+    name = "constant-start: adapters in which both factors begin as 0"
+    (program,) = (one for one in ALL if one.name == name and one.state == "broken")
+    (finding,) = checked(program, tmp_path)
+    assert "model.0.down, model.0.up, model.2.down and model.2.up begin as 0" in finding.message

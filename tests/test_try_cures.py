@@ -60,6 +60,7 @@ ADVISED = {
     "unused-parameter: a layer that is initialised and never called",
     "zero-gradient: outputs that are clamped away",
     "zero-gradient: a critic whose own loss is clamped away, and that its actor's loss goes through",
+    "constant-start: adapters in which both factors begin as 0",
     "constant-start: matrices of zeros",
     "restarted-optimizer: a function that makes its optimizer",
     "restarted-optimizer: a model that is made for each batch",

@@ -46,21 +46,26 @@ _CURE = "begin with random values, as the layer itself does: torch.nn.init.xavie
 def _search(case: Case) -> Iterator[Found]:
     products = {product.op.index: product for product in case.of(first_products)}
     alike = {event: product for event, product in products.items() if _is_of_one_number(case, product)}
-    for first in alike.values():
-        second = _next(case, first, alike)
-        if second is None:
-            continue
-        written = started_at(case, first.weight, first.op.index)
-        values = {_extreme(case, product.weight, product.op.index, Stat.MIN) for product in (first, second)}
-        units = " and ".join(number(value, 3) for value in sorted(values))
-        yield Found(
-            f"all elements of {case.called([first.weight, second.weight])} begin as {units}: the units between these "
-            "layers compute the same, and this path brings them the same gradient",
-            other_start(case, written) or _CURE,
-            (written, first.op.index, second.op.index),
-            tensors=(first.weight, second.weight),
-        )
+    pairs = [(first, second) for first in alike.values() if (second := _next(case, first, alike)) is not None]
+    if not pairs:
         return
+    begun = {first.weight: started_at(case, first.weight, first.op.index) for first, _ in pairs}
+    first, second = pairs[0]
+    written = begun[first.weight]
+    line_of = case.query.places.line
+    line = line_of(case.site(written))
+    together = [pair for pair in pairs if line_of(case.site(begun[pair[0].weight])) == line]
+    layers = [product for pair in together for product in pair]
+    leaves = tuple(dict.fromkeys(product.weight for product in layers))
+    values = {_extreme(case, product.weight, product.op.index, Stat.MIN) for product in layers}
+    units = " and ".join(number(value, 3) for value in sorted(values))
+    yield Found(
+        f"all elements of {case.called(leaves)} begin as {units}: the units between these layers compute the same, and "
+        "this path brings them the same gradient",
+        other_start(case, written) or _CURE,
+        (written, first.op.index, second.op.index),
+        tensors=leaves,
+    )
 
 
 def _is_of_one_number(case: Case, product: FirstProduct) -> bool:

@@ -231,6 +231,7 @@ def _listed(number: int, finding: Finding, trace: Trace) -> ListedFinding:
         tuple(ids),
         finding.tensors,
         finding.replayed,
+        None if finding.site is None else finding.site.place,
     )
 
 

@@ -1346,6 +1346,7 @@ def test_a_list_of_findings_leads_to_each(
     assert page.tab.locator("#findings-list").is_hidden()
     assert page.text("#pass option:checked").startswith("pass 2 of 3")
     assert page.count(".node.chosen.finding") == 1
+    assert facts_of(page)["gradviz check"] == "finding 1: stale-gradient"
     page.press("f", "Escape")
     assert page.tab.locator("#findings-list").is_hidden()
     assert page.count(".node.chosen") == 1  # Escape has closed the list alone
@@ -1380,6 +1381,8 @@ def test_the_list_of_findings_has_the_notes_of_a_check(
     page.tab.click("#findings-list button")
     page.settled()
     assert page.count(".chosen") == 1
+    assert page.text("#source-title") == "read.py:5 · 1 nonleaf-grad-read"
+    assert page.text("#source .marked mark") == "y.grad"
     page.context.close()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from gradviz.events.site import Place
 from gradviz.graph.build import GraphError
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
@@ -30,7 +31,7 @@ from gradviz.page.leaf_norms import norms
 from gradviz.page.lesson_data import PageLesson, lesson_data
 from gradviz.page.page_texts import in_language, texts_of_scripts, with_line
 from gradviz.page.pass_summary import PassSummaries
-from gradviz.page.views import Shared, view
+from gradviz.page.views import Shared, Sources, view
 from gradviz.pictures.render import DrawError
 from gradviz.query import Query
 from gradviz.tracefile import PassInfo, Trace
@@ -106,8 +107,8 @@ Build = Callable[[int | None], Graph]
 
 @dataclass(frozen=True, slots=True)
 class ListedFinding:
-    """A finding as the page lists it: its texts, the number of its pass (0: none), its event (None: none), and the
-    ids of its nodes and tensors. The first of these that a picture has is selected."""
+    """A finding as the page lists it: its texts, its place in the source, the number of its pass (0: none), its event
+    (None: none), and the ids of its nodes and tensors. The first of these that a picture has is selected."""
 
     number: int
     severity: str
@@ -120,6 +121,7 @@ class ListedFinding:
     ids: tuple[str, ...]
     tensors: tuple[int, ...]
     replayed: str = ""
+    at: Place | None = None
 
 
 def html(
@@ -179,7 +181,7 @@ def html(
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
         "firsts": places(first_events, views),
-        "findings": list(map(_listed, findings)),
+        "findings": [_listed(finding, shared.sources) for finding in findings],
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
         "backward": [
@@ -245,7 +247,7 @@ def computing(ops: Collection[str]) -> str:
     return f"const passAgain = (() => {{\n{kept}return {{ {functions} }};\n}})();"
 
 
-def _listed(finding: ListedFinding) -> dict[str, Any]:
+def _listed(finding: ListedFinding, sources: Sources) -> dict[str, Any]:
     texts = {"severity": finding.severity, "rule": finding.rule, "place": finding.place}
     return {
         "number": finding.number,
@@ -257,6 +259,7 @@ def _listed(finding: ListedFinding) -> dict[str, Any]:
         "event": finding.event,
         "ids": finding.ids,
         "tensors": finding.tensors,
+        "at": None if finding.at is None else sources.place(finding.at),
     }
 
 

@@ -41,6 +41,7 @@ async function goToFinding(finding) {
   const at = finding.event === null ? -1 : view.steps.findIndex((step) => step.k >= finding.event);
   if (at >= 0 && !id) goTo(at);
   select(id || null, true);
+  if (finding.at) showPlace(finding.at, `${finding.number} ${finding.rule}`);
   if (!id && at < 0) say(said("finding {number} has no place in this picture: {place}", finding));
   return undefined;
 }

@@ -131,7 +131,6 @@ function computed(node) {
     if (node.op) facts.push(...fact("backward of", node.op));
     if (node.formula) facts.push(...fact("derivative", node.formula));
     if (node.base) facts.push(...fact("of", node.base));
-    if (node.finding) facts.push(...fact("gradviz check", element("span", { class: "finding" }, node.finding)));
     if (errorOf(node)) facts.push(...fact("error", element("span", { class: "odd" }, node.error)));
     facts.push(...fact("ran", hasRun(node, moment()) ? said("yes") : app.view.ran.has(node.id) ? said("not yet") : said("not in this pass")));
   }
@@ -143,6 +142,7 @@ function computed(node) {
 
 function placed(node) {
   const facts = [];
+  if (node.finding) facts.push(...fact("gradviz check", element("span", { class: "finding" }, node.finding)));
   if (node.exchanges) facts.push(...fact("between ranks", node.exchanges.join("; ")));
   if (node.apart) facts.push(...fact("ranks", element("ul", { class: "finding" }, node.apart.map((text) => element("li", {}, text)))));
   if (node.scope) facts.push(...fact("scope", node.scope));

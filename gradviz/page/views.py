@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.events import kinds as e
 from gradviz.events.field_types import Rule
 from gradviz.events.kinds import Kind
+from gradviz.events.site import Place
 from gradviz.graph import model as m
 from gradviz.graph.fold import is_clearer_rolled
 from gradviz.graph.function_scopes import with_function_scopes
@@ -53,10 +54,13 @@ class Sources:
     def site(self, number: int) -> int:
         """Add a site to the page. Returns its number."""
         if number and number not in self.sites:
-            place = self.trace.sites[number].place
-            at = [place.line, place.end_line, place.col, place.end_col, plain(place.function)]
-            self.sites[number] = [self.file(place.file), *at]
+            self.sites[number] = self.place(self.trace.sites[number].place)
         return number
+
+    def place(self, place: Place) -> list[Any]:
+        """A place as the page's scripts take it."""
+        at = [place.line, place.end_line, place.col, place.end_col, plain(place.function)]
+        return [self.file(place.file), *at]
 
     def file(self, name: str) -> int:
         """A file's number on the page."""

@@ -1354,6 +1354,20 @@ def test_a_list_of_findings_leads_to_each(
     page.context.close()
 
 
+@needs_chromium
+def test_the_head_of_a_page_with_findings_is_one_row(
+    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "network_of_today.py").write_text(STALE_NET)
+    gradviz_here("trace", "--engine", "numpy", "network_of_today.py")
+    gradviz_here("graph", "network_of_today.gradviz", "-o", "stale.html")
+    page = Page(browser, tmp_path / "stale.html")
+    tops = [part.bounding_box()["y"] for part in page.tab.locator(".search, .tools").all()]
+    assert len(tops) == 2
+    assert max(tops) - min(tops) < 10
+    page.context.close()
+
+
 READ_OF_A_NON_LEAF = """\
 import torch
 w = torch.ones(3, requires_grad=True)

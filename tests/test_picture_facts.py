@@ -9,7 +9,8 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz.graph.build import build
-from gradviz.pictures.node_text import OVERVIEW, lines_of
+from gradviz.pictures.node_text import OVERVIEW, facts, lines_of
+from gradviz.pictures.style import node_classes
 from gradviz.pictures.textbook import textbook
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.escape import plain_name
@@ -84,3 +85,17 @@ def test_the_infinity_that_fills_a_mask_is_no_fault(tmp_path: Path) -> None:
         for node in build(open_trace(tmp_path / "m.gradviz")).nodes.values()
     }
     assert (roles["mask"], roles["ones"]) == (["value"], ["odd"])
+
+
+def test_a_buffer_is_not_called_a_frozen_parameter(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "p.gradviz"):
+        net = torch.nn.Linear(2, 2)
+        net.bias.requires_grad_(False)
+        net.register_buffer("mask", torch.ones(2))
+        (net(torch.ones(3, 2)) * net.mask).sum().backward()
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        named = {node.name: node for node in build(trace, 1).nodes.values() if node.is_leaf}
+    mask, bias = named["net.mask"], named["net.bias"]
+    assert (facts(mask), facts(bias)) == ("leaf · buffer", "leaf · frozen")
+    assert "frozen" in node_classes(bias)
+    assert "frozen" not in node_classes(mask)

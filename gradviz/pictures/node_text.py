@@ -123,7 +123,7 @@ def facts(node: Node) -> str:
     if node.requires_grad:
         parts.append("requires_grad")
     elif node.parameter:
-        parts.append("frozen")
+        parts.append("buffer" if node.buffer else "frozen")
     elif node.name is not None:
         parts.append("requires_grad=False")
     if node.root:

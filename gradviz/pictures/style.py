@@ -285,7 +285,7 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "version": node.kind == TENSOR and bool(node.is_leaf and node.requires_grad),
         "retained": node.retained,
         "has-grad": node.has_grad,
-        "frozen": node.kind == LEAF and node.parameter and not node.requires_grad,
+        "frozen": node.kind == LEAF and node.parameter and not (node.buffer or node.requires_grad),
         "accumulate": node.kind == GRAD_FN and node.name == "AccumulateGrad",
         "filled": node.accumulated,
         "idle": node.kind == GRAD_FN and not node.ran,

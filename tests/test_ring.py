@@ -309,3 +309,23 @@ def test_a_run_that_is_killed_leaves_the_last_passes(tmp_path: Path) -> None:
         assert found[-1] > 300
         assert found[0] > 100
         assert len(trace.indices(Kind.PASS_BEGAN)) == len(found)
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["removed at the end", "removed while it runs"])
+def test_a_leaf_that_is_read_again_after_many_passes_has_its_name(
+    torch: Any, tmp_path: Path, is_early: bool
+) -> None:
+    path = tmp_path / "run.gradviz"
+    with record(path, last=2) as running:
+        weight = torch.ones(4, requires_grad=True)
+        rare = torch.ones(4, requires_grad=True)
+        thawed = torch.ones(4).requires_grad_()
+        for step in range(20):
+            loss = (weight * rare * thawed).sum() if step in (0, 19) else weight.sum()
+            loss.backward()
+            if is_early:
+                running.recorder.flush()
+    with gradviz.open(path) as trace:
+        query = Query(trace)
+        inputs = [tensor for event in of(trace, OpRan) if event.op == "mul" for tensor in event.inputs]
+        assert {"weight", "rare", "thawed"} <= {query.names.of(tensor) for tensor in inputs}

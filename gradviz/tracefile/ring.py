@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gradviz.events.event_layout import ROW
-from gradviz.events.kinds import Kind
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import Batch
 from gradviz.tracefile.nans import with_nan
@@ -30,6 +30,7 @@ _STANDING = (
     Kind.SCHEDULED,
 )  # fmt: skip
 _OF_NO_TENSOR = (Kind.STEPPED, Kind.SCHEDULED)
+_WANTING = LEAF | REQUIRES_GRAD
 _TELLING_VALUES = (Kind.OP, Kind.MUTATED)
 
 
@@ -42,6 +43,8 @@ class Ring:
         self.bad = np.zeros(0, np.int64)  # events with a NaN, or an error
         self.troubles: list[int] = []  # the last passes of the segments in which trouble began
         self.seen_until = 0  # the last pass of the segments that have been examined
+        # the leaves made before the first pass ended, known from when the first events are removed
+        self.first_leaves: np.ndarray | None = None
         self.was_bad = False  # whether there was trouble in the last examined segment
 
     @property
@@ -62,6 +65,8 @@ class Ring:
     def kept(self, trace: Trace, at_end: bool) -> tuple[np.ndarray, np.ndarray]:
         """Two masks of the events of a trace: the events that stay, and those that stay with their whole segments."""
         segments = _segments(trace)
+        if self.first_leaves is None:
+            self.first_leaves = _wanting_leaves(trace, segments[0][1])
         self._look_for_trouble(segments)
         last = self.passes if at_end else max(self.passes, _LEAST)
         whole = np.zeros(trace.count, bool)
@@ -74,7 +79,7 @@ class Ring:
         for trouble in self.troubles:
             for start, end, *_ in _around(segments, trouble):
                 whole[start:end] = True
-        return whole | standing(trace, whole), whole
+        return whole | standing(trace, whole, self.first_leaves), whole
 
     def _look_for_trouble(self, segments: Sequence[_Segment]) -> None:
         for start, end, passes, number in segments:
@@ -133,11 +138,22 @@ def _around(segments: Sequence[_Segment], number: int) -> Sequence[_Segment]:
 # --- the events that kept ones depend on
 
 
-def standing(trace: Trace, whole: np.ndarray) -> np.ndarray:
-    """A mask of the events outside of the kept segments that stay, because kept events depend on them."""
+def _wanting_leaves(trace: Trace, end: int) -> np.ndarray:
+    """The leaves that required grad before an event: a later pass may read them again."""
+    states, changed = trace.states, trace.table(Kind.REQUIRES_GRAD_CHANGED)
+    wanting = states.flags & _WANTING == _WANTING
+    made = (states.events < end) & (trace.kinds[states.events] == Kind.TENSOR)
+    switched = changed["tensor"][changed.events < end]
+    return distinct(np.concatenate([states.tensors[made & wanting], switched]).astype(np.int64))
+
+
+def standing(trace: Trace, whole: np.ndarray, also: np.ndarray | None = None) -> np.ndarray:
+    """A mask of the events outside of the kept segments that stay, because kept events depend on them, or because they
+    are about the tensors in `also`."""
     stays = np.zeros(trace.count, bool)
     gaps = np.cumsum(whole)  # the same for all events between two that are kept
     tensors = _tensors_of(trace, whole)
+    tensors = tensors if also is None else distinct(np.concatenate([tensors, also]))
     for kind in _STANDING:
         events = _left_out(trace, whole, kind)
         keys = trace.events["a"][events].astype(np.int64)

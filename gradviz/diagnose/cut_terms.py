@@ -61,7 +61,7 @@ def cut_terms(case: Case) -> list[CutTerm]:
         if case.query.tensors.shape(op.outputs[0]) != ():
             found += _of_elements(case, events)
             continue
-        found += _without_any_graph(case, op)
+        found += _without_any_graph(case, op) or _without_any_graph(case, _in_the_middle(case, events))
         for event, tensor, reading in _read_without_graph(case, op):
             leaves = _learning_behind(case, tensor, event)
             if leaves and used.isdisjoint(case.query.nodes.of_tensors.of(tensor)[1].tolist()):
@@ -173,9 +173,14 @@ def _end_of_last_pass(case: Case, op: OpRan) -> int:
     return max(ends, default=-1)
 
 
-def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
+def _in_the_middle(case: Case, events: np.ndarray) -> OpRan:
+    """The op of a call in the middle of the run. In the first call a number may be as round as a constant."""
+    return case.query.tensors.op(int(events[len(events) // 2]))
+
+
+def _without_any_graph(case: Case, op: OpRan) -> list[CutTerm]:
     """The terms of an addition that were computed since the last pass without a graph: `loss_of(net(x).detach())`."""
-    since = _end_of_last_pass(case, op)
+    since, found = _end_of_last_pass(case, op), list[CutTerm]()
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         is_plain = isinstance(maker, OpRan) and maker.op not in SHARING
@@ -185,13 +190,14 @@ def _without_any_graph(case: Case, op: OpRan) -> Iterator[CutTerm]:
             copied = copied_from(case.query, maker)
             has_graph = bool(copied) and case.query.tensors.requires_grad(copied, maker.index)
             if has_graph and (behind := _learning_behind(case, copied, op.index)):
-                yield CutTerm(maker.index, source, case.words.called(source), behind)
+                found.append(CutTerm(maker.index, source, case.words.called(source), behind))
             continue
         if not is_plain or case.query.tensors.requires_grad(source, op.index):
             continue
         cut = cut_behind(case, source, since, _trained_by_the_next_pass(case, op.index))
         if cut is not None:
-            yield CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1])))
+            found.append(CutTerm(cut[0], source, case.words.called(source), tuple(sorted(cut[1]))))
+    return found
 
 
 def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.cuts import transposed_of
 from gradviz.query.ops import DROPOUTS
-from gradviz.words.numbers import number
+from gradviz.words.numbers import few_of, number
 
 _FAR = 8  # ops between two layers
 _CURE = "begin with random values, as the layer itself does: torch.nn.init.xavier_uniform_"
@@ -59,8 +59,9 @@ def _search(case: Case) -> Iterator[Found]:
     leaves = tuple(dict.fromkeys(product.weight for product in layers))
     values = {_extreme(case, product.weight, product.op.index, Stat.MIN) for product in layers}
     units = " and ".join(number(value, 3) for value in sorted(values))
+    names = few_of([case.words.called(leaf) for leaf in leaves])  # not their module, which may hold others
     yield Found(
-        f"all elements of {case.called(leaves)} begin as {units}: the units between these layers compute the same, and "
+        f"all elements of {names} begin as {units}: the units between these layers compute the same, and "
         "this path brings them the same gradient",
         other_start(case, written) or _CURE,
         (written, first.op.index, second.op.index),

@@ -105,6 +105,8 @@ def _not_returned(case: Case) -> Iterator[Found]:
             "return a gradient here, not None; or leave what is not to learn without requires_grad",
             (own[0].event,),
             site=lacks.place(own[0].lacking),
+            node=lacks.node_of(own[0].lacking),
+            number=own[0].lacking.pass_number,
             tensors=leaves,
             severity=own[0].severity,
         )

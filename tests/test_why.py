@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import gradviz as package
 import gradviz.engine as torch
 from gradviz.explain.origin import NoAnswer, why
+from gradviz.explain.origin_text import _addition
 from gradviz.query import Query
 from gradviz.query.gradient_paths import MOST_PATHS, Missing, Paths
 from gradviz.tracefile import open_trace
@@ -134,6 +135,14 @@ def test_an_element_is_followed_through_elementwise_ops(tmp_path: Path) -> None:
     assert [one.exact for one in reason.contributions] == [True] * 3
     told = sorted(float(one.value) for one in reason.contributions)
     assert told == pytest.approx([24.0, 24.0, math.exp(6) * 2])  # 2 · y twice for both rows, and exp(y)
+
+
+def test_a_gradient_of_zeros_has_a_sum_of_values_and_no_shares(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        w = torch.ones(3, requires_grad=True)
+        (w * torch.zeros(3)).sum().backward()
+    told = _addition(why(tmp_path / "run.gradviz", "w"))
+    assert told == "[0, 0, 0] = [0, 0, 0]"
 
 
 def test_the_graph_is_gone_through_once_though_it_has_2_to_the_60_paths(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def _line(label: str, text: str) -> Text:
 
 
 def _addition(reason: Reason) -> str:
-    """The contributions as a sum of numbers, or of shares if the gradient has several elements."""
+    """The contributions as a sum of numbers, or of shares if the gradient has several elements. Of zeros there are no
+    shares: the sum is that of the values."""
     terms = [contribution.value for contribution in reason.contributions]
     terms += [reason.rest] * (reason.paths > len(terms)) + [reason.hooks] * bool(np.any(reason.hooks))
     if reason.gradient.size == 1:
@@ -120,8 +121,11 @@ def _addition(reason: Reason) -> str:
     else:
         shares = [contribution.share for contribution in reason.contributions]
         shares += [reason.rest_share] * (reason.paths > len(shares))
-        texts, total = list(map(percent, shares)), value_text(reason.gradient)
-        texts += ["hooks"] * bool(np.any(reason.hooks))
+        total = value_text(reason.gradient)
+        if np.isnan(shares).any():
+            texts = list(map(value_text, terms))
+        else:
+            texts = [*map(percent, shares), *(["hooks"] * bool(np.any(reason.hooks)))]
     return " + ".join(f"({one})" if one.startswith("-") else one for one in texts) + f" = {total}"
 
 

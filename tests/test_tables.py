@@ -275,7 +275,7 @@ def test_findings_and_reasons_print_as_lines_of_text(tmp_path: Path) -> None:
         w, v = torch.ones(2, requires_grad=True), torch.ones(100, requires_grad=True)
         optimizer = torch.optim.SGD([w, v], lr=0.1)
         for _ in range(3):
-            loss = (w * w).sum() + (v * v).sum()
+            loss = (w * w).sum() + (v**2).sum()
             loss.backward()
             optimizer.step()
     counted, first, message, cure = repr(package.check(tmp_path / "run.gradviz")).splitlines()

@@ -274,16 +274,17 @@ FORKS = """
 import os
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-x = torch.ones(2, requires_grad=True)
-(x * 2).sum().backward()
-for (batch,) in DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2, num_workers=1):
-    print(batch.sum().item())
-child = os.fork()
-if child == 0:
-    (x * 3).sum().backward()
-    os._exit(0)
-print(os.waitpid(child, 0)[1])
-(x * 4).sum().backward()
+if __name__ == "__main__":  # from Python 3.14 on the loader's processes import the script
+    x = torch.ones(2, requires_grad=True)
+    (x * 2).sum().backward()
+    for (batch,) in DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2, num_workers=1):
+        print(batch.sum().item())
+    child = os.fork()
+    if child == 0:
+        (x * 3).sum().backward()
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+    (x * 4).sum().backward()
 """
 
 

@@ -18,6 +18,7 @@ import gradviz  # noqa: E402
 import gradviz.engine as engine  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.histograms import Binned, binned  # noqa: E402
+from gradviz.sources.torch_recorder import leaf_histograms  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -133,6 +134,24 @@ def test_modules_that_are_made_for_each_pass_are_counted_64_times(on: Any, tmp_p
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         last = [number for number, one in trace.leaf_histograms if one.what == "last parameter"]
     assert last == [*range(1, 65), 70]
+
+
+def test_what_lies_on_a_device_is_read_when_the_recording_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaf_histograms, "_is_here", lambda sample: False)
+    with gradviz.record(tmp_path / "run.gradviz") as recording:
+        weight = steps(torch, network(torch), 3)
+        recorder = recording.recorder
+        assert recorder is not None
+        recorder.flush()
+        with gradviz.open(tmp_path / "run.gradviz") as trace:
+            assert not any(one.what.startswith("last") for _, one in trace.leaf_histograms)
+        torch.ones(2, requires_grad=True).sum().backward()
+    found = counted(tmp_path / "run.gradviz")["net.weight", "parameter"]
+    assert found.last is not None
+    assert found.last[0] == 3
+    assert is_of(found, weight)
 
 
 def test_with_histograms_of_activations_the_last_of_parameters_are_there_too(tmp_path: Path) -> None:

@@ -70,9 +70,8 @@ class LeafHistograms:
         after = listener.passes_begun
         with torch._C.DisableTorchFunction(), unheard(), no_grad():
             samples = [*self._samples(own)]
-            here = [sample for sample in samples if sample.rows.is_cpu]
-            listener.leaves_counted_last(after, [*_counted(here)])
-        self.late += [(after, sample) for sample in samples if not sample.rows.is_cpu]
+            listener.leaves_counted_last(after, [*_counted(filter(_is_here, samples))])
+        self.late += [(after, sample) for sample in samples if not _is_here(sample)]
 
     @safely
     def recording_ends(self) -> None:
@@ -98,6 +97,11 @@ class LeafHistograms:
         gradients = [(one, tensor.grad) for one, tensor in living if tensor.grad is not None]
         yield from _sampled("parameter", living)
         yield from _sampled("gradient", gradients)
+
+
+def _is_here(sample: _Sample) -> bool:
+    """Whether a sample can be read without waiting for a device."""
+    return bool(sample.rows.is_cpu)
 
 
 def _may_read() -> bool:

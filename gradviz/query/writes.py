@@ -49,6 +49,20 @@ class Writes:
             tensor = self._bases.get(tensor, 0)
         return 0
 
+    def touched(self, tensor: int) -> bool:
+        """Whether anything wrote to the memory of a tensor, by any of its names."""
+        return self._first_on_memory(tensor) in self._memories_written
+
+    @cached_property
+    def _memories_written(self) -> set[int]:
+        _, tensors = self.query.tensors.all_writes
+        return set(map(self._first_on_memory, distinct(tensors).tolist()))
+
+    def _first_on_memory(self, tensor: int) -> int:
+        for _ in range(_FAR):
+            tensor = self._bases.get(tensor, 0) or tensor
+        return tensor
+
     def author(self, event: int, leaf: int) -> Author:
         """The author of a write to a leaf at an event."""
         if event in self._set_of_optimizers:

@@ -184,6 +184,8 @@ def _never_counted(case: Case, visit: Visit) -> bool:
         op = ops.object(event)
         if op.op == "batch_norm" and len(op.inputs) > _RUNNING_VARIANCE and op.inputs[_RUNNING_VARIANCE]:
             statistics = np.array(op.inputs[_RUNNING_MEAN : _RUNNING_VARIANCE + 1])
+            if any(map(case.query.of(Writes).touched, statistics.tolist())):
+                return False
             rows = states.rows_of(statistics, np.full(len(statistics), op.index))
             mean, variance = states.stats[rows, Stat.RMS] if (rows >= 0).all() else (np.nan, np.nan)
             return bool(mean == 0 and variance == 1)

@@ -201,7 +201,7 @@ def test_arguments_that_a_command_does_not_take_get_one_line(
     gradviz_here: Run, arguments: list[str], said: str
 ) -> None:
     done = gradviz_here(*arguments)
-    told = done.stderr.replace("no such option: --zzz", "no such option '--zzz'")  # click before 8.2
+    told = done.stderr.replace("no such option: --zzz", "no such option '--zzz'")  # click 8.1
     assert (done.returncode, done.stdout, told) == (2, "", f"gradviz: {said}\n")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from gradviz.events.values import GRADES
-from gradviz.notebook import checked_graph, show
+from gradviz.notebook import checked_graph, checked_page, show
 from gradviz.pictures.picture import Picture
 from gradviz.replaying import quick_report
 from gradviz.sources import pytorch
@@ -55,7 +55,7 @@ def load(shell: Any) -> None:
             if report is not None and report.at_least("warning"):
                 import_module("IPython.display").display(report)
             if chosen["as_page"]:
-                return show(trace)
+                return checked_page(trace, report)
             return Picture(checked_graph(trace, report, {}), lambda: show(path), chosen["theme"])
 
     shell.register_magic_function(gradviz, "cell", "gradviz")

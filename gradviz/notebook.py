@@ -197,17 +197,21 @@ def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
     pass number `passes`; by default at that of the first finding; else at the first with a NaN or an error; else in a
     small run at the last, in others at the first with a cut, else at the first."""
     with _opened(trace) as recorded:
-        query = Query(recorded)
-        report = quick_report(recorded, None, _say)
-        return Page(
-            html(
-                recorded,
-                lambda number: checked_graph(query, report, {"passes": number}),
-                passes,
-                findings=listed(with_cures(list(enumerate(report or (), 1)), recorded), recorded),
-                query=query,
-            )
+        return checked_page(recorded, quick_report(recorded, None, _say), passes)
+
+
+def checked_page(trace: Trace, report: Report | None, passes: int | None = None) -> Page:
+    """The page of a trace with the findings of its report."""
+    query = Query(trace)
+    return Page(
+        html(
+            trace,
+            lambda number: checked_graph(query, report, {"passes": number}),
+            passes,
+            findings=listed(with_cures(list(enumerate(report or (), 1)), trace), trace),
+            query=query,
         )
+    )
 
 
 def listed(found: Iterable[tuple[int, Finding]], trace: Trace) -> list[ListedFinding]:

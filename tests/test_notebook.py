@@ -132,6 +132,23 @@ def test_a_wrong_option_gets_one_line(outputs: Any) -> None:
     assert printed(cell).count("\n") == 1
 
 
+COUNTING = """
+from gradviz import magic, notebook, replaying
+checks = []
+def counted(*arguments):
+    checks.append(arguments)
+    return replaying.quick_report(*arguments)
+magic.quick_report = notebook.quick_report = counted
+"""
+
+
+@pytest.mark.parametrize("option", ["", "--page"])
+def test_a_cell_is_checked_once(outputs: Any, option: str) -> None:
+    cell = "x = torch.tensor(3.0, requires_grad=True)\n(x * x).backward()"
+    *_, told = outputs(f"import torch{COUNTING}", f"%%gradviz {option}\n{cell}", "print(len(checks))")
+    assert printed(told) == "1\n"
+
+
 def test_a_trace_is_drawn_and_shown_as_a_page(outputs: Any, tmp_path: Path, browser: Any) -> None:
     drawn, page, opened = outputs(
         "with gradviz.record('run.gradviz'):\n"

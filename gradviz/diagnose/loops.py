@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.query.source_trees import trees
+from gradviz.query.source_trees import loops_of_line, trees
 from gradviz.tracefile import Site
 
 _STORING = {"append", "appendleft", "extend", "add", "insert", "put", "push", "setdefault", "update"}
@@ -32,12 +32,7 @@ def loops_around(case: Case, site: int) -> int:
 
 def loops_at(case: Case, site: Site) -> list[ast.For | ast.While]:
     """The loops around the line of a place, in its file."""
-    tree = case.query.of(trees).get(site.place.file)
-    return [
-        node
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.For | ast.While) and node.lineno < site.place.line <= (node.end_lineno or 0)
-    ]
+    return loops_of_line(case.query, site.place.file, site.place.line)
 
 
 def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,7 @@ from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.cuts import is_square
-from gradviz.query.lack import Lacks
+from gradviz.query.function_returns import function_of
 from gradviz.query.loss_scale import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING
 from gradviz.query.tensors import State
@@ -143,7 +143,7 @@ def hidden(case: Case, origin: Origin) -> Origin | None:
 
 def is_of_user(case: Case, node: int) -> bool:
     """Whether a node belongs to a custom Function, whose derivative the program computes itself."""
-    return bool(case.query.of(Lacks).function_of(node))
+    return bool(function_of(case.query, node))
 
 
 class _Bad:

@@ -1,4 +1,4 @@
-"""The line at which the backward of a custom Function returns its gradients."""
+"""The custom Function that a node belongs to, and the line at which its backward returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import re
 from collections.abc import Iterator
 
 from gradviz.query.query import Query
+from gradviz.query.scopes import FUNCTION
 from gradviz.tracefile import Site
+
+
+def function_of(query: Query, node: int) -> str:
+    """The custom Function that a node belongs to; empty for any other node."""
+    event = query.nodes.op(node)
+    if event is None:
+        return ""
+    op = query.tensors.op(event)
+    around = query.scopes.around(max(event - 2, 0), op.thread)
+    return op.op if any(scope.kind == FUNCTION and scope.name == op.op for scope in around) else ""
 
 
 def returned_at(query: Query, function: str) -> Site | None:

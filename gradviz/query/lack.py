@@ -14,7 +14,7 @@ from gradviz.events.values import TRANSFORM
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
 from gradviz.query.cuts import op_of
-from gradviz.query.function_returns import returned_at
+from gradviz.query.function_returns import function_of, returned_at
 from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import read_as_number
@@ -152,8 +152,12 @@ class Lacks:
             return self.query.places.site(self._computed_at(lacking))
         if lacking.lack is Lack.NOT_RETURNED:
             made = self.query.places.at(lacking.event)
-            return returned_at(self.query, self.function_of(self.node_of(lacking))) or made
+            return returned_at(self.query, self.function_without(lacking)) or made
         return place_of_cut(self.query, lacking.event) if lacking.event >= 0 else None
+
+    def function_without(self, lacking: Lacking) -> str:
+        """The custom Function whose backward returned None."""
+        return function_of(self.query, self.node_of(lacking))
 
     def node_of(self, lacking: Lacking) -> int:
         """The node whose backward returned None."""
@@ -227,7 +231,7 @@ class Lacks:
             node = int(produced["node"][row])
             if (
                 target
-                and self.function_of(node)
+                and function_of(self.query, node)
                 and self._leads_to(node, target, leaf)
                 and self._received(row)
             ):
@@ -247,15 +251,6 @@ class Lacks:
         event, node = int(produced.events[row]), int(produced["node"][row])
         received = self.query.at(event).received(node)
         return received is not None and any(received.gradients)
-
-    def function_of(self, node: int) -> str:
-        """The custom Function that a node belongs to; empty for any other node."""
-        event = self.query.nodes.op(node)
-        if event is None:
-            return ""
-        op = self.query.tensors.op(event)
-        around = self.query.scopes.around(max(event - 2, 0), op.thread)
-        return op.op if any(scope.kind == FUNCTION and scope.name == op.op for scope in around) else ""
 
     def _asked(self, begun: Begun) -> tuple[int, ...]:
         """The tensors whose gradients a pass was asked for: `autograd.grad` returns them."""

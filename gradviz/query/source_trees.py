@@ -75,6 +75,16 @@ def following(query: Query, site: Site | None) -> list[ast.stmt]:
     return []
 
 
+def loops_of_line(query: Query, file: str, line: int) -> list[ast.For | ast.While]:
+    """The loops whose bodies a line of a file is in, the outer ones first."""
+    tree = query.of(trees).get(file)
+    return [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.For | ast.While) and node.lineno < line <= (node.end_lineno or 0)
+    ]
+
+
 def names_read(node: ast.AST) -> set[str]:
     """The variables that a part of a program reads."""
     names = (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load))

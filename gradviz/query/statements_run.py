@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gradviz.query.functions_of_source import Function, called, function_around
 from gradviz.query.query import Query
-from gradviz.query.source_trees import trees
+from gradviz.query.source_trees import loops_of_line, trees
 
 _BLOCKS = ("body", "orelse", "finalbody")
 _PARAMETERS = ("parameters", "named_parameters")
@@ -114,12 +114,11 @@ class StatementsRun:
     def _loop_of(self, file: str, name: str, line: int) -> ast.For | None:
         """The innermost loop around a line whose variable has this name; of two variables it is the second."""
         loops = [
-            node
-            for node in ast.walk(self.query.of(trees)[file])
-            if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
-            if name == ast.unparse(node.target).strip("()").rpartition(", ")[2]
+            loop
+            for loop in loops_of_line(self.query, file, line)
+            if isinstance(loop, ast.For) and name == ast.unparse(loop.target).strip("()").rpartition(", ")[2]
         ]
-        return max(loops, key=lambda node: node.lineno, default=None)
+        return max(loops, key=lambda loop: loop.lineno, default=None)
 
     @cached_property
     def _around(self) -> dict[ast.stmt, tuple[ast.AST, list[ast.stmt]]]:

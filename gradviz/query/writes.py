@@ -3,6 +3,7 @@ before the first gradient of a leaf is its initialisation), an author and a plac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
 
@@ -43,25 +44,24 @@ class Writes:
 
     def leaf_of(self, tensor: int) -> int:
         """The leaf that a tensor is, or shares memory with; 0 if there is none."""
-        for _ in range(_FAR):
-            if tensor in self._wanted:
-                return tensor
-            tensor = self._bases.get(tensor, 0)
-        return 0
+        return next((name for name in self._on_memory(tensor) if name in self._wanted), 0)
 
     def touched(self, tensor: int) -> bool:
         """Whether anything wrote to the memory of a tensor, by any of its names."""
-        return self._first_on_memory(tensor) in self._memories_written
+        return not self._with_bases_written.isdisjoint(self._on_memory(tensor))
 
     @cached_property
-    def _memories_written(self) -> set[int]:
+    def _with_bases_written(self) -> set[int]:
         _, tensors = self.query.tensors.all_writes
-        return set(map(self._first_on_memory, distinct(tensors).tolist()))
+        return {name for tensor in distinct(tensors).tolist() for name in self._on_memory(tensor)}
 
-    def _first_on_memory(self, tensor: int) -> int:
+    def _on_memory(self, tensor: int) -> Iterator[int]:
+        """A tensor and its bases, from view to view."""
         for _ in range(_FAR):
-            tensor = self._bases.get(tensor, 0) or tensor
-        return tensor
+            if not tensor:
+                return
+            yield tensor
+            tensor = self._bases.get(tensor, 0)
 
     def author(self, event: int, leaf: int) -> Author:
         """The author of a write to a leaf at an event."""

@@ -185,7 +185,7 @@ def _not_returned(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     lacks = stop.query.of(Lacks)
     text = "the backward of {function} returned None on the way to it at {when}"
     when = stop.event_of(lacking.event) + _at(stop, lacks.place(lacking))
-    return stop.say(text, function=clean(lacks.function_of(lacks.node_of(lacking))), when=when)
+    return stop.say(text, function=clean(lacks.function_without(lacking)), when=when)
 
 
 def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> str:

@@ -96,7 +96,7 @@ def _not_returned(case: Case) -> Iterator[Found]:
     found: dict[str, list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.NOT_RETURNED:
-            found.setdefault(lacks.function_of(lacks.node_of(lack.lacking)), []).append(lack)
+            found.setdefault(lacks.function_without(lack.lacking), []).append(lack)
     for function, own in found.items():
         leaves = tuple(lack.leaf for lack in own)
         yield Found(

@@ -159,12 +159,17 @@ class Reductions:
 
 def _reduced(rows: torch.Tensor) -> list[torch.Tensor]:
     """The least, the greatest, the sum, the norm and the count of nonzero elements of each row."""
-    wide = torch.float64 if rows.dtype is torch.float64 else torch.float32
+    wide = wide_of(rows.dtype)
     numbers = rows if is_floating_point(rows) else TENSORS.to(rows, wide)
     return [
         rows.amin(1), rows.amax(1), numbers.sum(1, dtype=wide), _norm(numbers, 2, 1, dtype=wide),
         _norm(numbers, 0, 1, dtype=wide),
     ]  # fmt: skip
+
+
+def wide_of(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which sums are computed."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def elements_in(data: bytes, dtype: torch.dtype) -> np.ndarray:

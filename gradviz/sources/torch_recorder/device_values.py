@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradviz.events.values import packed_stats_of
-from gradviz.sources.torch_recorder.device_copies import ROW, Copied, Room, elements_in, repeated
+from gradviz.sources.torch_recorder.device_copies import ROW, Copied, Room, elements_in, repeated, wide_of
 from gradviz.sources.torch_recorder.memory import is_dense
 from gradviz.sources.torch_recorder.pytorchs_own import (
     TENSORS,
@@ -103,14 +103,9 @@ def _real(value: torch.Tensor) -> torch.Tensor:
     return TENSORS.abs(value) if is_complex(value) else TENSORS.to(value, torch.float32)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which sums are computed."""
-    return torch.float64 if dtype is torch.float64 else torch.float32
-
-
 def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
     """Reductions of whole rows, block by block, of the finite elements only."""
-    size = min(BLOCK, room, flat.nbytes) // _wide(flat.dtype).itemsize // ROW * ROW
+    size = min(BLOCK, room, flat.nbytes) // wide_of(flat.dtype).itemsize // ROW * ROW
     end = numel(flat) // ROW * ROW
     blocks = [_block(block) for block in torch.split(flat[:end], max(size, ROW))] if end else []
     parts, dtype = [part for block in blocks for part in block], flat.dtype
@@ -130,7 +125,7 @@ def _block(flat: torch.Tensor) -> list[torch.Tensor]:
     """The reductions that `_of_block` joins. The finite elements of each row are divided by the largest, so that no
     square is too large or too small; a row of zeros becomes NaN, which is never read."""
     elements = flat.view(-1, ROW)
-    wide = _wide(torch.float32 if is_complex(flat) else flat.dtype)
+    wide = wide_of(torch.float32 if is_complex(flat) else flat.dtype)
     nan, nonzero = (elements != elements).sum(1), _nonzero(elements, wide)
     rows = elements.abs().to(wide) if is_complex(flat) else elements.to(wide, copy=True)
     infinity = torch.inf

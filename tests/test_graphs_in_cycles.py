@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradviz import check
-from gradviz.sources.script import Target, run
+from gradviz.diagnose import Finding
+from tests.zoo_programs import Program, checked
 
 PROGRAM = """
 import gc
@@ -34,16 +34,18 @@ gc.enable()
 """
 
 
+def found_in(text: str, folder: Path) -> list[Finding]:
+    """The findings in a program."""
+    return list(checked(Program("a program", "healthy", text), folder))
+
+
 @pytest.mark.parametrize(
     ("keeping", "rules"), [("holder.itself = holder", []), ("kept.append(holder)", ["graph-leak"])]
 )
 def test_graphs_that_wait_for_a_collection_are_no_leak(
     tmp_path: Path, keeping: str, rules: list[str]
 ) -> None:
-    script, trace = tmp_path / "cycles.py", tmp_path / "cycles.gradviz"
-    script.write_text(PROGRAM.format(keeping=keeping), encoding="utf-8")
-    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
-    assert [finding.rule for finding in check(trace)] == rules
+    assert [finding.rule for finding in found_in(PROGRAM.format(keeping=keeping), tmp_path)] == rules
 
 
 WINDOW = """
@@ -82,10 +84,7 @@ for step in range(23):
 def test_graphs_that_stay_while_older_and_younger_ones_are_freed_at_once_are_a_leak(
     tmp_path: Path, keeping: str, messages: list[str]
 ) -> None:
-    script, trace = tmp_path / "window.py", tmp_path / "window.gradviz"
-    script.write_text(WINDOW.format(keeping=keeping), encoding="utf-8")
-    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
-    assert [finding.message for finding in check(trace)] == messages
+    assert [finding.message for finding in found_in(WINDOW.format(keeping=keeping), tmp_path)] == messages
 
 
 TWO_LISTS = WINDOW.replace("window = window + [loss]", "window.append(loss)").replace(
@@ -94,9 +93,6 @@ TWO_LISTS = WINDOW.replace("window = window + [loss]", "window.append(loss)").re
 
 
 def test_a_line_is_named_only_if_no_other_line_keeps_the_same_tensor(tmp_path: Path) -> None:
-    script, trace = tmp_path / "window.py", tmp_path / "window.gradviz"
-    script.write_text(TWO_LISTS, encoding="utf-8")
-    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
-    [finding] = check(trace)
+    [finding] = found_in(TWO_LISTS, tmp_path)
     assert finding.line == 11
     assert finding.message.startswith("line 13 or line 15 keeps loss, and with it the graph of each pass: ")

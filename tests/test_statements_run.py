@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradviz import check
-from gradviz.sources.script import Target, run
+from tests.zoo_programs import Program, checked
 
 FUNCTIONS = """\
 import gradviz.engine as torch
@@ -40,6 +39,13 @@ for step in range(3):
 """
 
 
+def found_in(text: str, folder: Path) -> list[tuple[str, int]]:
+    """The rule and the line of each finding in a program."""
+    return [
+        (finding.rule, finding.line) for finding in checked(Program("a program", "healthy", text), folder)
+    ]
+
+
 @pytest.mark.parametrize(
     ("call", "lines"),
     [
@@ -64,13 +70,7 @@ for step in range(3):
 def test_a_misspelt_attribute_is_named_where_its_line_has_run(
     tmp_path: Path, call: str, lines: list[int]
 ) -> None:
-    script, trace = tmp_path / "freezing.py", tmp_path / "freezing.gradviz"
-    script.write_text(FUNCTIONS + call + TRAINING, encoding="utf-8")
-    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
-    found = check(trace)
-    assert [(finding.rule, finding.line) for finding in found] == [
-        ("frozen-parameter", line) for line in lines
-    ]
+    assert found_in(FUNCTIONS + call + TRAINING, tmp_path) == [("frozen-parameter", line) for line in lines]
 
 
 MODULES = """\
@@ -115,10 +115,4 @@ model = Net()
 def test_requires_grad_of_a_module_is_named_where_its_parameters_are_trained_nevertheless(
     tmp_path: Path, call: str, lines: list[int]
 ) -> None:
-    script, trace = tmp_path / "freezing.py", tmp_path / "freezing.gradviz"
-    script.write_text(MODULES + call + TRAINING, encoding="utf-8")
-    assert run(Target(str(script), False, []), trace, engine="numpy").status == 0
-    found = check(trace)
-    assert [(finding.rule, finding.line) for finding in found] == [
-        ("frozen-parameter", line) for line in lines
-    ]
+    assert found_in(MODULES + call + TRAINING, tmp_path) == [("frozen-parameter", line) for line in lines]

@@ -24,7 +24,7 @@ def trainable(spot: Spot) -> list[Edit]:
     if statement is not None and spot.finding.fix.endswith(".requires_grad_(False)"):
         return [
             source.replaced(statement, spot.finding.fix)
-        ]  # the method of a module, which has no such attribute
+        ]  # a module has the method, and no such attribute
     if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
         return [source.replaced(statement.value, "True")]
     for call in spot.calls_here("requires_grad_"):

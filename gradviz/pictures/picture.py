@@ -32,9 +32,8 @@ class Page(str):
     def _repr_html_(self) -> str:
         text = self.replace("&", "&amp;").replace('"', "&quot;")
         look = "width: 100%; height: 640px; border: 1px solid #8884; border-radius: 8px"
-        unseen = (
-            "The page is hidden until you trust this notebook."  # which shows where the frame is taken out
-        )
+        # What shows where a notebook takes the frame out:
+        unseen = "The page is hidden until you trust this notebook."
         return f'<iframe sandbox="allow-scripts" style="{look}" srcdoc="{text}">{unseen}</iframe>'
 
 

@@ -72,9 +72,8 @@ class Row:
     costs: tuple[str, ...] = ()
 
 
-Bars = tuple[
-    float, float, np.ndarray
-]  # the least element, the largest, and the counts in the equal parts between
+# The least element, the largest, and the counts of elements in the equal parts between:
+Bars = tuple[float, float, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)

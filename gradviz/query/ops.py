@@ -141,16 +141,8 @@ _SIGNS = {
     "matmul": "@", "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "eq": "==", "ne": "!=",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
-_OPERATORS = (
-    "floordiv",
-    "truediv",
-    "mod",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-)  # functions of no such name
+# Operators of which PyTorch has no function of this name:
+_OPERATORS = ("floordiv", "truediv", "mod", "and", "or", "xor", "lshift", "rshift")
 _SWAPPED = ("rsub", "rdiv", "rpow")  # as PyTorch calls them
 
 

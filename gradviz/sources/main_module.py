@@ -102,12 +102,10 @@ class Target:
 def _run_from_file(path: str, namespace: dict[str, Any]) -> str:
     """Run a file as the interpreter does: its messages about encodings and null bytes differ from those of `compile`.
     Returns the code that is left to run, which is empty."""
-    python = (
-        ctypes.pythonapi
-    )  # its own functions open the file, since its C library need not be that of `ctypes`
-    open_file = (
-        python.Py_fopen if hasattr(python, "Py_fopen") else python._Py_fopen_obj
-    )  # from 3.14 on, and before
+    # The interpreter opens the file itself, since its C library need not be that of `ctypes`.
+    python = ctypes.pythonapi
+    since_3_14, before = "Py_fopen", "_Py_fopen_obj"
+    open_file = getattr(python, since_3_14 if hasattr(python, since_3_14) else before)
     open_file.restype = ctypes.c_void_p
     open_file.argtypes = [ctypes.py_object, ctypes.c_char_p]
     run_file = python.PyRun_FileExFlags

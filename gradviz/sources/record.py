@@ -328,9 +328,8 @@ def end_meta(error: BaseException | None, sites: Sites) -> dict[str, str]:
         code = getattr(error, "code", None)
         return {"ended": f"exit {text_of(code) if code is not None else 0}"}
     lines = traceback.format_exception_only(error)
-    text = next(
-        line for line in lines if not line.startswith(" ")
-    ).strip()  # a SyntaxError begins with its place
+    # The lines of a SyntaxError begin with its place, which is indented.
+    text = next(line for line in lines if not line.startswith(" ")).strip()
     meta = {"ended": "error", "error_type": type(error).__name__, "error": text}
     file, line = _place_of_end(error, sites)
     return {**meta, "error_file": sites.name_of(file), "error_line": str(line)} if file else meta

@@ -33,9 +33,8 @@ class Scopes:
         self.rests = rests  # whether nothing is watched from here on
         self.collectives = collectives  # notes the called modules that average gradients
         self.binning: Binning | None = None  # receives the results of modules, if it is set
-        self.freed: Callable[[set[int]], object] = lambda leaves: (
-            None
-        )  # receives the parameters of a freed module
+        # Receives the parameters of an outermost module that is freed:
+        self.freed: Callable[[set[int]], object] = lambda leaves: None
         self.names: dict[int, tuple[weakref.ref[Any], str]] = {}  # by identity: not every module has a hash
         self.outermost: dict[int, weakref.ref[Any]] = {}  # these modules, by identity
 

@@ -54,10 +54,9 @@ class PassNumbers:
         self.in_pass = 0
         self.loss: torch.Tensor | float | None = None
         self.is_due = False  # whether the numbers of the last pass are yet to be emitted
-        self.counted: set[int] = (
-            set()
-        )  # the parameters whose gradients of the last pass were counted, by `id`
-        self.changed: set[int] = set()  # ...and those whose changes behind it were
+        # The parameters whose gradients of the last pass were counted, by `id`, and those whose changes behind it were:
+        self.counted: set[int] = set()
+        self.changed: set[int] = set()
         self.steps = True  # whether an optimizer stepped with the gradients of the pass before
         self.late: deque[_Late] = deque()
         self.spacing = Spacing()

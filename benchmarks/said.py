@@ -15,6 +15,7 @@ import difflib
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -50,10 +51,17 @@ def programs() -> Iterator[tuple[str, str, str]]:
 def record(folder: Path) -> None:
     """Record each program into FOLDER/NAME.ENGINE/run.gradviz, in processes of their own."""
     work = [(folder / f"{name}.{engine}", engine, text) for name, engine, text in programs()]
-    with multiprocessing.get_context("fork").Pool(_WORKERS, maxtasksperchild=40) as pool:
+    with multiprocessing.get_context("fork").Pool(_WORKERS, _load_pytorch) as pool:
         for place, status in pool.imap_unordered(_recorded, work, chunksize=1):
             if status not in (0, 1):
                 print(f"{place.name}: status {status}")
+
+
+def _load_pytorch() -> None:
+    """Load PyTorch once in each worker, not in the process of each program."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _recorded(work: tuple[Path, str, str]) -> tuple[Path, int]:
@@ -69,8 +77,6 @@ def _recorded(work: tuple[Path, str, str]) -> tuple[Path, int]:
         os.dup2(null, 2)
         os.chdir(place)
         warnings.simplefilter("ignore")
-        import signal
-
         signal.alarm(_SECONDS)
         outcome = run(Target("program.py", False, []), Path("run.gradviz"), engine=engine)
         os._exit(min(outcome.status, 100))

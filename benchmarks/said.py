@@ -5,8 +5,8 @@
     python benchmarks/said.py compare OUT OTHER  how many files differ, by section, and the first differences
 
 A change of `query/`, `diagnose/`, `graph/`, `words/` or a view leaves what is said about the same traces as it was, or
-its commit shows the difference. A change of `sources/` or `tracefile/` records anew first. The programs: the zoo (broken,
-cured and healthy), its training programs, the examples, and the study notes' programs in tests/programs.
+its commit shows the difference. A change of `sources/` or `tracefile/` records anew first. The programs: the zoo,
+its training programs, the examples, and the programs of the study notes in tests/programs.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ from gradviz.engine.tensors.methods import METHODS as _methods
 from gradviz.engine.tensors.questions import FUNCTIONS as _questions
 from gradviz.engine.tensors.sampling import PUBLIC as _sampling
 from gradviz.engine.tensors.saving import load, save
+from gradviz.version import TORCH_VERSION as __torch_version__
 from gradviz.version import __version__
 
 _METHODS_ONLY = {

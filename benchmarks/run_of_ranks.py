@@ -16,7 +16,7 @@ COUNT = 64
 def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory() as name:
-        make = [sys.executable, "-m", "tests.many_ranks", name, str(COUNT), "17"]
+        make = [sys.executable, "-m", "tests.ranks.many_ranks", name, str(COUNT), "17"]
         subprocess.run(make, cwd=Path(__file__).parent.parent, check=True)
         rows = [
             ("`info`", *taken("info", name)),

@@ -25,7 +25,7 @@ from io import StringIO
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 _SECONDS = 120  # for a program
 _WORKERS = 2
 _FOLDERS = ("examples", "examples/faults", "examples/torch", "tests/programs", "tests/zoo/training")
@@ -35,7 +35,7 @@ _STEPS = "first; next; next; next; leaves; last; back; where; graph; until nan; 
 
 def programs() -> Iterator[tuple[str, str, str]]:
     """Name, engine and text of each program."""
-    from zoo_programs import ALL
+    from tests.zoo_programs import ALL
 
     for program in ALL:
         name = re.sub(r"\W+", "-", f"{program.name} {program.state}")
@@ -111,7 +111,7 @@ def _caught(section: Callable[[], str]) -> str:
 
 def _command(*arguments: str) -> Callable[[], str]:
     def section() -> str:
-        from invoked import invoked
+        from tests.invoked import invoked
 
         result = invoked(arguments)
         return f"{result.stdout}{result.stderr}exit {result.exit_code}"

@@ -35,7 +35,7 @@ from typing import Any
 from common import machine, table
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 _SECONDS = 20  # for a program
 _NOTHING = {"speaks": False, "named": False, "costs": {}}
 Says = tuple[bool, bool]  # whether a tool speaks, and whether it names the line
@@ -155,7 +155,8 @@ def serve(tool: str) -> None:
     """Run a tool on all programs; one line of JSON for each."""
     import torch
     import torch._dynamo  # which the first optimizer of a process imports
-    from zoo_programs import ALL
+
+    from tests.zoo_programs import ALL
 
     torch.set_num_threads(1)
     for program in ALL:

@@ -18,7 +18,7 @@ from pathlib import Path
 from common import machine
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 _ONE = """
 import json, sys
 from gradviz.diagnose import check
@@ -86,7 +86,7 @@ def findings(text: str, seconds: float, passes: str) -> tuple[Findings, Findings
 
 def main() -> None:
     """Print what differs, program by program, and the sums."""
-    from zoo_programs import ALL
+    from tests.zoo_programs import ALL
 
     given = [int(text) for text in sys.argv[1:4]]
     passes = (sys.argv[4:] or [_CHOSEN])[0]

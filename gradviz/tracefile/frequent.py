@@ -1,4 +1,4 @@
-"""The frequent events, packed by hand: to the same bytes as by the table (tests/test_layout_of_events.py).
+"""The frequent events, packed by hand: to the same bytes as by the table (tests/events/test_layout_of_events.py).
 
 What they share is written out in each of them: a Python call would cost more than the work itself."""
 

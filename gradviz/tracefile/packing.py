@@ -171,7 +171,7 @@ class Packing(Listener):
 
     def _states(self, states: Sequence[State]) -> None:
         """Record the states of tensors. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of a
-        loop that ends with a condition leaves the lock taken (tests/test_interrupts.py)."""
+        loop that ends with a condition leaves the lock taken (tests/system/test_interrupts.py)."""
         for state in states:
             self._state(*state)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_programs import drawn, ran
 
 from gradviz import engine
+from tests.random_programs import drawn, ran
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 

@@ -1,0 +1,47 @@
+"""A type checker knows the public API: it accepts what the docs show, and refuses each mistake. Its page is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api_reference import PAGE, page
+
+SAMPLES = Path(__file__).parents[1] / "typing_samples"
+CHECKERS = {
+    "mypy": ("-m", "mypy", "--strict", "--allow-untyped-calls", "--config-file", "", "--no-error-summary"),
+    "basedpyright": ("-m", "basedpyright", "--level", "error"),
+}
+by_each_checker = pytest.mark.parametrize("checker", CHECKERS)
+
+
+def errors(checker: str, sample: str) -> dict[int, str]:
+    """What a type checker refuses, by line."""
+    pytest.importorskip(checker, reason=f"{checker} is not installed: pip install -e '.[lint]'")
+    command = [sys.executable, *CHECKERS[checker], str(SAMPLES / sample)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES, timeout=300)
+    found = re.findall(r":(\d+)(?::\d+)?(?: -|:) error: (.*)", done.stdout)
+    assert bool(found) == bool(done.returncode), done.stdout + done.stderr
+    return {int(line): told for line, told in found}
+
+
+@by_each_checker
+def test_what_the_docs_show_is_accepted(checker: str) -> None:
+    pytest.importorskip("torch")
+    assert errors(checker, "right.py") == {}
+
+
+@by_each_checker
+def test_each_mistake_is_refused(checker: str) -> None:
+    lines = (SAMPLES / "wrong.py").read_text().splitlines()
+    marked = {number for number, line in enumerate(lines, 1) if "# refused" in line}
+    assert len(marked) > 10
+    assert errors(checker, "wrong.py").keys() == marked
+
+
+def test_the_page_of_the_api_is_made_from_the_docstrings() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.api_reference writes it"

@@ -1,0 +1,56 @@
+"""The faults that tests/zoo/inject.py puts into programs: each fits somewhere, on its line, and a few are tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.zoo import inject
+
+MUTANTS = [mutant for program in inject.programs() for mutant in inject.mutants(program)]
+SAMPLE = [
+    ("classifier", "no_grad"),
+    ("contrastive", "numpy"),
+    ("vae", "term as a number"),
+    ("by_hand", "no zero_grad"),
+    ("trainer", "plain list"),
+    ("gcn", "second softmax"),
+]
+
+
+def test_every_fault_fits_somewhere() -> None:
+    assert {mutant.fault for mutant in MUTANTS} == set(inject.FAULTS)
+
+
+def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own() -> None:
+    originals = {program.name: program.lines for program in inject.programs()}
+    for mutant in MUTANTS:
+        lines, before = mutant.text.splitlines(), originals[mutant.program]
+        assert len(lines) == len(before), mutant.fault
+        changed = {
+            number for number, pair in enumerate(zip(lines, before, strict=True), 1) if pair[0] != pair[1]
+        }
+        assert changed, mutant.fault
+        assert changed <= mutant.lines, mutant.fault
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("program", inject.programs(), ids=lambda program: program.name)
+def test_a_healthy_training_program_is_not_accused(program: inject.Program, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the programs import torch")
+    found = inject.measured(program.name, program.text, str(tmp_path))
+    assert found["ended"] == "0"
+    assert found["findings"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "fault"), SAMPLE)
+def test_a_fault_in_a_training_program_is_named(name: str, fault: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the programs import torch")
+    mutant = next(m for m in MUTANTS if (m.program, m.fault) == (name, fault))
+    found = inject.measured(name, mutant.text, str(tmp_path))
+    assert found["findings"]
+    assert found["findings"][0][2] in mutant.lines

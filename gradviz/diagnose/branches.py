@@ -4,12 +4,13 @@ on the way from layer to layer."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.query.flow import reach
 
 _LARGER = 1e2  # the gradient of the main path over the gradient of the branch
 _LAYERS = 4  # the most layers of a branch whose parameters are among the leaves
@@ -43,20 +44,19 @@ def _begins_at_a_stream(case: Case, leaf: int, leaves: set[int], came: dict[int,
     joins = _joins(case, leaf)
     sound = _LARGER * max((came.get(node, 0.0) for node in joins), default=0.0) or np.inf
     layers = dict.fromkeys(joins, 1)
-    waiting = deque(layers)
-    while waiting and len(layers) < _NODES:
-        node = waiting.popleft()
+
+    def onward(node: int) -> Iterator[int]:
         for onwards in {edge.node for edge in query.nodes.edges(node)} - set(layers):
-            if came.get(onwards, 0.0) >= sound:
-                return True
             op = query.nodes.op(onwards)
             if op is None:
                 continue
             is_layer = op != query.nodes.op(node) and not leaves.isdisjoint(query.tensors.op(op).inputs)
             if layers[node] + is_layer <= _LAYERS:
                 layers[onwards] = layers[node] + is_layer
-                waiting.append(onwards)
-    return False
+                yield onwards
+
+    reached = (edge.node for node in reach(joins, onward, _NODES) for edge in query.nodes.edges(node))
+    return any(came.get(node, 0.0) >= sound for node in reached)
 
 
 def _joins(case: Case, leaf: int) -> list[int]:

@@ -12,9 +12,9 @@ from gradviz.diagnose.finding import ERROR, NOTE
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure, failures
+from gradviz.query.flow import Downstream
 from gradviz.query.query import Query
 from gradviz.query.training import Training
-from gradviz.query.upstream import Downstream
 from gradviz.tracefile import Site, Trace
 from gradviz.tracefile.columns import Table
 from gradviz.words.escape import clean

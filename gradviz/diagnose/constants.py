@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.collective_calls import sent
-from gradviz.query.cuts import is_square, op_behind, op_of
+from gradviz.query.flow import is_square, op_behind, op_of, reach
 from gradviz.query.ops import (
     ADDING,
     CONVERTING,
@@ -346,15 +346,10 @@ def _apart(case: Case, one: int, other: int) -> bool:
 
 def _is_logarithm(case: Case, tensor: int) -> bool:
     """Whether a logarithm is among the last ops behind a tensor."""
-    seen: set[int] = set()
-    waiting = [tensor]
-    while waiting and len(seen) < _OF_ACTIONS:
-        source = waiting.pop(0)
-        op = op_of(case.query, source) if source and source not in seen else None
-        seen.add(source)
-        if op is None:
-            continue
-        if op.op in LOG_PROBABILITIES:
-            return True
-        waiting += op.inputs
-    return False
+
+    def onward(source: int) -> tuple[int, ...]:
+        op = op_of(case.query, source)
+        return () if op is None else op.inputs
+
+    makers = (op_of(case.query, source) for source in reach([tensor], onward, _OF_ACTIONS))
+    return any(op is not None and op.op in LOG_PROBABILITIES for op in makers)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes
 from gradviz.events.kinds import Kind
+from gradviz.query.flow import uses
 from gradviz.query.lack import Lacks
 from gradviz.query.pass_owners import PassOwners
-from gradviz.query.uses import uses
 from gradviz.sets import contained, distinct
 
 _SEVERAL = 2  # the fewest optimizers of a shared leaf

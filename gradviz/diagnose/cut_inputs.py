@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import FirstPass, cut_behind, first_passes, sources_of
 from gradviz.events.kinds import TensorMade
+from gradviz.query.flow import NEAR, Use, Ways, groups_behind, reach, uses
 from gradviz.query.lack import Lacks
 from gradviz.query.ops import DRAWN
-from gradviz.query.separation import Ways
-from gradviz.query.uses import Use, groups_behind, uses
 
 _SEVERAL = 2  # the fewest results that are cut together
 _NEAR = 256  # the most tensors behind an input that are looked at
@@ -80,18 +79,22 @@ class _Way:
 
 def _way(case: Case, ways: Ways, tensor: int, first: FirstPass) -> _Way:
     openly = set(ways.reached_openly)
-    waiting, seen, joined = [tensor], {tensor}, set[int]()
-    while waiting and len(seen) < _NEAR:
-        made = case.query.tensors.made(waiting.pop())
-        for source in sources_of(case, made) if made is not None and made.index > first.since else ():
-            if case.query.tensors.is_leaf_that_requires_grad(source, first.at):
-                return _Way(seen, set())
-            if source in openly and case.query.tensors.requires_grad(source, first.at):
-                joined.add(source)
-            elif source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return _Way(seen, joined)
+    joined = set[int]()
+
+    def onward(tensor: int) -> list[int]:
+        made = case.query.tensors.made(tensor)
+        taken = sources_of(case, made) if made is not None and made.index > first.since else []
+        own = {one for one in taken if one in openly and case.query.tensors.requires_grad(one, first.at)}
+        joined.update(own)
+        return [source for source in taken if source not in own]
+
+    tensors = set[int]()
+    for one in reach([tensor], onward, NEAR):
+        if one != tensor and case.query.tensors.is_leaf_that_requires_grad(one, first.at):
+            return _Way(tensors, set())
+        tensors.add(one)
+    is_a_leaf = any(case.query.tensors.is_leaf_that_requires_grad(one, first.at) for one in joined)
+    return _Way(tensors, set() if is_a_leaf else joined)
 
 
 def _learns_elsewhere(case: Case, ways: Ways, own_uses: list[Use], way: _Way, leaves: set[int]) -> bool:

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.alike import computed_alike
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import chain, computed_alike, leaves_of, op_of
 from gradviz.query.ops import COPYING, JOINING, RESHAPING, SELECTING, SHARING, SPLITTING
-from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
-_FAR = 16  # the most views between a part and the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +75,4 @@ def _whole(case: Case, tensor: int) -> int:
 
 def _views_behind(case: Case, tensor: int) -> Iterator[OpRan]:
     """The view ops behind a tensor, the last op first."""
-    for _ in range(_FAR):
-        made = op_of(case.query, tensor)
-        if made is None or made.op not in _VIEWING or not made.inputs or not made.inputs[0]:
-            return
-        yield made
-        tensor = made.inputs[0]
+    return chain(case.query, tensor, lambda op: op.op in _VIEWING)

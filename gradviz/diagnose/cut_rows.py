@@ -12,7 +12,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import chain, op_of
 from gradviz.query.ops import PRODUCTS, SHARING
 from gradviz.sets import distinct
 
@@ -71,16 +71,17 @@ def _cut_parts(case: Case, leaf: int, zeros: float) -> Iterator[CutRows]:
 
 def _whole(case: Case, tensor: int) -> int:
     """The number of elements of the layer's result that a tensor is a part of, by views alone; 0 if there is none."""
-    for _ in range(_VIEWS):
-        made = op_of(case.query, tensor)
-        if made is None:
-            return 0
-        if made.op in PRODUCTS:
-            return 0 if made.op == "embedding" else case.trace.states.size_of(tensor)
-        (tensor, *others) = made.inputs or (0,)
-        if others or made.rule is None or made.rule.elementwise:
-            return 0
-    return 0
+
+    def is_view(op: OpRan) -> bool:
+        return (
+            op.op not in PRODUCTS and len(op.inputs) == 1 and op.rule is not None and not op.rule.elementwise
+        )
+
+    for view in chain(case.query, tensor, is_view, _VIEWS):
+        tensor = view.inputs[0]
+    made = op_of(case.query, tensor)
+    is_product = made is not None and made.op in PRODUCTS and made.op != "embedding"
+    return case.trace.states.size_of(tensor) if is_product else 0
 
 
 def _is_a_cut(case: Case, op: OpRan, source: int) -> bool:

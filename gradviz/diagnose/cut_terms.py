@@ -12,9 +12,8 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_uses import cut_behind
 from gradviz.events.kinds import Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
-from gradviz.query.alike import computed_alike
 from gradviz.query.copies import copied_from
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import computed_alike, leaves_of, op_of
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.ops import (
     DIFFERENCES,
@@ -29,7 +28,6 @@ from gradviz.query.ops import (
 )
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import numbers_read
-from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained
 
 _LEAST = 2  # calls

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, OpRan, TensorMade
 from gradviz.query.copies import copied_from
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import NEAR, leaves_of, op_of, reach, taken_by, uses
 from gradviz.query.lack import FROM_OUTSIDE, Lacks
 from gradviz.query.pass_owners import PassOwners
-from gradviz.query.separation import taken_by
-from gradviz.query.upstream import leaves_of
-from gradviz.query.uses import uses
 
 _NEAR = 256  # the most tensors behind an input that are looked at
 
@@ -97,22 +94,23 @@ def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int,
     """(event, leaves): the first event after `since` that cuts a tensor off from a graph, and the leaves of `own`
     behind the cuts; None if there is none. Behind a cut only the graph is followed: another cut there takes nothing
     from this tensor."""
-    waiting, seen = [tensor], {tensor}
-    cut, leaves = -1, set[int]()
-    while waiting and len(seen) < _NEAR:
-        made = case.query.tensors.made(waiting.pop())
+    cuts, leaves = set[int](), set[int]()
+
+    def onward(source: int) -> list[int]:
+        made = case.query.tensors.made(source)
         if made is None or made.index <= since:
-            continue
+            return []
         taken = sources_of(case, made)
         blocks = isinstance(made, TensorMade) or not case.query.nodes.of_op(made.index)
         open_ = {source for source in taken if _requires_grad(case, source, made.index)} if blocks else set()
         behind = {*open_, *leaves_of(case.query, *open_)} & own
-        if behind:
-            cut = made.index if cut < 0 else min(cut, made.index)
-        leaves |= behind
-        waiting += [source for source in taken if source not in seen | open_]
-        seen.update(taken)
-    return (cut, leaves) if cut >= 0 and leaves else None
+        cuts.update({made.index} if behind else ())
+        leaves.update(behind)
+        return [source for source in taken if source not in open_]
+
+    for _ in reach([tensor], onward, NEAR):
+        pass
+    return (min(cuts), leaves) if cuts else None
 
 
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:

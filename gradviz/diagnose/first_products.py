@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.changes import writes_by_any_name
-from gradviz.query.cuts import transposed_of
+from gradviz.query.flow import transposed_of
 from gradviz.query.ops import PRODUCTS
 from gradviz.query.source_trees import expression_at
 from gradviz.query.writes import Writes

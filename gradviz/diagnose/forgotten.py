@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.homeless import homeless
 from gradviz.events.kinds import Kind
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import Use, groups_behind, op_of, uses
 from gradviz.query.lack import Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.training import BY_HAND
-from gradviz.query.uses import Use, groups_behind, uses
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
 

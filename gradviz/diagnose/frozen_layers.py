@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
-from gradviz.query.cuts import transposed_of
+from gradviz.query.flow import leaves_of, transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
-from gradviz.query.upstream import leaves_of
 from gradviz.sets import contained, distinct
 
 _STAYING = re.compile(

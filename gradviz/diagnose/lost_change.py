@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.cuts import sources
+from gradviz.query.flow import reach, sources
 from gradviz.query.ops import ADDING, SUBTRACTING
 from gradviz.query.source_trees import statement_at, trees
 from gradviz.query.writes import Writes
@@ -96,15 +96,17 @@ def _names(node: ast.AST) -> set[str]:
 
 def _parameters_behind(case: Case, event: int) -> Iterator[int]:
     """The parameters from whose values the op of an event was computed, at most a few ops before it."""
-    waiting = [(tensor, 0) for tensor in case.query.tensors.op(event).inputs if tensor]
-    while waiting:
-        tensor, depth = waiting.pop(0)
-        if tensor in case.trace.parameters:
-            yield tensor
-        elif depth < _NEAR:
-            waiting += [
-                (source, depth + 1) for source in sources(case.query, tensor, through_memory=True) if source
-            ]
+
+    def onward(place: tuple[int, int]) -> list[tuple[int, int]]:
+        tensor, depth = place
+        if tensor in case.trace.parameters or depth == _NEAR:
+            return []
+        behind = sources(case.query, tensor, through_memory=True)
+        return [(source, depth + 1) for source in behind if source]
+
+    inputs = [(tensor, 0) for tensor in case.query.tensors.op(event).inputs if tensor]
+    behind = dict.fromkeys(tensor for tensor, _ in reach(inputs, onward))
+    return (tensor for tensor in behind if tensor in case.trace.parameters)
 
 
 def _gets_another(case: Case, leaf: int, event: int) -> bool:

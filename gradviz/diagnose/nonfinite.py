@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced
 from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
-from gradviz.query.cuts import is_square
+from gradviz.query.flow import is_square, reach
 from gradviz.query.function_returns import function_of
 from gradviz.query.loss_scale import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING
@@ -319,16 +320,11 @@ def _is_residual(case: Case, node: int, number: int) -> bool:
     targets, senders = flows.elements[of_pass, 0], flows.owners[of_pass]
     rows = states.rows_of(flows.elements[of_pass, 1], produced.events[senders])
     with_zeros = (rows >= 0) & (states.stats[rows, Stat.ZEROS] > 0)
-    seen, waiting = {node}, [node]
-    while waiting and len(seen) < _MOST:
-        to = waiting.pop()
-        for sender in produced["node"][senders[with_zeros & (targets == to)]].tolist():
-            if _is_flat_at_0(case, sender):
-                return True
-            if sender not in seen:
-                seen.add(sender)
-                waiting.append(sender)
-    return False
+
+    def senders_to(to: int) -> list[int]:
+        return produced["node"][senders[with_zeros & (targets == to)]].tolist()
+
+    return any(_is_flat_at_0(case, one) for one in islice(reach([node], senders_to, _MOST), 1, None))
 
 
 def _is_flat_at_0(case: Case, node: int) -> bool:

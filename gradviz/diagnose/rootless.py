@@ -10,10 +10,10 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from, read_in_its_line, written_in_its_line
 from gradviz.query.failures import Failure
+from gradviz.query.flow import Ways, leaves_of, reach, taken_by
 from gradviz.query.lack import FROM_OUTSIDE
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.refused import refused
-from gradviz.query.upstream import Upstream, leaves_of
 from gradviz.sets import contained
 
 
@@ -78,7 +78,7 @@ def _from_outside(case: Case) -> set[int]:
 def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     if not root:
         return Rootless(failure, 0, None, ())
-    up = Upstream(case.query, root, failure.event)
+    up = Ways(case.query, root, failure.event)
     frozen = _frozen(case, _before_any_cut(case, up))
     if frozen:
         return _since_last_pass(case, Rootless(failure, root, None, frozen))
@@ -97,7 +97,7 @@ def _since_last_pass(case: Case, found: Rootless) -> Rootless:
     return replace(found, frozen=frozen, since=done[-1].number) if frozen else found
 
 
-def _best_cut(case: Case, up: Upstream) -> OpRan | TensorMade | None:
+def _best_cut(case: Case, up: Ways) -> OpRan | TensorMade | None:
     """The cut on the path that was meant for gradients. If there are several cuts, as with a target under no_grad:
     first a cut with leaves behind it that an optimizer holds, then a cut with grad mode on, then the nearest. None if
     there is no cut."""
@@ -110,27 +110,28 @@ def _best_cut(case: Case, up: Upstream) -> OpRan | TensorMade | None:
     return min(ranked, key=lambda found: found[:2])[2]
 
 
-def _rank(case: Case, up: Upstream, cut: OpRan | TensorMade) -> tuple[bool, bool]:
-    taken = {*up.taken_by(cut), copied_from(case.query, cut) if isinstance(cut, TensorMade) else 0} - {0}
+def _rank(case: Case, up: Ways, cut: OpRan | TensorMade) -> tuple[bool, bool]:
+    taken = {
+        *taken_by(case.query, cut),
+        copied_from(case.query, cut) if isinstance(cut, TensorMade) else 0,
+    } - {0}
     behind = {*leaves_of(case.query, *taken), *taken}
     is_off = isinstance(cut, OpRan) and not cut.grad_enabled
     return behind.isdisjoint(case.training.holders), is_off
 
 
-def _before_any_cut(case: Case, up: Upstream) -> list[int]:
+def _before_any_cut(case: Case, up: Ways) -> list[int]:
     """The leaves behind a root that are reached without passing an op that cuts off a tensor that requires grad."""
-    waiting, seen = [up.root], {up.root}
-    while waiting:
-        tensor = waiting.pop()
-        taken = [source for source in up.taken_by(case.query.tensors.made(tensor)) if source]
-        if any(case.query.tensors.requires_grad(source, up.at) for source in taken):
-            continue
-        waiting += [source for source in taken if source not in seen]
-        seen.update(taken)
-    return [leaf for leaf in up.leaves if leaf in seen]
+
+    def onward(tensor: int) -> tuple[int, ...]:
+        taken = taken_by(case.query, case.query.tensors.made(tensor))
+        is_cut = any(source and case.query.tensors.requires_grad(source, up.at) for source in taken)
+        return () if is_cut else taken
+
+    return sorted(set(up.leaves).intersection(reach([up.root], onward)), key=up.leaves.index)
 
 
-def _copy(case: Case, up: Upstream) -> OpRan | TensorMade | None:
+def _copy(case: Case, up: Ways) -> OpRan | TensorMade | None:
     """The event that made a leaf of the root from the numbers of a tensor that requires grad, or the op that wrote such
     numbers into a leaf. Or the root, if it was made from numbers though a tensor requires grad: `torch.tensor(total)`
     of a sum of `.item()`. None if there is none."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.query.upstream import leaves_of
+from gradviz.query.flow import leaves_of
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo
 

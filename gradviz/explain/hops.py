@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from gradviz.events.kinds import Kind, NodeMade, PassBegan, Produced
 from gradviz.query.chain_step import chain_step
-from gradviz.query.flow import Flow
+from gradviz.query.deliveries import Deliveries
 from gradviz.query.gradient_paths import Arrival, Step
 from gradviz.system.paths import file_name, is_cell
 from gradviz.tracefile import Site
@@ -52,7 +52,7 @@ def files_are_told(sites: Iterable[Site | None]) -> bool:
 class Hops:
     """The steps of one pass in words."""
 
-    def __init__(self, words: Words, flow: Flow) -> None:
+    def __init__(self, words: Words, flow: Deliveries) -> None:
         self.words, self.query, self.flow = words, words.query, flow
         self.of = lru_cache(maxsize=None)(self._of)
         self._ran = dict(zip(*(column.tolist() for column in flow.received), strict=True))

@@ -64,7 +64,7 @@ def _why(
         raise NoAnswer(f"there is no pass {number}: the trace has {len(query.trace.passes)}")
     node, nr, number, event, gradient = _came(words, tensor, called, number)
     region = _region(query, index, called, gradient, event)
-    hops = Hops(words, query.flow(number))
+    hops = Hops(words, query.deliveries(number))
     roots = listed([words.called(root.tensor) for root in query.passes.began(number).roots])
     try:
         sum_over_paths = Paths(query, number, node, nr, region).decomposed(gradient, event, most)

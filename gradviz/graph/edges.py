@@ -10,7 +10,7 @@ from gradviz.graph.ids import Ids
 from gradviz.graph.model import Edge, Node
 from gradviz.graph.select import Part
 from gradviz.query import FIRST, Query, State
-from gradviz.query.cuts import Reason, computed_from, why_no_node
+from gradviz.query.flow import Reason, computed_from, why_no_node
 
 # Labels of edges along which no gradient flows back.
 CUTS = {

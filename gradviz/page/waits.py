@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.query.changes import writes_by_any_name
-from gradviz.query.flow import Wait
+from gradviz.query.deliveries import Wait
 from gradviz.words import Stop, Words
 from gradviz.words.rows import waiting_told
 
@@ -17,7 +17,9 @@ def waits(words: Words, pass_number: int) -> list[list[Any]]:
     event before which it ends (None: the end), the number of gradients, and the text. A gradient that its node
     receives at once is not shown at the event that produced it."""
     events = np.flatnonzero(words.query.passes.numbers == pass_number)
-    return [part for wait in words.query.flow(pass_number).waits() for part in _parts(words, wait, events)]
+    return [
+        part for wait in words.query.deliveries(pass_number).waits() for part in _parts(words, wait, events)
+    ]
 
 
 def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING, OF_PARTS
 from gradviz.query.query import Query
 from gradviz.query.source_trees import appended_before, assigned_before, method_calls, statement_at
@@ -161,19 +162,15 @@ def has_numbers_of_gradient(query: Query, event: int) -> bool:
     site = query.places.at(event)
     statement = statement_at(query, site)
     value = statement.value if isinstance(statement, ast.Assign | ast.AugAssign | ast.Expr) else None
-    waiting, seen = [value], set[str]()
-    while waiting and len(seen) < _FAR:
-        names: set[str] = set()
-        for node in _computed_with(waiting.pop()):
-            if isinstance(node, ast.Attribute) and node.attr == "grad":
-                return True
-            if isinstance(node, ast.Name):
-                names.add(node.id)
-        for name in sorted(names - seen):
-            seen.add(name)
-            assigned = assigned_before(query, site, name)
-            waiting += [assigned.value] if assigned is not None else []
-    return False
+
+    def assigned(node: ast.AST) -> list[ast.AST]:
+        names = sorted({part.id for part in _computed_with(node) if isinstance(part, ast.Name)})
+        statements = (assigned_before(query, site, name) for name in names)
+        return [one.value for one in statements if one is not None]
+
+    expressions = reach([value] if value is not None else [], assigned, _FAR)
+    parts = (part for expression in expressions for part in _computed_with(expression))
+    return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in parts)
 
 
 _FORM = ("shape", "dtype", "device", "ndim", "size", "dim", "numel")

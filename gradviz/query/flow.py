@@ -1,160 +1,533 @@
-"""The movement of gradients from node to node in one backward pass."""
+"""The run as a graph of tensors: what a tensor was computed from, what was computed from it, the paths between two
+tensors, and the events that cut a path off. Every search for an answer walks by `reach` or `chain`, which end at a
+limit."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, cached_property
-from itertools import pairwise
-from operator import attrgetter
+from heapq import heappop, heappush
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gradviz.events.kinds import Kind, PassBegan, Produced
-from gradviz.query.nodes import Nodes
-from gradviz.tracefile import PassInfo, Trace
-from gradviz.tracefile.columns import Table
+from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
+from gradviz.query.ops import (
+    COPYING,
+    DRAWN,
+    LOOKUPS,
+    LOSSES,
+    MEANS,
+    MULTIPLYING,
+    SHAPED_BY_SECOND,
+    SHARING,
+    TRANSPOSING,
+    ZEROS,
+)
+from gradviz.query.query import Query
+
+MOST = 200_000  # the most tensors that a search in the whole run visits
+NEAR = 256  # the most tensors near a tensor that a search visits
+FAR = 16  # the most ops of a chain, such as views of views
+_VIEWS = 3  # the most ops between a leaf and the op that uses it, such as `weight.t()`
+_T = TypeVar("_T", bound=Hashable)
+
+
+def reach(
+    starts: Iterable[_T],
+    onward: Callable[[_T], Iterable[_T]],
+    most: int = MOST,
+    came: dict[_T, _T | None] | None = None,
+) -> Iterator[_T]:
+    """What `onward` leads to from `starts`: these first, then by distance, at most `most`. 0 stands for nothing and is
+    left out. `came` is filled with what each was reached from, None for a start."""
+    came = {} if came is None else came
+    came |= dict.fromkeys(starts)
+    waiting = deque(one for one in came if one)
+    while waiting and most > 0:
+        one = waiting.popleft()
+        most -= 1
+        yield one
+        for other in onward(one):
+            if other and other not in came:
+                came[other] = one
+                waiting.append(other)
+
+
+def chain(query: Query, tensor: int, passes: Callable[[OpRan], bool], most: int = FAR) -> Iterator[OpRan]:
+    """The ops behind a tensor, the last first, each the maker of the first input of the op before it, as long as an op
+    `passes`; at most `most`."""
+    for _ in range(most):
+        op = op_of(query, tensor)
+        if op is None or not op.inputs or not op.inputs[0] or not passes(op):
+            return
+        yield op
+        tensor = op.inputs[0]
+
+
+class Reason(Enum):
+    """Reasons why an op made no node."""
+
+    NOTHING_REQUIRES_GRAD = "no input requires grad"
+    GRAD_MODE_OFF = "grad mode was off"
+    DETACHED = "it shares the memory of its input, outside of the graph"
+    NOT_DIFFERENTIABLE = "its result is not differentiable"
+
+
+def why_no_node(query: Query, op: OpRan) -> Reason:
+    """The reason why an op made no node."""
+    before = op.index - 1
+    if not any(query.tensors.requires_grad(tensor, before) for tensor in op.inputs if tensor):
+        return Reason.NOTHING_REQUIRES_GRAD
+    if not op.grad_enabled:
+        return Reason.GRAD_MODE_OFF
+    if op.outputs and query.tensors.flags(op.outputs[0], op.index) & WHOLE:
+        return Reason.DETACHED
+    return Reason.NOT_DIFFERENTIABLE
+
+
+def computed_from(op: OpRan) -> tuple[int, ...]:
+    """The inputs of an op whose elements go into its result; without an input that gives only a shape or a dtype."""
+    return op.inputs[:1] if op.op in SHAPED_BY_SECOND else op.inputs
+
+
+def op_of(query: Query, tensor: int) -> OpRan | None:
+    """The op that made a tensor; None if no op did."""
+    maker = query.tensors.made(tensor)
+    return maker if isinstance(maker, OpRan) else None
+
+
+def is_square(op: OpRan) -> bool:
+    """Whether an op multiplies a tensor with itself."""
+    return op.op in MULTIPLYING and len(op.inputs) > 1 and len(set(op.inputs)) == 1
+
+
+def transposed_of(query: Query, tensor: int) -> int:
+    """The tensor that a tensor is the transpose of; the tensor itself if it is no transpose."""
+    made = op_of(query, tensor)
+    return made.inputs[0] if made is not None and made.op in TRANSPOSING and made.inputs else tensor
+
+
+def root_is_mean(query: Query, pass_number: int) -> bool:
+    """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum."""
+    roots = query.passes.began(pass_number).roots
+    op = op_of(query, roots[0].tensor) if len(roots) == 1 else None
+    return op is not None and (op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args))
+
+
+def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | None:
+    """The op that made a tensor. An op named in `passing` is skipped: its first input is followed instead. None if no
+    op made it."""
+    for op in chain(query, tensor, lambda op: op.op in passing, MOST):
+        tensor = op.inputs[0]
+    return op_of(query, tensor) if tensor else None
+
+
+def shortest_way(query: Query, start: int, end: int) -> list[int]:
+    """The tensors on a shortest path of ops from `start` to `end`, in order; empty if there is no path."""
+    key = end, query.trace.count  # the count: a run that is under way grows
+    if key not in query.searches:
+        query.searches.clear()
+        came: dict[int, int | None] = {}
+        walk = reach([end], lambda tensor: sources(query, tensor, through_memory=False), came=came)
+        query.searches[key] = came, walk
+    came, walk = query.searches[key]  # it goes on where it stopped: many leaves are looked for from one root
+    while start not in came and next(walk, None):
+        pass
+    way: list[int] = []
+    tensor = start if start in came else None
+    while tensor:
+        way.append(tensor)
+        tensor = came[tensor]
+    return way
+
+
+def sources(query: Query, tensor: int, through_memory: bool) -> tuple[int, ...]:
+    """The tensors that a tensor was computed from: the inputs of the op that made it, and of the ops that
+    changed it in place."""
+    maker = query.tensors.made(tensor)
+    origins: tuple[int, ...] = ()
+    if isinstance(maker, OpRan):
+        origins = computed_from(maker)
+    elif through_memory and maker is not None:
+        base = query.tensors.base(query.tensors.before(tensor, maker.index))
+        origins = (base.tensor if base is not None else maker.source,)
+    for event in query.tensors.writes(tensor):
+        if query.tensors.is_op(event):
+            origins += computed_from(query.tensors.op(event))
+        elif through_memory:
+            origins += (query.tensors.mutation(event).source,)
+    return origins
+
+
+def count_ways(query: Query, start: int, end: int) -> int:
+    """The number of paths from `start` to `end`. Inputs have lower numbers than results, so descending numbers are a
+    topological order."""
+
+    def onward(tensor: int) -> list[int]:
+        op = op_of(query, tensor) if tensor != start else None
+        return [one for one in computed_from(op) if start <= one < tensor] if op is not None else []
+
+    ways = {end: 1}
+    for tensor in sorted(reach([end], onward), reverse=True):
+        for source in onward(tensor):
+            ways[source] = ways.get(source, 0) + ways[tensor]
+    return ways.get(start, 0)
+
+
+Rank = tuple[int, int, int, int]
+
+
+class Hop(NamedTuple):
+    """A step from a source to a tensor that an event computed from it. `blocks` is whether it blocks gradients,
+    `copies` whether it puts values into another memory, outside of the graph."""
+
+    source: int
+    event: int
+    blocks: bool
+    copies: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """A gradient that arrived at a node. `event` is the Produced event that delivered it, and `position` the edge; for
-    a root `event` is the PassBegan of the pass, and `position` the root."""
+class Separation:
+    """The best way from a leaf to a root. `cut` is the first event on it that blocks gradients (None: the way is open),
+    `is_copy` whether it leads through a copy of the leaf itself. Of two ways, the one with the lower `rank` is
+    better."""
+
+    cut: OpRan | TensorMade | None
+    is_copy: bool
+    rank: Rank
+
+
+class Ways:
+    """All ways to one root, as they were at the event where its pass begins."""
+
+    def __init__(self, query: Query, root: int, at: int) -> None:
+        self.query, self.root, self.at = query, root, at
+        # Cached: the searches need these once for each op that reads a tensor.
+        self._has_parameters = cache(self._reads_parameters)
+        self._is_end = cache(self._is_leaf)
+        self.viewed_leaf = cache(self._viewed_leaf)
+        self._blocked: dict[int, Sequence[Hop]] = {}  # by the tensors that the first search has visited
+        self._learning = self._open_ways()
+        self._onwards: dict[int, tuple[int, Hop]] = {}
+        self._ranks: dict[int, Rank] = {}
+        self._blocked_ways()
+
+    @property
+    def reached(self) -> list[int]:
+        """The tensors that the root was computed from, with those in the graph first."""
+        return [*self._learning, *self._ranks]
+
+    @property
+    def reached_openly(self) -> list[int]:
+        """The tensors from which gradients can flow to the root."""
+        return list(self._learning)
+
+    @cached_property
+    def leaves(self) -> list[int]:
+        """The leaves that the root was computed from, without results of ops."""
+        flags = self.query.tensors.flags
+        return [t for t in self.reached if flags(t, self.at) & LEAF and op_of(self.query, t) is None]
+
+    @cached_property
+    def cuts(self) -> list[OpRan | TensorMade]:
+        """The events that made a tensor behind the root and block gradients of a tensor that requires grad, the nearest
+        first."""
+        requires_grad, cuts = self.query.tensors.requires_grad, list[OpRan | TensorMade]()
+        for tensor in sorted(self.reached, key=lambda tensor: self._ranks.get(tensor, (0,))[-1]):
+            made = self.query.tensors.made(tensor)
+            blocks = isinstance(made, TensorMade) or (
+                made is not None and not self.query.nodes.of_op(made.index)
+            )
+            if (
+                made is not None
+                and blocks
+                and any(t and requires_grad(t, self.at) for t in taken_by(self.query, made))
+            ):
+                cuts.append(made)
+        return cuts
+
+    def separation(self, leaf: int) -> Separation | None:
+        """The separation of a leaf from the root; None if the root was not computed from it."""
+        if leaf in self._learning:
+            return Separation(None, False, (0, 0, 0, 0))
+        if leaf not in self._ranks:
+            return None
+        hops = list(self._hops(leaf))
+        first = next(hop for hop in hops if hop.blocks)
+        return Separation(self._event(first.event), self._is_copy(hops), self._ranks[leaf])
+
+    def _hops(self, tensor: int) -> Iterator[Hop]:
+        """The steps from a tensor to the graph of the root."""
+        while tensor not in self._learning:
+            tensor, hop = self._onwards[tensor]
+            yield hop
+
+    def _is_copy(self, hops: list[Hop]) -> bool:
+        """Whether the first steps only copy a leaf, or mix it into an average of its values."""
+        for hop in hops:
+            event = self._event(hop.event)
+            if hop.copies:
+                return True
+            if isinstance(event, OpRan) and event.op not in COPYING and not event.rule.elementwise:
+                return False
+        return False
+
+    def _event(self, event: int) -> OpRan | TensorMade | None:
+        decoded = self.query.trace.event(event)
+        return decoded if isinstance(decoded, OpRan | TensorMade) else None
+
+    # --- the search
+
+    def _open_ways(self) -> dict[int, bool]:
+        """The tensors from which gradients flow to the root, in order of distance; with each, whether an op with
+        parameters of its own is on the way."""
+        reached = {self.root: False}
+        waiting = deque([self.root])
+        while waiting and len(reached) < MOST:
+            tensor = waiting.popleft()
+            if self._is_end(tensor):
+                continue
+            steps = self._steps_to(tensor)
+            self._blocked[tensor] = [hop for hop in steps if hop.blocks] or ()
+            for hop in steps:
+                learns = reached[tensor] or self._has_parameters(hop.event)
+                if not hop.blocks and (hop.source not in reached or (learns and not reached[hop.source])):
+                    reached[hop.source] = learns
+                    waiting.append(hop.source)
+        return reached
+
+    def _blocked_ways(self) -> None:
+        """The best ways from the tensors behind blocking events, by Dijkstra's search."""
+        heap: list[tuple[Rank, int, int, Hop]] = []
+        for tensor, learns in self._learning.items():
+            if not self._is_end(tensor):
+                for hop in self._blocked_steps_to(tensor):
+                    heappush(heap, (self._further((0, int(not learns), 0, 0), hop), hop.source, tensor, hop))
+        while heap and len(self._ranks) < MOST:
+            rank, tensor, onwards, hop = heappop(heap)
+            if tensor in self._ranks or tensor in self._learning:
+                continue
+            self._ranks[tensor], self._onwards[tensor] = rank, (onwards, hop)
+            if self._is_end(tensor):
+                continue
+            for step in self._steps_to(tensor):
+                if step.source not in self._ranks:
+                    heappush(heap, (self._further(rank, step), step.source, tensor, step))
+
+    def _further(self, rank: Rank, hop: Hop) -> Rank:
+        copies, aside, unwatched, length = rank
+        tensors = self.query.tensors
+        is_off = hop.blocks and tensors.is_op(hop.event) and not tensors.op(hop.event).grad_enabled
+        return copies + hop.copies, aside, unwatched + is_off, length + 1
+
+    def _is_leaf(self, tensor: int) -> bool:
+        """Whether the ways end at a tensor: it is a leaf that requires grad."""
+        return tensor != self.root and self.query.tensors.is_leaf_that_requires_grad(tensor, self.at)
+
+    def _blocked_steps_to(self, tensor: int) -> Sequence[Hop]:
+        """The steps that led to a tensor of the graph and block gradients."""
+        known = self._blocked.get(tensor)
+        return known if known is not None else [hop for hop in self._steps_to(tensor) if hop.blocks]
+
+    def _steps_to(self, tensor: int) -> list[Hop]:
+        """The steps that led to a tensor: the event that made it, and the events that changed it in place before the
+        pass."""
+        tensors = self.query.tensors
+        maker = tensors.made(tensor)
+        steps: list[Hop] = []
+        if isinstance(maker, OpRan):
+            steps = self._of_op(maker, tensor, is_write=False)
+        elif maker is not None:
+            copies = maker.how not in SHARING
+            steps = [Hop(source, maker.index, True, copies) for source in taken_by(self.query, maker)]
+        for event in tensors.writes(tensor):
+            if event >= self.at:
+                break
+            if tensors.is_op(event):
+                steps += self._of_op(tensors.op(event), tensor, is_write=True)
+            elif source := tensors.mutation(event).source:
+                steps.append(Hop(source, event, True, True))
+        return steps
+
+    def _of_op(self, op: OpRan, tensor: int, is_write: bool) -> list[Hop]:
+        blocks = not self.query.nodes.of_op(op.index) or self._is_without_gradient(op, tensor)
+        sources = [source for source in dict.fromkeys(op.inputs) if source and source != tensor]
+        return [Hop(source, op.index, blocks, blocks and is_write) for source in sources]
+
+    def _is_without_gradient(self, op: OpRan, tensor: int) -> bool:
+        """Whether a tensor is one of several results of an op and requires no grad, as the indices of `topk`."""
+        is_part = len(op.outputs) > 1 and tensor in op.outputs
+        return is_part and not self.query.tensors.requires_grad(tensor, op.index)
+
+    def _reads_parameters(self, event: int) -> bool:
+        """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""
+        tensors = self.query.tensors
+        sources = set(tensors.op(event).inputs) - {0} if tensors.is_op(event) else ()
+        return any(self.viewed_leaf(source) not in (0, self.root) for source in sources)
+
+    def _viewed_leaf(self, tensor: int) -> int:
+        """The leaf that requires grad and that a tensor is when the pass begins, itself or by views such as
+        `weight.t()`; 0 if there is none."""
+        views = chain(self.query, tensor, lambda op: len(op.inputs) == 1 and op.op not in LOOKUPS, _VIEWS - 1)
+        for one in (tensor, *(view.inputs[0] for view in views)):
+            if self._is_end(one) or (one == self.root and self._is_root_a_leaf):
+                return one
+        return 0
+
+    @cached_property
+    def _is_root_a_leaf(self) -> bool:
+        return self.query.tensors.is_leaf_that_requires_grad(self.root, self.at)
+
+
+def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
+    """The inputs of the event that made a tensor."""
+    if maker is None or isinstance(maker, OpRan):
+        return () if maker is None else maker.inputs
+    if maker.how in DRAWN:
+        return _drawn_from(query, maker)
+    base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
+    return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)
+
+
+def _drawn_from(query: Query, maker: TensorMade) -> tuple[int, ...]:
+    """The inputs of a distribution that a tensor was drawn from: the inputs of the ops without grad mode, right before
+    in the same expression, that give `torch.normal` its arguments."""
+    sites, inputs = query.trace.events["site"], list[int]()
+    for event in range(maker.index - 1, max(maker.index - 1 - _VIEWS, -1), -1):
+        if not query.tensors.is_op(event) or sites[event] != sites[maker.index]:
+            break
+        op = query.tensors.op(event)
+        if op.grad_enabled:
+            break
+        inputs += filter(None, op.inputs)
+    return tuple(inputs)
+
+
+def leaves_behind(query: Query, nodes: Iterable[int]) -> list[int]:
+    """The leaves that the graph leads to from nodes, as they were when the graph was made."""
+    made = map(query.nodes.event, query.nodes.walk(list(nodes)))
+    edges = ((node.index, edge.tensor) for node in made if node is not None for edge in node.edges)
+    leaves = {t: None for at, t in edges if t and query.tensors.is_leaf_that_requires_grad(t, at)}
+    return list(leaves)
+
+
+def leaves_of(query: Query, *tensors: int) -> list[int]:
+    """The leaves that the grad_fns of tensors lead to, as they were when the graph was made."""
+    return leaves_behind(query, (n for t in tensors for n in query.nodes.of_tensors.of(t)[1].tolist()))
+
+
+class Downstream:
+    """The ops that read each tensor of a trace."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        ops = query.trace.table(Kind.OP)
+        inputs = ops.lists("inputs")
+        order = np.argsort(inputs.values, kind="stable")
+        self._tensors, self._ops = inputs.values[order], ops.events[inputs.owners[order]]
+
+    def readers(self, tensor: int) -> list[int]:
+        """The ops that read a tensor, in order."""
+        start, end = np.searchsorted(self._tensors, [tensor, tensor + 1])
+        return self._ops[start:end].tolist()
+
+    def onward(self, tensor: int) -> Iterator[int]:
+        """The results of the ops that read a tensor."""
+        return (output for op in self.readers(tensor) for output in self.query.tensors.op(op).outputs)
+
+    def results(self, tensor: int, most: int = 10_000) -> dict[int, list[int]]:
+        """All tensors that were computed from a tensor, and the tensor itself; with each, the ops that read it."""
+        return {one: self.readers(one) for one in reach([tensor], self.onward, most)}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An op, the leaves that require grad among its inputs, and its data: the other inputs."""
 
     event: int
-    position: int
-    gradient: int
+    leaves: frozenset[int]
+    data: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A stretch of events in which the same gradients wait at an output of a node. It begins at `first` and ends before
-    `end`, the event at which another gradient arrives or the node receives them; `end` is None if it was not
-    recorded."""
+class _Uses:
+    """The uses on the ways of one trace, cached: several rules need the same uses."""
 
-    node: int
-    nr: int
-    arrivals: list[Delivery]
-    first: int
-    end: int | None
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.known: dict[Ways, list[Use]] = {}
+
+    def of(self, ways: Ways) -> list[Use]:
+        """The uses on the ways to a root."""
+        known_uses = self.known.get(ways)
+        if known_uses is None:
+            known_uses = self.known[ways] = _uses(self.query, ways)
+        return known_uses
 
 
-class Flow:
-    """The gradients that moved from node to node in one pass."""
+def uses(query: Query, ways: Ways) -> list[Use]:
+    """The uses in forward on the ways by which gradients flow to a root, in order. A view of a leaf is not a use."""
+    return query.of(_Uses).of(ways)
 
-    def __init__(self, trace: Trace, nodes: Nodes, backward_pass: PassInfo) -> None:
-        self.trace = trace
-        self.nodes = nodes
-        self.backward_pass = backward_pass
-        self._arrived = cache(self._all_arrived)
-        self._arrived_by_output = cache(self._all_by_output)
-        received = trace.table(Kind.RECEIVED)
-        rows = self._own(received)
-        self.received = received["node"][rows], received.events[rows]
-        self._deliver(trace)
 
-    def _own(self, table: Table) -> np.ndarray:
-        """The rows of a table that belong to this pass."""
-        last = self.trace.count if self.backward_pass.last is None else self.backward_pass.last + 1
-        first, end = np.searchsorted(table.events, [self.backward_pass.first, last])
-        return first + np.flatnonzero(table["in_pass"][first:end] == self.backward_pass.number)
+def _uses(query: Query, ways: Ways) -> list[Use]:
+    of_leaves: list[Use] = []
+    for event in _events(query, ways):
+        parts = {t: ways.viewed_leaf(t) for t in query.tensors.op(event).inputs if t}
+        leaves = frozenset(leaf for leaf in parts.values() if leaf)
+        if leaves and len(parts) > 1:
+            of_leaves.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
+    return of_leaves
 
-    def _deliver(self, trace: Trace) -> None:
-        began = trace.event(self.backward_pass.first)
-        assert isinstance(began, PassBegan)
-        roots = np.array([(root.node, root.gradient) for root in began.roots], np.int64).reshape(-1, 2)
-        produced = trace.table(Kind.PRODUCED)
-        rows = self._own(produced)
-        flows = produced.lists("flows")
-        counts = flows.counts[rows]
-        position = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        flowing = flows.elements[np.repeat(flows.starts[rows], counts) + position]
-        self.targets, self.gradients = np.concatenate([roots, flowing]).T
-        self.events = np.concatenate(
-            [np.full(len(roots), self.backward_pass.first), np.repeat(produced.events[rows], counts)]
-        )
-        self.positions = np.concatenate([np.arange(len(roots)), position])
-        nodes, events = self.received
-        order = np.argsort(nodes, kind="stable")
-        at = np.searchsorted(nodes[order], self.targets)
-        known = at < len(nodes)
-        known[known] &= nodes[order][at[known]] == self.targets[known]
-        self.taken = np.full(len(self.targets), np.iinfo(np.int64).max)
-        self.taken[known] = events[order][at[known]]
-        self.real = (self.targets > 0) & (self.gradients > 0)
 
-    def waiting(self, k: int) -> dict[int, list[Delivery]]:
-        """The gradients that have arrived at each node by event k and that it has not received yet."""
-        by_node: dict[int, list[Delivery]] = {}
-        for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
-            by_node.setdefault(int(self.targets[row]), []).append(self._delivery(row))
-        return by_node
+def _events(query: Query, ways: Ways) -> list[int]:
+    """The ops with a node that computed tensors with an open way to a root, in order, without ops inside a pass."""
+    ops = (op_of(query, tensor) for tensor in ways.reached_openly)
+    events = np.array(sorted({op.index for op in ops if op is not None and query.nodes.of_op(op.index)}), int)
+    return events[~query.passes.contains(events)].tolist()
 
-    def waits(self) -> Iterator[Wait]:
-        """All stretches in which gradients wait. Those at one event have the order of the nodes in `waiting`."""
-        never = np.iinfo(np.int64).max
-        taken = dict(zip(self.targets[self.real].tolist(), self.taken[self.real].tolist(), strict=True))
-        for node, end in taken.items():
-            for nr in range(max(len(self.nodes.tensors(node)), 1)):
-                came = self.arrivals_at(node, nr, end - 1)
-                changes = [*dict.fromkeys(delivery.event for delivery in came), end]
-                for first, following in pairwise(changes):
-                    until = None if following == never else following
-                    yield Wait(node, nr, self._up_to(came, first), first, until)
 
-    def arrivals(self, node: int, k: int) -> list[Delivery]:
-        """The gradients that have arrived at a node up to event k, whether or not it has received them."""
-        return self._up_to(self._arrived(node), k)
+def groups_behind(query: Query, ways: Ways, groups: dict[int, int]) -> dict[int, int]:
+    """The groups of the leaves that each tensor with an open way to a root was computed from, as bits; `groups` has the
+    bit of each leaf."""
+    groups_of = dict(groups)
+    for event in _events(query, ways):
+        op = query.tensors.op(event)
+        bits = 0
+        for source in op.inputs:
+            bits |= groups_of.get(source, 0)
+        for output in op.outputs:
+            groups_of[output] = groups_of.get(output, 0) | bits
+    return groups_of
 
-    def arrivals_at(self, node: int, nr: int, k: int) -> list[Delivery]:
-        """The gradients that have arrived up to event k at one output of a node, by its number."""
-        if len(self.nodes.outputs(node)) < 2:
-            return self.arrivals(node, k)
-        return self._up_to(self._arrived_by_output(node).get(nr, []), k)
 
-    def _up_to(self, arrived: list[Delivery], k: int) -> list[Delivery]:
-        return arrived[: bisect_right(arrived, k, key=attrgetter("event"))]
+def computed_alike(query: Query, one: int, other: int) -> bool:
+    """Whether two tensors are the same, or were computed by the same ops from the same tensors, as when a program has
+    an expression twice."""
+    differing: list[tuple[int, int]] = []
 
-    def _all_arrived(self, node: int) -> list[Delivery]:
-        order, targets = self._by_target
-        start, end = np.searchsorted(targets, [node, node + 1])
-        return [self._delivery(row) for row in order[start:end].tolist()]
+    def onward(pair: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        left, right = (op_of(query, tensor) for tensor in pair)
+        if pair[0] == pair[1] or (left is None and right is None and all(_is_zeros(query, t) for t in pair)):
+            return
+        if (
+            left is None
+            or right is None
+            or (left.op, left.args) != (right.op, right.args)
+            or len(left.inputs) != len(right.inputs)
+        ):
+            differing.append(pair)
+        else:
+            yield from zip(left.inputs, right.inputs, strict=True)
 
-    def _all_by_output(self, node: int) -> dict[int, list[Delivery]]:
-        by_output: dict[int, list[Delivery]] = {}
-        for delivery in self._arrived(node):
-            by_output.setdefault(self._output_of(delivery), []).append(delivery)
-        return by_output
+    pairs = list(reach([(one, other)], onward, NEAR))
+    return not differing and len(pairs) < NEAR
 
-    @cached_property
-    def _by_target(self) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of the delivered gradients, sorted by the node to which they went, and these nodes."""
-        real = np.flatnonzero(self.real)
-        order = real[np.argsort(self.targets[real], kind="stable")]
-        return order, self.targets[order]
 
-    def _output_of(self, delivery: Delivery) -> int:
-        """The output of a node that a gradient belongs to."""
-        event = self.trace.event(delivery.event)
-        if isinstance(event, PassBegan):
-            return event.roots[delivery.position].nr
-        edges = self.nodes.edges(event.node) if isinstance(event, Produced) else ()
-        return edges[delivery.position].nr if delivery.position < len(edges) else 0
-
-    def receipt(self, node: int, k: int) -> int | None:
-        """The event up to k at which a node received its gradients; None if it has not."""
-        events = self._receipts.get(node, [])
-        at = bisect_right(events, k)
-        return events[at - 1] if at else None
-
-    @cached_property
-    def _receipts(self) -> dict[int, list[int]]:
-        """The events at which each node received its gradients, in order."""
-        by_node: dict[int, list[int]] = {}
-        for node, event in zip(*(column.tolist() for column in self.received), strict=True):
-            by_node.setdefault(node, []).append(event)
-        return by_node
-
-    def _delivery(self, row: int) -> Delivery:
-        return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))
+def _is_zeros(query: Query, tensor: int) -> bool:
+    made = query.tensors.made(tensor)
+    return isinstance(made, TensorMade) and made.how in ZEROS

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from gradviz.events.kinds import Produced
-from gradviz.query.flow import Delivery
+from gradviz.query.deliveries import Delivery
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
@@ -31,7 +31,7 @@ class WayStep:
 def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep]:
     """The steps of pass `number` that lead to output `nr` of a node, from the root down; empty if the norm of a
     gradient on the way was not recorded."""
-    flow = query.flow(number)
+    flow = query.deliveries(number)
     steps: list[WayStep] = []
     end = query.trace.count
     while True:

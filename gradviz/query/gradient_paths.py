@@ -156,7 +156,7 @@ class Paths:
     """The paths of one pass to output `nr` of a node, or to one element (`region`) of its gradient."""
 
     def __init__(self, query: Query, number: int, node: int, nr: int, region: Region = None) -> None:
-        self.query, self.flow = query, query.flow(number)
+        self.query, self.flow = query, query.deliveries(number)
         self.target = _Place(node, nr, region)
         self._above: dict[_Place, list[_Place | None]] = {}
         self.meetings: dict[_Place, _Meeting] = {}

@@ -13,16 +13,14 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, PassBegan, Te
 from gradviz.events.values import TRANSFORM
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.cut_places import place_of_cut
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import Downstream, Separation, Ways, leaves_behind, reach, taken_by
 from gradviz.query.function_returns import function_of, returned_at
 from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.plain_numbers import read_as_number
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
-from gradviz.query.separation import Separation, Ways, taken_by
 from gradviz.query.training import Training
-from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, without
 from gradviz.tracefile import Site
@@ -279,19 +277,13 @@ class Lacks:
         """The events that made leaves of a root from the plain numbers of other tensors, with these tensors."""
         key = begun.root, begun.at
         if key not in self._copies:
-            made = map(self.query.tensors.made, self._leaves(begun))
+            made = map(self.query.tensors.made, self.ways(begun.root, begun.at).leaves)
             self._copies[key] = {
                 one.index: copied_from(self.query, one)
                 for one in made
                 if isinstance(one, TensorMade) and one.how not in _NEW
             }
         return self._copies[key]
-
-    def _leaves(self, begun: Begun) -> list[int]:
-        """The leaves that a root was computed from, without results of ops."""
-        flags = self.query.tensors.flags
-        reached = self.ways(begun.root, begun.at).reached
-        return [t for t in reached if flags(t, begun.at) & LEAF and op_of(self.query, t) is None]
 
     def _cut_at_a_leaf(self, of: int, begun: Begun, results: dict[int, list[int]]) -> int:
         """The event that made a leaf behind a root from `results` of the leaf `of`, outside of the graph: `h.detach()`
@@ -310,7 +302,7 @@ class Lacks:
         """The event at which the graph of a result ended whose numbers a new leaf behind the root has, one that no
         optimizer holds: the comparison in `torch.tensor((x > 0).float(), requires_grad=True)`; −1 if there is none."""
         tensors = self.query.tensors
-        for leaf in self._leaves(begun):
+        for leaf in self.ways(begun.root, begun.at).leaves:
             made = tensors.made(leaf)
             is_new = isinstance(made, TensorMade) and made.how in FROM_OUTSIDE
             if not is_new or not tensors.is_leaf_that_requires_grad(leaf, begun.at):
@@ -324,13 +316,14 @@ class Lacks:
 
     def _where_it_ended(self, maker: OpRan | TensorMade, results: dict[int, list[int]]) -> int:
         """The event behind a leaf of plain numbers at which the graph ended: the comparison in `(x > 0).float()`."""
-        one: OpRan | TensorMade | None = maker
-        while one is not None:
+        requires_grad, made = self.query.tensors.requires_grad, self.query.tensors.made
+
+        def onward(one: OpRan | TensorMade) -> list[OpRan | TensorMade]:
             taken = [tensor for tensor in taken_by(self.query, one) if tensor in results]
-            if not taken or any(self.query.tensors.requires_grad(t, one.index) for t in taken):
-                return one.index
-            one = self.query.tensors.made(taken[0])
-        return maker.index
+            before = made(taken[0]) if taken and not any(requires_grad(t, one.index) for t in taken) else None
+            return [] if before is None else [before]
+
+        return list(reach([maker], onward))[-1].index
 
     def _is_template(self, leaf: int, begun: list[Begun]) -> bool:
         """Whether a leaf was copied into leaves that lead to a root, as the layer that `nn.TransformerEncoder`
@@ -366,7 +359,7 @@ class Lacks:
         """The event that detached one of these results for NumPy: `torch.from_numpy(f(h.detach().numpy()))`; −1 if
         there is none. No op reads the result, and a tensor came from outside before the root was computed. Events with
         grad mode on come before events without it, as where actions are chosen."""
-        made = [self.query.tensors.made(leaf) for leaf in self._leaves(begun)]
+        made = [self.query.tensors.made(leaf) for leaf in self.ways(begun.root, begun.at).leaves]
         outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in FROM_OUTSIDE]
         earlier = max(
             (backward_pass.first for backward_pass in self.trace.passes if backward_pass.first < begun.at),
@@ -460,7 +453,7 @@ class Lacks:
         `torch.tensor([x[0] * 2, x[1] * 3])`; None if there is none. Leaves of an optimizer are no copies on a way."""
         holders = self.query.of(Training).holders
         for one in reversed(begun):
-            for made in map(self.query.tensors.made, self._leaves(one)):
+            for made in map(self.query.tensors.made, self.ways(one.root, one.at).leaves):
                 if not isinstance(made, TensorMade) or made.how not in FROM_OUTSIDE or made.tensor in holders:
                     continue
                 source = read_in_its_line(self.query, made)

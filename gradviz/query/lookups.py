@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 
-from gradviz.query.flow import Flow
+from gradviz.query.deliveries import Deliveries
 from gradviz.query.labels import Labels
 from gradviz.query.modules import Modules
 from gradviz.query.names import Names
@@ -22,7 +22,7 @@ class Lookups:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.flow = lru_cache(maxsize=16)(self._flow)
+        self.deliveries = lru_cache(maxsize=16)(self._deliveries)
 
     @cached_property
     def tensors(self) -> Tensors:
@@ -74,8 +74,8 @@ class Lookups:
         """The names of tensors in code that is typed: `t12` where the expression is too long for a name."""
         return Labels(self.names, self.nodes, self.passes, self.places, self.scopes, is_exact=True)
 
-    def _flow(self, number: int) -> Flow:
+    def _deliveries(self, number: int) -> Deliveries:
         """The gradients that moved from node to node in a pass."""
         run = self.trace.find_pass(number)
         assert run is not None
-        return Flow(self.trace, self.nodes, run)
+        return Deliveries(self.trace, self.nodes, run)

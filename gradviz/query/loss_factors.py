@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import op_of
 from gradviz.query.of_one_rank import MOST_ROOTS
 from gradviz.query.ops import DIVIDING, MULTIPLYING
 from gradviz.query.query import Query

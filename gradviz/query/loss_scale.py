@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import op_of
 from gradviz.query.ops import MULTIPLYING
 from gradviz.query.query import Query
 

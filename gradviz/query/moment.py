@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, Received, ScopeEntered
-from gradviz.query.flow import Delivery, Flow
+from gradviz.query.deliveries import Deliveries, Delivery
 from gradviz.query.lookups import Lookups
 from gradviz.sets import contained, without
 from gradviz.tracefile import PassInfo, Snapshot
@@ -227,9 +227,9 @@ class Moment:
     # --- waiting gradients
 
     @cached_property
-    def _flow(self) -> Flow | None:
+    def _flow(self) -> Deliveries | None:
         backward_pass = self.pass_info
-        return None if backward_pass is None else self.query.flow(backward_pass.number)
+        return None if backward_pass is None else self.query.deliveries(backward_pass.number)
 
     @property
     def waiting(self) -> dict[int, list[Delivery]]:

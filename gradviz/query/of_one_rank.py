@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import Ways, op_of
 from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
 from gradviz.query.training import Training
-from gradviz.query.upstream import Upstream
 from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
 
@@ -33,7 +32,7 @@ def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
         roots = query.passes.began(backward_pass.number).roots
         is_own = bool(roots) and roots[0].tensor not in not_own
         if is_own and shared:
-            is_own = shared.isdisjoint(Upstream(query, roots[0].tensor, backward_pass.first).came)
+            is_own = shared.isdisjoint(Ways(query, roots[0].tensor, backward_pass.first).reached)
         yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
 
 

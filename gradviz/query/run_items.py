@@ -5,13 +5,14 @@ or a leaf that accumulated a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.query.flow import reach
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 
@@ -200,13 +201,10 @@ class Timeline:
     def _ops_on_data(self, ops: list[int]) -> set[int]:
         """The ops without nodes that made the inputs of these ops, such as a scaling of the data."""
         tensors, nodes = self.query.tensors, self.query.nodes
-        makers: set[int] = set()
-        waiting = list(ops)
-        while waiting:
-            for tensor in tensors.op(waiting.pop()).inputs:
-                maker = tensors.maker(tensor) if tensor else None
-                is_new = maker is not None and maker not in makers
-                if maker is not None and is_new and tensors.is_op(maker) and not nodes.of_op(maker):
-                    makers.add(maker)
-                    waiting.append(maker)
-        return makers
+
+        def onward(op: int) -> Iterator[int]:
+            for maker in map(tensors.maker, filter(None, tensors.op(op).inputs)):
+                if maker is not None and tensors.is_op(maker) and not nodes.of_op(maker):
+                    yield maker
+
+        return set(reach((op for one in ops for op in onward(one)), onward))

@@ -9,13 +9,12 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.collective_calls import ALL_REDUCE, is_of_some_ranks
-from gradviz.query.cuts import op_behind, op_of, transposed_of
+from gradviz.query.flow import Downstream, op_behind, op_of, transposed_of
 from gradviz.query.loss_factors import number_of
 from gradviz.query.ops import ADDING, COPYING, PRODUCTS, RESHAPING
 from gradviz.query.query import Query
 from gradviz.query.rank_values import are_apart, are_same
 from gradviz.query.replicas import Replicas
-from gradviz.query.upstream import Downstream
 
 _MOST = 32  # the most collectives that are examined
 _NEAR = 40  # the most results that are searched

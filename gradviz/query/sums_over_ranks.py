@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.query.collective_calls import changes_between, sums
-from gradviz.query.cuts import root_is_mean
+from gradviz.query.flow import root_is_mean
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import PassInfo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.copies import has_numbers_of_gradient
-from gradviz.query.cuts import sources
+from gradviz.query.flow import reach, sources
 from gradviz.query.ops import ZEROS
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.query import Query
@@ -207,22 +208,19 @@ class Training:
         """Whether the values that an event writes were computed from the `.grad` of a leaf, by ops or from numbers that
         the program read."""
         if self.query.tensors.is_op(event):
-            waiting = list(self.query.tensors.op(event).inputs[1:])
+            written = self.query.tensors.op(event).inputs[1:]
         else:
             mutation = self.query.tensors.mutation(event)
             if mutation.how == COMPILED:
                 return True
-            waiting = [mutation.source]
-        seen: set[int] = set()
-        while waiting and len(seen) < _LOOKED_AT:
-            tensor = waiting.pop(0)
-            if not tensor or tensor in seen:
-                continue
-            if self._gradient_of(tensor):
-                return True
-            seen.add(tensor)
-            waiting += sources(self.query, tensor, through_memory=True)
-        return has_numbers_of_gradient(self.query, event)
+            written = (mutation.source,)
+        return any(map(self._gradient_of, self._behind(written))) or has_numbers_of_gradient(
+            self.query, event
+        )
+
+    def _behind(self, tensors: Iterable[int]) -> Iterator[int]:
+        """The tensors that tensors were computed from, these first."""
+        return reach(tensors, lambda tensor: sources(self.query, tensor, through_memory=True), _LOOKED_AT)
 
     def leaf_behind(self, tensor: int) -> int:
         """The leaf with a gradient that a tensor is, or shares the whole memory of; 0 if there is none."""
@@ -236,17 +234,7 @@ class Training:
 
     def stems_from_gradient(self, tensor: int, before: int) -> bool:
         """Whether a tensor was the `.grad` of a leaf before an event, or was computed from such a gradient."""
-        waiting = [tensor]
-        seen: set[int] = set()
-        while waiting and len(seen) < _LOOKED_AT:
-            candidate = waiting.pop(0)
-            if not candidate or candidate in seen:
-                continue
-            if self._was_gradient(candidate, before):
-                return True
-            seen.add(candidate)
-            waiting += sources(self.query, candidate, through_memory=True)
-        return False
+        return any(self._was_gradient(one, before) for one in self._behind([tensor]))
 
     def _was_gradient(self, tensor: int, before: int) -> bool:
         """Whether a tensor, or the tensor whose memory it shares, was the `.grad` of a leaf before an event."""

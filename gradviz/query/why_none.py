@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, TensorMade
-from gradviz.query.cuts import shortest_way
+from gradviz.query.flow import shortest_way
 from gradviz.query.lack import Lack, Lacking, Lacks
 from gradviz.query.moment import Moment
 from gradviz.query.pass_owners import PassOwners

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Kind, OpRan
 from gradviz.query.copies import original
+from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
@@ -169,15 +170,17 @@ class Writes:
 
     def _stems_from_another(self, tensor: int, leaf: int) -> bool:
         """Whether a tensor was computed, element by element, from another leaf of the same shape."""
-        waiting, seen = [tensor], set[int]()
-        while waiting and len(seen) < _FAR:
-            candidate = waiting.pop()
-            seen.add(candidate)
-            if self.leaf_of(candidate) not in (0, leaf) and self.trace.shape(candidate) == self.trace.shape(
-                leaf
-            ):
-                return True
-            made = self.query.tensors.made(candidate)
-            if isinstance(made, OpRan) and (made.rule.elementwise or made.op in COPYING):
-                waiting += [source for source in made.inputs if source and source not in seen]
-        return False
+
+        def onward(source: int) -> tuple[int, ...]:
+            made = self.query.tensors.made(source)
+            return (
+                made.inputs
+                if isinstance(made, OpRan) and (made.rule.elementwise or made.op in COPYING)
+                else ()
+            )
+
+        shape = self.trace.shape
+        return any(
+            self.leaf_of(source) not in (0, leaf) and shape(source) == shape(leaf)
+            for source in reach([tensor], onward, _FAR)
+        )

@@ -56,7 +56,7 @@ def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
     backward_pass = query.passes.at(accumulated.index)
     if backward_pass is None:
         return None
-    flow = query.flow(backward_pass.number)
+    flow = query.deliveries(backward_pass.number)
     waiting, seen = deque([accumulated.node]), {accumulated.node}
     from_start = False
     while waiting and len(seen) < _MOST:

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind, Received
+from gradviz.query.flow import reach
 from gradviz.query.gradient_elements import elements, rounding
 from gradviz.query.gradient_paths import Path, Step
 from gradviz.query.query import Query
@@ -27,7 +28,7 @@ class PathsAlone:
         self.query, self.runner = query, runner
         self.began = query.passes.began(number)
         self._vjps: dict[int, Vjp] = {}  # by the event of the call
-        flow = query.flow(number)
+        flow = query.deliveries(number)
         self._received = dict(zip(*(column.tolist() for column in flow.received), strict=True))
 
     def gradient(self, path: Path) -> np.ndarray:
@@ -103,13 +104,12 @@ class PathsAlone:
             nodes.grad_fn(tensor, before if tensor in call.written else call.event) for tensor in call.inputs
         }
         roots = tuple(nodes.grad_fn(tensor, call.event) for tensor in (*call.outputs, *call.written))
-        edges: dict[int, tuple[int, ...]] = {}
-        waiting = [*roots]
-        while waiting:
-            node = waiting.pop()
-            if node and node not in edges and node not in entries:
-                edges[node] = tuple(edge.node for edge in nodes.edges(node))
-                waiting += edges[node]
+
+        def onward(node: int) -> list[int]:
+            return [edge.node for edge in nodes.edges(node) if edge.node not in entries]
+
+        made = reach([root for root in roots if root not in entries], onward)
+        edges = {node: tuple(edge.node for edge in nodes.edges(node)) for node in made}
         return Graph(roots, {node: nodes.name(node) for node in edges}, edges)
 
     def _plan(self, call: Call, before: int) -> Plan:

@@ -19,7 +19,7 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TangentPushed,
 )
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import op_of
 from gradviz.query.ops import function_name
 from gradviz.words.chain import so_far
 from gradviz.words.escape import clean

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradviz.query.cuts import count_ways, op_of, shortest_way
+from gradviz.query.flow import count_ways, op_of, shortest_way
 from gradviz.query.ops import function_name
 from gradviz.words.escape import clean
 from gradviz.words.numbers import value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.cut_places import place_of_cut
-from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.flow import Reason, why_no_node
 from gradviz.query.lack import Lacks
 from gradviz.query.source_trees import in_place, statement_at
 from gradviz.query.why_none import Absence, Why, why_no_grad

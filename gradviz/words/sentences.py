@@ -46,7 +46,7 @@ from gradviz.events.kinds import (
     TensorMade,
     ValueKept,
 )
-from gradviz.query.cuts import Reason, why_no_node
+from gradviz.query.flow import Reason, why_no_node
 from gradviz.query.optimizer_settings import rates_of, settings_of
 from gradviz.query.refused import is_refusal, refused_root
 from gradviz.words.escape import clean

@@ -157,7 +157,7 @@ def test_the_graph_is_gone_through_once_though_it_has_2_to_the_60_paths(tmp_path
         query = Query(trace)
         node = next(iter(query.nodes.leaves))
         meetings = Paths(query, 1, node, 0).meetings
-        assert len(meetings) == len(query.flow(1).received[0])
+        assert len(meetings) == len(query.deliveries(1).received[0])
     assert reason.paths == MOST_PATHS
     assert [float(one.value) for one in reason.contributions] == pytest.approx(
         [0.75**60, *[0.75**59 * 0.25] * 3], rel=1e-6
@@ -172,7 +172,7 @@ def test_a_node_that_ran_twice_in_a_pass_gives_no_gradient_to_one_that_ran_befor
         (x.exp() * 3).backward()
     with open_trace(tmp_path / "run.gradviz") as trace:
         query = Query(trace)
-        flow = query.flow(1)
+        flow = query.deliveries(1)
         nodes, events = flow.received
         flow.received = np.append(nodes, nodes[:1]), np.append(events, events[-1:])
         leaf = next(iter(query.nodes.leaves))
@@ -186,7 +186,7 @@ def test_gradients_that_cannot_be_added_meet_nowhere(tmp_path: Path) -> None:
         (x * x + x).sum().backward()
     with open_trace(tmp_path / "run.gradviz") as trace:
         query = Query(trace)
-        flow = query.flow(1)
+        flow = query.deliveries(1)
         leaf = next(iter(query.nodes.leaves))
         came = np.flatnonzero(flow.targets == leaf)
         own, event = int(flow.gradients[came[0]]), int(flow.events[came[-1]])

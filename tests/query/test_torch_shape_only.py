@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.cuts import shortest_way  # noqa: E402
+from gradviz.query.flow import shortest_way  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 
 pytestmark = pytest.mark.torch

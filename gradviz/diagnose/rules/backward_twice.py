@@ -29,8 +29,8 @@ from gradviz.diagnose.loops import loops_at
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.failures import Failure
+from gradviz.query.flow import leaves_behind
 from gradviz.query.source_trees import assigned_to, backward_call, is_bound_before
-from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean

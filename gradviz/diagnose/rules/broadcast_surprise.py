@@ -30,7 +30,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import op_of
 from gradviz.query.ops import REGRESSION_LOSSES, SELECTING
 from gradviz.query.source_trees import expression_at
 from gradviz.words.escape import clean

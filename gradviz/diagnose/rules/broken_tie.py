@@ -39,8 +39,8 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
+from gradviz.query.flow import Downstream
 from gradviz.query.ops import RANDOM_STARTS
-from gradviz.query.upstream import Downstream
 from gradviz.sets import common
 
 

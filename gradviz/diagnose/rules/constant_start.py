@@ -35,7 +35,7 @@ from gradviz.diagnose.first_products import FirstProduct, first_products, other_
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
-from gradviz.query.cuts import transposed_of
+from gradviz.query.flow import transposed_of
 from gradviz.query.ops import DROPOUTS
 from gradviz.words.numbers import few_of, number
 

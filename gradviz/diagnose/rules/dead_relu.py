@@ -34,7 +34,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import leaves_behind, op_of
 from gradviz.query.ops import (
     ADDING,
     DIVIDING,
@@ -47,7 +47,6 @@ from gradviz.query.ops import (
     SELECTING,
     SUMS,
 )
-from gradviz.query.upstream import leaves_behind
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of

@@ -31,9 +31,8 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.cuts import sources
+from gradviz.query.flow import Ways, reach, sources
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
-from gradviz.query.upstream import Upstream
 from gradviz.query.zeros import is_zero
 from gradviz.sets import contained, distinct
 
@@ -96,23 +95,17 @@ def _is_of_the_same_loss(case: Case, event: int) -> bool:
     (root, *more) = case.query.passes.began(replaced.number).roots
     numbers = _passes_behind(case, _put_there(case, event))
     terms = {r.tensor for number in numbers for r in case.query.passes.began(number).roots}
-    return bool(terms) and not more and terms <= Upstream(case.query, root.tensor, replaced.first).came.keys()
+    return bool(terms) and not more and terms <= set(Ways(case.query, root.tensor, replaced.first).reached)
 
 
 def _passes_behind(case: Case, tensors: list[int]) -> set[int]:
     """The passes from whose gradients these tensors were computed."""
     known = case.of(_gradients)
-    found: set[int] = set()
-    waiting, seen = list(tensors), set(tensors)
-    while waiting and len(seen) < _LOOKED_AT:
-        tensor = waiting.pop()
-        if tensor in known:
-            found.add(known[tensor])
-            continue
-        fresh = {t for t in sources(case.query, tensor, through_memory=True) if t} - seen
-        seen |= fresh
-        waiting += fresh
-    return found
+
+    def onward(tensor: int) -> tuple[int, ...]:
+        return () if tensor in known else sources(case.query, tensor, through_memory=True)
+
+    return {known[tensor] for tensor in reach(tensors, onward, _LOOKED_AT) if tensor in known}
 
 
 def _gradients(case: Case) -> dict[int, int]:

@@ -28,10 +28,10 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import NodeMade
 from gradviz.query.failures import Failure
+from gradviz.query.flow import leaves_behind
 from gradviz.query.own_names import root_name
 from gradviz.query.savers import counts_apart
 from gradviz.query.source_trees import statement_at
-from gradviz.query.upstream import leaves_behind
 from gradviz.query.writes import Writes
 from gradviz.sets import distinct
 from gradviz.tracefile import Site

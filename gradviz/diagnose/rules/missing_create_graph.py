@@ -31,9 +31,9 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query.flow import Downstream, leaves_behind, reach
 from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.source_trees import backward_call
-from gradviz.query.upstream import Downstream, leaves_behind
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import clean
@@ -194,15 +194,12 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
 
 def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, list[int]]:
     """The tensors that are computed from a gradient and have no graph, each with the ops that read it."""
-    readers: dict[int, list[int]] = {}
-    waiting = [gradient]
-    while waiting and len(readers) < _MOST:
-        tensor = waiting.pop(0)
-        if tensor in readers or case.query.tensors.requires_grad(tensor, case.trace.count):
-            continue
-        readers[tensor] = below.readers(tensor)
-        waiting += [output for event in readers[tensor] for output in case.query.tensors.op(event).outputs]
-    return readers
+
+    def is_without(tensor: int) -> bool:
+        return not case.query.tensors.requires_grad(tensor, case.trace.count)
+
+    behind = reach([gradient], lambda tensor: filter(is_without, below.onward(tensor)), _MOST)
+    return {tensor: below.readers(tensor) for tensor in behind if is_without(tensor)}
 
 
 def _nodes_of(case: Case, tensor: int) -> tuple[int, ...]:

@@ -25,9 +25,9 @@ from gradviz.diagnose.cut_causes import of_tensors
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.flow import Ways
 from gradviz.query.last_line import WrongValue, wrong_values
 from gradviz.query.source_trees import assigned_to, backward_call, trees
-from gradviz.query.upstream import Upstream
 from gradviz.words.escape import clean
 
 _NUMBERS = ("float", "int", "complex", "bool")
@@ -37,7 +37,7 @@ def _search(case: Case) -> Iterator[Found]:
     yield from _on_numbers(case)
     for failed in case.of(rootless):
         name = case.words.called(failed.root) if failed.root else "the root"
-        leaves = Upstream(case.query, failed.root, failed.failure.event).leaves if failed.root else []
+        leaves = Ways(case.query, failed.root, failed.failure.event).leaves if failed.root else []
         named = [leaf for leaf in leaves if case.query.names.of(leaf)]
         behind = f": none of its leaves does ({case.called(named)})" if named else ""
         first = case.words.called(named[0]) if named else "x"

@@ -36,8 +36,8 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.saturated_cells import saturated_cells
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.flow import Downstream, reach
 from gradviz.query.ops import CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING, SUMS
-from gradviz.query.upstream import Downstream
 from gradviz.sets import contained
 from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
@@ -128,17 +128,14 @@ def _behind(case: Case, op: int) -> list[int]:
 def _feeds_a_loss(case: Case, result: int) -> bool:
     """Whether a result goes into a loss or its logarithm, perhaps reshaped or clamped on the way."""
     below = case.of(_below)
-    waiting, seen = [result], 0
-    while waiting and seen < _NEAR:
-        tensor = waiting.pop(0)
-        seen += 1
-        for event in below.readers(tensor):
-            op = case.query.tensors.op(event)
-            if "loss" in op.op or "entropy" in op.op or op.op in LOGARITHMS or op.op == "kl_div":
-                return True
-            if op.op in _PASSING:
-                waiting += op.outputs
-    return False
+
+    def passing(tensor: int) -> Iterator[int]:
+        readers = map(case.query.tensors.op, below.readers(tensor))
+        return (output for op in readers if op.op in _PASSING for output in op.outputs)
+
+    readers = (event for tensor in reach([result], passing, _NEAR) for event in below.readers(tensor))
+    names = (case.query.tensors.op(event).op for event in readers)
+    return any("loss" in name or "entropy" in name or name in {*LOGARITHMS, "kl_div"} for name in names)
 
 
 def _below(case: Case) -> Downstream:

@@ -32,7 +32,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.upstream import leaves_behind
+from gradviz.query.flow import leaves_behind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 

@@ -39,9 +39,9 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import ScopeEntered, TensorMade
+from gradviz.query.flow import leaves_behind
 from gradviz.query.lack import PARAMETER
 from gradviz.query.source_trees import trees
-from gradviz.query.upstream import leaves_behind
 from gradviz.tracefile import Site
 
 _COMPREHENSIONS = (

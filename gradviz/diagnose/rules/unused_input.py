@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.query.cuts import shortest_way
 from gradviz.query.failures import Failure
+from gradviz.query.flow import shortest_way
 from gradviz.query.source_trees import backward_call
 from gradviz.words.escape import clean
 

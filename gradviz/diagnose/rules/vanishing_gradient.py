@@ -36,7 +36,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.gains import gains
 from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.cuts import sources
+from gradviz.query.flow import sources
 from gradviz.sets import common, contained, ranked, without
 from gradviz.words.numbers import number
 

@@ -36,7 +36,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.cuts import op_of
+from gradviz.query.flow import op_of
 from gradviz.query.ops import (
     CLAMPING,
     CONVERTING,

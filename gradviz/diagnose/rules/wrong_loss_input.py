@@ -33,8 +33,8 @@ from gradviz.diagnose.loss_cures import of_data, of_probabilities
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
-from gradviz.query.cuts import op_behind
 from gradviz.query.failures import Failure
+from gradviz.query.flow import op_behind
 from gradviz.query.last_line import wrong_values
 from gradviz.query.ops import (
     CONVERTING,

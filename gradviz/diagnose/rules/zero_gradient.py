@@ -34,7 +34,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
-from gradviz.query.cuts import is_square
+from gradviz.query.flow import is_square
 from gradviz.query.ops import (
     FLAT_AT_ZERO,
     FLAT_BELOW_ZERO,

@@ -130,18 +130,11 @@ def _picture() -> str:
 def _cures() -> str:
     """The patch of each finding's cure."""
     import gradviz
-    from gradviz.cures.cure import cure_of
-    from gradviz.query.query import Query
-    from gradviz.tracefile import open_trace
 
-    text = Path("program.py").read_text(encoding="utf-8")
-    with open_trace("run.gradviz") as trace:
-        query = Query(trace)
-        lines = []
-        for finding in gradviz.check("run.gradviz"):
-            cure = cure_of(finding, query, text)
-            lines.append(f"{finding.rule}:{finding.line}\n{cure.patch if cure is not None else 'advice'}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"{finding.rule}:{finding.line}\n{finding.patch.diff if finding.patch is not None else 'advice'}"
+        for finding in gradviz.check("run.gradviz")
+    )
 
 
 def _why() -> str:

@@ -6,6 +6,14 @@ import ast
 import copy
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cut_edits import (
+    redrawn,
+    stacked,
+    typed_without_cut,
+    without_cut,
+    without_cut_of_discrete,
+)
+from gradviz.diagnose.fix import Fix, with_keyword
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.cut_places import place_of_cut, switched_off
@@ -16,31 +24,45 @@ from gradviz.words.absence import NO_NODE
 from gradviz.words.escape import clean
 
 _CHECKPOINT = "CheckpointFunction"
-_NOT_REENTRANT = "pass use_reentrant=False to checkpoint(), or give it an input that requires grad"
+_NOT_REENTRANT = Fix(
+    "pass use_reentrant=False to checkpoint(), or give it an input that requires grad",
+    lambda spot: [
+        with_keyword(spot.source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]
+    ],
+)
 _DETACH, _SAMPLE = ".detach()", ".sample("
 _COPYING = ("tensor", "as_tensor")  # makers that take the numbers of a tensor
-_COPY = "keep the tensor itself, or torch.stack() of several: not .item(), .numpy() or torch.tensor()"
+_COPY = Fix(
+    "keep the tensor itself, or torch.stack() of several: not .item(), .numpy() or torch.tensor()",
+    without_cut,
+)
 _CURES = {
-    Reason.NOTHING_REQUIRES_GRAD: "make the leaf with requires_grad=True",
-    Reason.GRAD_MODE_OFF: "compute it outside of torch.no_grad()",
-    Reason.NOT_DIFFERENTIABLE: "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
+    Reason.NOTHING_REQUIRES_GRAD: Fix("make the leaf with requires_grad=True", without_cut),
+    Reason.GRAD_MODE_OFF: Fix("compute it outside of torch.no_grad()", without_cut),
+    Reason.NOT_DIFFERENTIABLE: Fix(
+        "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
+        without_cut_of_discrete,
+    ),
 }
 
 
-def how_cut(case: Case, event: int) -> tuple[str, str]:
+def how_cut(case: Case, event: int) -> tuple[str, Fix]:
     """(reason, cure): why no gradient passes an event, and how to let it pass."""
     maker = case.trace.event(event)
     if isinstance(maker, OpRan):
         if not maker.grad_enabled and switched_off(case.query, event) is not None:
             return (
                 "grad mode is off from here on",
-                "switch grad mode off by a block with torch.no_grad(), which ends with its block",
+                Fix(
+                    "switch grad mode off by a block with torch.no_grad(), which ends with its block",
+                    without_cut,
+                ),
             )
         if maker.op == "data":
-            return ".data is outside of the graph", "use the tensor itself, without .data"
+            return ".data is outside of the graph", Fix("use the tensor itself, without .data", without_cut)
         reason = why_no_node(case.query, maker)
         if reason is Reason.NOTHING_REQUIRES_GRAD and written_in_its_line(case.query, event):
-            return "what is written here are plain numbers", _of_tensors(case, event) or _COPY
+            return "what is written here are plain numbers", _of_tensors(case, event)
         if reason is Reason.GRAD_MODE_OFF and maker.op not in DISCRETE and _is_sample(case, event):
             return _with_a_graph(case, event)
         if reason is Reason.NOTHING_REQUIRES_GRAD and maker.op == _CHECKPOINT:
@@ -58,19 +80,21 @@ def how_cut(case: Case, event: int) -> tuple[str, str]:
     if case.query.trace.states.base(maker.tensor):
         return (
             f".{clean(maker.how)} is outside of the graph",
-            f"use the tensor itself, without .{clean(maker.how)}",
+            Fix(f"use the tensor itself, without .{clean(maker.how)}", without_cut),
         )
     return f"{clean(maker.how)} makes a new leaf of the plain numbers", _without_copy(case, maker) or _COPY
 
 
-def _update_in_place(case: Case, op: OpRan) -> str:
-    """`x -= 0.1 * x.grad` for `x = x - 0.1 * x.grad`, which makes a new tensor from a leaf; else empty."""
+def _update_in_place(case: Case, op: OpRan) -> Fix | None:
+    """`x -= 0.1 * x.grad` for `x = x - 0.1 * x.grad`, which makes a new tensor from a leaf; else None."""
     leaf = op.inputs[0] if op.inputs else 0
     if not leaf or not case.query.tensors.is_leaf_that_requires_grad(leaf, op.index):
-        return ""
+        return None
     statement = statement_at(case.query, case.query.places.site(op.site))
     update = in_place(statement, assigned_to(statement))
-    return f"{clean(update)}  # in place: it stays the leaf" if update else ""
+    if not update:
+        return None
+    return Fix(f"{clean(update)}  # in place: it stays the leaf", typed_without_cut(update))
 
 
 class _OfTensors(ast.NodeTransformer):
@@ -84,10 +108,11 @@ class _OfTensors(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _of_tensors(case: Case, event: int) -> str:
-    """The statement of an event with tensors in place of their numbers; empty if this changes nothing."""
+def _of_tensors(case: Case, event: int) -> Fix:
+    """The statement of an event with tensors in place of their numbers; general advice if this changes nothing."""
     statement = statement_at(case.query, case.place(event))
-    return "" if statement is None else of_tensors(statement)
+    code = of_tensors(statement) if statement is not None else ""
+    return Fix(code, typed_without_cut(code)) if code else _COPY
 
 
 def of_tensors(statement: ast.stmt) -> str:
@@ -102,39 +127,41 @@ def _are_tensors(case: Case, parts: list[ast.expr], at: int) -> bool:
     return bool(parts) and all(any(called(name, at) for name in numbers_in(part)) for part in parts)
 
 
-def _without_copy(case: Case, made: TensorMade) -> str:
-    """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if the statement has this form; else empty."""
+def _without_copy(case: Case, made: TensorMade) -> Fix | None:
+    """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if the statement has this form; else None."""
     statement = statement_at(case.query, case.query.places.site(made.site))
-    if stacked := _of_list(case, made, statement):
-        return stacked
+    if of_list := _of_list(case, made, statement):
+        return of_list
     call = statement.value if isinstance(statement, ast.Assign) else None
     if made.how not in _COPYING or not isinstance(call, ast.Call) or not call.args:
-        return ""
+        return None
     if not isinstance(call.func, ast.Attribute) or call.func.attr != made.how:
-        return ""
+        return None
     target, own = assigned_to(statement), call.args[0]
     if isinstance(own, ast.List) and _are_tensors(case, own.elts, made.index):
-        stacked = f"{ast.unparse(call.func.value)}.stack([{', '.join(map(_with_tensors, own.elts))}])"
-        return clean(f"{target} = {stacked}  # the tensors themselves")
+        new = f"{ast.unparse(call.func.value)}.stack([{', '.join(map(_with_tensors, own.elts))}])"
+        return Fix(
+            clean(f"{target} = {new}  # the tensors themselves"), typed_without_cut(f"{target} = {new}")
+        )
     if isinstance(own, ast.BinOp | ast.Call) and read_in_its_line(case.query, made):
-        return clean(f"{target} = {_with_tensors(own)}  # the tensor itself")
-    return ""
+        new = _with_tensors(own)
+        return Fix(clean(f"{target} = {new}  # the tensor itself"), typed_without_cut(f"{target} = {new}"))
+    return None
 
 
-def _of_list(case: Case, made: TensorMade, statement: ast.stmt | None) -> str:
+def _of_list(case: Case, made: TensorMade, statement: ast.stmt | None) -> Fix | None:
     """`torch.stack(losses)` for `torch.tensor(losses)` of a list that was filled with `losses.append(loss.item())`, and
-    the line that fills it with tensors; empty for any other statement."""
+    the line that fills it with tensors; None for any other statement."""
     for call, module in method_calls(statement, made.how):
         filled = call.args[0] if len(call.args) == 1 and isinstance(call.args[0], ast.Name) else None
         site = case.query.places.site(made.site)
         appended = appended_before(case.query, site, filled.id) if filled is not None else None
         if filled is None or appended is None or of_tensors(ast.Expr(appended)) == "":
             continue
-        stacked = f"{ast.unparse(module)}.stack({filled.id})"
-        return clean(
-            f"{stacked}  # and {_with_tensors(appended)} at line {appended.lineno}, without the numbers"
-        )
-    return ""
+        new = f"{ast.unparse(module)}.stack({filled.id})"
+        text = f"{new}  # and {_with_tensors(appended)} at line {appended.lineno}, without the numbers"
+        return Fix(clean(text), stacked(new))
+    return None
 
 
 def _with_tensors(node: ast.AST) -> str:
@@ -147,10 +174,10 @@ def _is_sample(case: Case, event: int) -> bool:
     return _SAMPLE in _text_of_cut(case, event)
 
 
-def _with_a_graph(case: Case, event: int) -> tuple[str, str]:
+def _with_a_graph(case: Case, event: int) -> tuple[str, Fix]:
     """(reason, cure) for the `sample()` of a distribution."""
     drawn = _text_of_cut(case, event).replace(_SAMPLE, ".rsample(")
-    return "sample() draws without a graph", f"{clean(drawn)}  # which keeps the graph"
+    return "sample() draws without a graph", Fix(f"{clean(drawn)}  # which keeps the graph", redrawn)
 
 
 def _text_of_cut(case: Case, event: int) -> str:
@@ -159,15 +186,13 @@ def _text_of_cut(case: Case, event: int) -> str:
     return case.query.places.expression(place.number) if place is not None else ""
 
 
-def _without_detach(case: Case, event: int) -> str:
+def _without_detach(case: Case, event: int) -> Fix:
     """The expression at a cut without its `detach()`; general advice if the expression does not end with it."""
     place = place_of_cut(case.query, event)
     text = _text_of_cut(case, event)
     if text.endswith(_DETACH):
-        return f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}"
+        return Fix(f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}", without_cut)
     line = case.query.places.line_text(place.number) if place is not None else ""
-    return (
-        f"leave out {_DETACH} here"
-        if "detach" in line
-        else "use the tensor itself here, not a copy of its values"
-    )
+    if "detach" in line:
+        return Fix(f"leave out {_DETACH} here", without_cut)
+    return Fix("use the tensor itself here, not a copy of its values", without_cut)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.fix import Fix, typed_for
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
@@ -25,24 +26,24 @@ _OF_ONE = "of a single element the unbiased estimate is 0 / 0"
 _OF_NO_ELEMENT = "in a row of -inf alone, softmax is 0 / 0"
 
 
-def off_the_point(case: Case, op: OpRan) -> str:
-    """The expression of an op with an input beside the point at which its derivative is not finite; empty if it is not
+def off_the_point(case: Case, op: OpRan) -> Fix | None:
+    """The expression of an op with an input beside the point at which its derivative is not finite; None if it is not
     known how to write it."""
     node = expression_at(case.query, op.site)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base = f"({ast.unparse(node.left)} + {_small(case, op)})"
         return _in_place_of(f"{base} ** {_bracketed(node.right)}", node)
     if not isinstance(node, ast.Call):
-        return ""
+        return None
     if called(node) in _ARCS:
         return _with_argument(node, lambda x: _inside_of_one(case, op, x))
     if called(node) in (*_ROOTS, "pow"):
         return _with_argument(node, lambda x: f"({ast.unparse(x)} + {_small(case, op)})")
-    return ""
+    return None
 
 
-def in_the_domain(case: Case, op: OpRan) -> str:
-    """The expression of an op that made the first NaN or infinity, with an input for which it is finite; empty if it is
+def in_the_domain(case: Case, op: OpRan) -> Fix | None:
+    """The expression of an op that made the first NaN or infinity, with an input for which it is finite; None if it is
     not known how to write it. A division outside of a graph may have wrong data: how to write it is not known."""
     if op.op in SHARES | LOG_SHARES:
         return _with_a_number_in_each_row(case, op)
@@ -50,11 +51,11 @@ def in_the_domain(case: Case, op: OpRan) -> str:
     small = "1e-4" if _dtype(case, op) == "float16" else "1e-8"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         if not any(case.query.tensors.requires_grad(tensor, op.index) for tensor in op.outputs):
-            return ""
+            return None
         divisor = _divisor(case, op, node.right, small)
-        return _in_place_of(f"{_bracketed(node.left)} / {divisor}", node) if divisor else ""
+        return _in_place_of(f"{_bracketed(node.left)} / {divisor}", node) if divisor else None
     if not isinstance(node, ast.Call):
-        return ""
+        return None
     if called(node) in _SPREADS:
         return _biased(node)
     if called(node) in _ARCS:
@@ -63,7 +64,7 @@ def in_the_domain(case: Case, op: OpRan) -> str:
         return _with_argument(node, lambda x: f"{_bracketed(x)}.clamp(min={small})")
     if called(node) in _ROOTS:
         return _with_argument(node, lambda x: f"{_bracketed(x)}.clamp(min={_small(case, op)})")
-    return ""
+    return None
 
 
 def _divisor(case: Case, op: OpRan, node: ast.expr, small: str) -> str:
@@ -76,30 +77,31 @@ def _divisor(case: Case, op: OpRan, node: ast.expr, small: str) -> str:
     return f"{_bracketed(node)}.clamp(min={small})" if least >= 0 else ""
 
 
-def _biased(call: ast.Call) -> str:
-    """A spread that is divided by the number of elements; empty if the call says by what to divide."""
+def _biased(call: ast.Call) -> Fix | None:
+    """A spread that is divided by the number of elements; None if the call says by what to divide."""
     if any(keyword.arg in ("unbiased", "correction") for keyword in call.keywords):
-        return ""
+        return None
     if any(isinstance(node, ast.Constant) and isinstance(node.value, bool) for node in call.args):
-        return ""
+        return None
     keywords = [*call.keywords, ast.keyword("unbiased", ast.Constant(False))]
-    return _in_place_of(ast.unparse(ast.Call(call.func, call.args, keywords)), call, _OF_ONE)
+    return _in_place_of(ast.unparse(ast.Call(call.func, call.args, keywords)), call, f": {_OF_ONE}")
 
 
-def _with_a_number_in_each_row(case: Case, op: OpRan) -> str:
-    """The mask of a softmax with the least number of the dtype where it writes -inf; empty if the op in front of the
+def _with_a_number_in_each_row(case: Case, op: OpRan) -> Fix | None:
+    """The mask of a softmax with the least number of the dtype where it writes -inf; None if the op in front of the
     softmax is no such mask."""
     mask = case.query.tensors.made(op.inputs[0])
     if not isinstance(mask, OpRan):
-        return ""
+        return None
     node = expression_at(case.query, mask.site)
     if not isinstance(node, ast.Call) or called(node) not in ("masked_fill", "masked_fill_") or not node.args:
-        return ""
+        return None
     is_method = len(node.args) == 2 and isinstance(node.func, ast.Attribute)
     masked = node.func.value if is_method and isinstance(node.func, ast.Attribute) else node.args[0]
     least = ast.parse(f"torch.finfo({_bracketed(masked)}.dtype).min", mode="eval").body
     filled = ast.Call(node.func, [*node.args[:-1], least], node.keywords)
-    return _in_place_of(ast.unparse(filled), node, _OF_NO_ELEMENT, case.words.at_line(mask.site))
+    line, where = case.query.places.line(mask.site)[1], case.words.at_line(mask.site)
+    return _in_place_of(ast.unparse(filled), node, f"{where}: {_OF_NO_ELEMENT}", line)
 
 
 def _inside_of_one(case: Case, op: OpRan, node: ast.expr) -> str:
@@ -125,14 +127,14 @@ def _dtype(case: Case, op: OpRan) -> str:
     return form.dtype if form is not None else ""
 
 
-def _with_argument(call: ast.Call, changed: Callable[[ast.expr], str]) -> str:
-    """A call with another argument: `x` in `torch.sqrt(x)` and in `x.sqrt()`; empty if it has none."""
+def _with_argument(call: ast.Call, changed: Callable[[ast.expr], str]) -> Fix | None:
+    """A call with another argument: `x` in `torch.sqrt(x)` and in `x.sqrt()`; None if it has none."""
     others = 1 if called(call) == "pow" else 0
     if len(call.args) == others and isinstance(call.func, ast.Attribute):
         method = ast.Attribute(_parsed(changed(call.func.value)), call.func.attr, ast.Load())
         return _in_place_of(ast.unparse(ast.Call(method, call.args, call.keywords)), call)
     if len(call.args) != others + 1:
-        return ""
+        return None
     arguments = [_parsed(changed(call.args[0])), *call.args[1:]]
     return _in_place_of(ast.unparse(ast.Call(call.func, arguments, call.keywords)), call)
 
@@ -146,7 +148,7 @@ def _bracketed(node: ast.expr) -> str:
     return f"({text})" if isinstance(node, ast.BinOp | ast.UnaryOp | ast.IfExp) else text
 
 
-def _in_place_of(text: str, node: ast.expr, why: str = "", line: str = "") -> str:
-    reason = f": {why}" if why else ""
-    written = re.sub(r"(?<=\de-)0(?=\d)", "", text)  # 1e-6, not 1e-06
-    return clean(f"{written}  # in place of {ast.unparse(node)}{line}{reason}")
+def _in_place_of(text: str, node: ast.expr, reason: str = "", line: int = 0) -> Fix:
+    """The cure that puts a text in the place of an expression, on the line of the finding or on another line."""
+    new, old = re.sub(r"(?<=\de-)0(?=\d)", "", text), ast.unparse(node)  # 1e-6, not 1e-06
+    return Fix(clean(f"{new}  # in place of {old}{reason}"), typed_for(old, new, line))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gradviz.diagnose.fix import Patch
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
@@ -20,7 +21,8 @@ class Finding:
     """A fault. `events` prove it; the first event is the best proof. `site` is its line in the source, None if it is
     unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the findings that
     follow from it. `ranks` are the ranks that have the fault, and the events are those of the first rank; empty if a
-    single trace is checked. `replayed` is the result of a pass that ran again with the cure; empty if none did."""
+    single trace is checked. `replayed` is the result of a pass that ran again with the cure; empty if none did.
+    `patch` has the edits of the cure; None if it is advice."""
 
     rule: str
     severity: str
@@ -34,6 +36,7 @@ class Finding:
     consequences: tuple[Finding, ...] = field(default=())
     ranks: tuple[int, ...] = ()
     replayed: str = ""
+    patch: Patch | None = field(default=None, repr=False, compare=False)
 
     @property
     def tensor(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.fix import Fix
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.flow import transposed_of
@@ -74,16 +75,22 @@ def started_at(case: Case, leaf: int, until: int) -> int:
     return max((event for event in changes if event < until), default=made)
 
 
-def other_start(case: Case, written: int) -> str:
-    """A call that gives other first values, in place of the initialiser called at `written`; empty if none was."""
+def other_start(case: Case, written: int) -> Fix | None:
+    """A call that gives other first values, in place of the initialiser called at `written`; None if none was."""
     call = expression_at(case.query, case.site(written))
     if (
         not isinstance(call, ast.Call)
         or not isinstance(call.func, ast.Attribute)
         or call.func.attr[-1] != "_"
     ):
-        return ""
+        return None
     receiver = ast.unparse(call.func.value)
     of_init = receiver.endswith("init") and bool(call.args)
     target = ast.unparse(call.args[0]) if of_init else receiver.removesuffix(".data")
-    return f"torch.nn.init.xavier_uniform_({clean(target)})  # in place of this call"
+    new = f"torch.nn.init.xavier_uniform_({clean(target)})"
+    return Fix(
+        f"{new}  # in place of this call",
+        lambda spot: (
+            [spot.source.replaced(spot.expression, new)] if isinstance(spot.expression, ast.Call) else []
+        ),
+    )

@@ -23,7 +23,7 @@ _ROLE = re.compile(
 
 def typed(case: Case, found: Found) -> str:
     """The cure of a finding, with the names of the program."""
-    named = _with_indices(by_expressions(case, found.fix))
+    named = with_indices(by_expressions(case, found.cure.text))
     return _ROLE.sub(lambda match: clean(_own(case, found, match[0])) or match[0], named)
 
 
@@ -39,7 +39,7 @@ def by_expressions(case: Case, text: str) -> str:
     return _UNNAMED.sub(called, text)
 
 
-def _with_indices(code: str) -> str:
+def with_indices(code: str) -> str:
     """The code with `model[2].weight` for `model.2.weight`."""
     while _INDEX.search(code):
         code = _INDEX.sub(r"\1[\2]", code)

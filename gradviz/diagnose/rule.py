@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.fix import Fix
 from gradviz.tracefile import Site
 
 
@@ -31,13 +32,18 @@ class Found:
     event with a site."""
 
     message: str
-    fix: str
+    fix: Fix | str  # a text is advice
     events: tuple[int, ...]
     site: int | Site | None = 0
     node: int = 0
     number: int = 0
     tensors: tuple[int, ...] = ()
     severity: str = ""  # empty: the severity of the rule
+
+    @property
+    def cure(self) -> Fix:
+        """The cure, as edits if it has them."""
+        return self.fix if isinstance(self.fix, Fix) else Fix(self.fix)
 
 
 @dataclass(frozen=True, slots=True)

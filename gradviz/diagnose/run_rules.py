@@ -9,6 +9,7 @@ from pathlib import Path
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
+from gradviz.diagnose.fix import patch_of
 from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
@@ -106,16 +107,18 @@ def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _finding(case: Case, rule: Rule, found: Found) -> Finding:
+    site, edits = _site(case, found), found.cure.edits
     return Finding(
         rule=rule.id,
         severity=found.severity or rule.severity,
         message=with_tied_names(case.query, by_expressions(case, found.message), found.tensors),
         fix=typed(case, found),
-        site=_site(case, found),
+        site=site,
         events=found.events,
         node=found.node,
         number=found.number,
         tensors=found.tensors,
+        patch=patch_of(case.query, site, found.tensors, edits) if site is not None and edits else None,
     )
 
 

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.cures import cure_of
-from gradviz.query.query import Query
-from gradviz.tracefile import open_trace
 from tests.zoo_programs import Program, checked
 
 LEAF = "import torch\nx = torch.tensor([0.5, 1.0], requires_grad=True)\n"
@@ -90,12 +87,10 @@ def test_a_spread_that_says_by_what_it_divides_has_advice_alone(tmp_path: Path) 
 
 def the_only_cure(program: str, rule: str, folder: Path) -> str:
     """The cure of the only finding of a program, which has none with the cure applied."""
-    fix = cure_in(program, rule, folder)
-    with open_trace(folder / "run.gradviz") as trace:
-        cure = cure_of(checked_finding(program, rule, folder), Query(trace), program)
-    assert cure is not None
-    assert list(checked(Program("cured", "cured", cure.after), folder)) == []
-    return fix
+    finding = checked_finding(program, rule, folder)
+    assert finding.patch is not None
+    assert list(checked(Program("cured", "cured", finding.patch.after), folder)) == []
+    return finding.fix
 
 
 def cure_in(program: str, rule: str, folder: Path) -> str:

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.cures import Cure, cure_of
-from gradviz.cures.source_text import SourceText
-from gradviz.query.query import Query
-from gradviz.tracefile import open_trace
+from gradviz.diagnose.fix import Patch, SourceText
 from tests.invoked import invoked
 from tests.zoo_programs import ALL, Program, checked
 
@@ -89,10 +86,8 @@ def is_advice(program: Program) -> bool:
     return program.rule in ADVISED_RULES or program.name in ADVISED
 
 
-def cure_in(program: Program, folder: Path, engine: str = "numpy") -> Cure | None:
-    finding = checked(program, folder, engine=engine).findings[0]
-    with open_trace(folder / "run.gradviz") as trace:
-        return cure_of(finding, Query(trace), program.text)
+def cure_in(program: Program, folder: Path, engine: str = "numpy") -> Patch | None:
+    return checked(program, folder, engine=engine).findings[0].patch
 
 
 @pytest.mark.parametrize("program", [p for p in BROKEN if not is_advice(p)], ids=lambda program: program.name)
@@ -100,14 +95,14 @@ def test_with_the_cure_of_a_broken_program_its_finding_is_gone_and_none_is_new(
     program: Program, tmp_path: Path
 ) -> None:
     before = checked(program, tmp_path)
-    cure = cure_in(program, tmp_path)
+    cure = before.findings[0].patch
     assert cure is not None
     cured = Program(program.name, "cured", cure.after)
     after = checked(cured, tmp_path)
     line = cure.line_after(before.findings[0].line)
-    assert (program.rule, line) not in [(finding.rule, finding.line) for finding in after], cure.patch
+    assert (program.rule, line) not in [(finding.rule, finding.line) for finding in after], cure.diff
     known = {(f.rule, cure.line_after(f.line)) for top in before for f in (top, *top.consequences)}
-    assert [f.message for f in after.at_least("warning") if (f.rule, f.line) not in known] == [], cure.patch
+    assert [f.message for f in after.at_least("warning") if (f.rule, f.line) not in known] == [], cure.diff
 
 
 def test_a_probability_becomes_its_logarithm_once(tmp_path: Path) -> None:
@@ -127,7 +122,7 @@ def test_with_the_cure_of_a_program_for_pytorch_there_is_no_finding(program: Pro
     cure = cure_in(program, tmp_path, "torch")
     assert cure is not None
     after = checked(Program(program.name, "cured", cure.after), tmp_path, engine="torch")
-    assert [f.message for f in after.at_least("warning")] == [], cure.patch
+    assert [f.message for f in after.at_least("warning")] == [], cure.diff
 
 
 @pytest.mark.parametrize("program", [p for p in BROKEN if is_advice(p)], ids=lambda program: program.name)

@@ -28,6 +28,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.kept_gradients import kept_gradients
@@ -62,7 +63,7 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
         statement = statement_at(case.query, site)
         yield Found(
             f"{one} and {other} have one tensor as their .grad: backward() adds the gradients of both to it",
-            f"{clean(ast.unparse(statement))}.clone()"
+            Fix(f"{clean(ast.unparse(statement))}.clone()", _copied)
             if isinstance(statement, ast.Assign)
             else f"give {one} a clone() of the gradient",
             (event,),
@@ -83,12 +84,21 @@ def _kept(case: Case) -> Iterator[Found]:
         numbers = f", from {brief(before)} to {brief(after)}" if known else ""
         yield Found(
             f"{name} is {leaf}.grad itself and no copy: line {kept.changed_at} changes it in place{numbers}",
-            f"{name} = {clean(ast.unparse(kept.statement.value))}.clone()",
+            Fix(f"{name} = {clean(ast.unparse(kept.statement.value))}.clone()", _copied),
             (kept.made, kept.event),
             site=case.query.places.of_line(kept.file, kept.statement.lineno),
             number=case.trace.table(Kind.ACCUMULATED).object(kept.made).in_pass,
             tensors=(kept.leaf,),
         )
+
+
+def _copied(spot: Spot) -> list[Edit]:
+    """`first = w.grad.clone()` in place of `first = w.grad`."""
+    statement = spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    end = spot.source.span(statement.value)[1]
+    return [Edit(end, end, ".clone()")]
 
 
 RULE = Rule(

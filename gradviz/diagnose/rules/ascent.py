@@ -29,6 +29,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Fix, typed_as
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.ops import COPYING, LOSSES
@@ -65,10 +66,11 @@ def _search(case: Case) -> Iterator[Found]:
         if len(roots) < _LEAST or not np.all(np.diff(roots) > 0):
             continue
         place = case.query.places.site(site)
+        downhill = _downhill(statement_at(case.query, place))
         yield Found(
             f"{case.called(leaves)} move{'s' * (len(leaves) == 1)} along the gradient and not against it: the loss "
             f"rises from {number(roots[0], 3)} to {number(roots[-1], 3)} in {case.passes_called(len(roots))}",
-            _downhill(statement_at(case.query, place)) or "subtract the gradient in the update",
+            Fix(downhill, typed_as(downhill)) if downhill else "subtract the gradient in the update",
             (updates[leaves[0]],),
             site=place,
             tensors=tuple(leaves),

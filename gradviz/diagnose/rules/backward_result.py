@@ -25,6 +25,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.last_line import wrong_values
@@ -57,13 +58,39 @@ def _of_tuples(case: Case) -> Iterator[Found]:
             is_named = isinstance(value.expression, ast.Name)
             yield Found(
                 f"{written} is a tuple: torch.autograd.grad() returns one gradient for each input",
-                f"({written},) = {code}" if is_named else f"{code}[0]",
+                Fix(f"({written},) = {code}", _taken_apart(written)) if is_named else f"{code}[0]",
                 (backward_pass.first,),
                 site=site,
                 number=backward_pass.number,
                 severity=ERROR,
             )
             return
+
+
+def _taken_apart(name: str) -> Edits:
+    """The name of a tuple of one gradient as `(name,)`, where the tuple is assigned to it."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        statement = spot.statement
+        return (
+            [spot.source.replaced(statement.targets[0], f"({name},)")]
+            if isinstance(statement, ast.Assign)
+            else []
+        )
+
+    return edits
+
+
+def _read_from(leaf: str, call: str, name: str) -> Fix:
+    """`y.backward(); g = x.grad` in place of `g = y.backward()`."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        source, statement = spot.source, spot.statement
+        if statement is None:
+            return []
+        return [source.replaced(statement, call), source.after(statement, f"{name} = {leaf}.grad")]
+
+    return Fix(f"{call}; {name} = {leaf}.grad", edits)
 
 
 def _of_nothing(case: Case) -> Iterator[Found]:
@@ -80,9 +107,7 @@ def _of_nothing(case: Case) -> Iterator[Found]:
         read = _first_leaf(case, backward_pass.number)
         yield Found(
             f"{clean(name)} is None: backward() returns nothing, it adds the gradients to .grad of the leaves",
-            f"{clean(ast.unparse(call))}; {clean(name)} = {read}.grad"
-            if read
-            else "read .grad of the leaves",
+            _read_from(read, clean(ast.unparse(call)), clean(name)) if read else "read .grad of the leaves",
             (backward_pass.first,),
             site=site,
             number=backward_pass.number,

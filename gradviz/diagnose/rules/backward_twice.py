@@ -25,6 +25,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, detached_at, with_keyword
 from gradviz.diagnose.loops import loops_at
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
@@ -36,10 +37,9 @@ from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 _MESSAGE = "backward through the graph a second time"
-_REUSED = "{name} = {name}.detach()  # {where}or compute it again in each iteration"
 _UNNAMED = "detach {name} is kept from the earlier pass, or compute it again in each iteration"
-_SAME = "{call}  # at {line}, if both passes are meant"
 _KEEP = "retain_graph=True"
+_BEFORE, _AFTER = "before", "after"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -77,19 +77,32 @@ def _was_made_before(case: Case, error: Failure, earlier: int) -> bool:
     return all(root is not None and root.index < end for root in roots)
 
 
-def _keeping(case: Case, earlier: int) -> str:
+def _keeping(case: Case, earlier: int) -> Fix:
     """The call that began the earlier pass, with `retain_graph=True`."""
     began = case.query.passes.began(earlier)
     call = backward_call(case.query, case.place(began.index))
     if call is None or any(keyword.arg == "retain_graph" for keyword in call.keywords):
-        return (
-            f"{_KEEP}  # in the call at {case.at(began.index) or 'the first pass'}, if both passes are meant"
-        )
+        at = case.at(began.index) or "the first pass"
+        return Fix(f"{_KEEP}  # in the call at {at}, if both passes are meant", _kept_graph)
     kept = ast.Call(call.func, call.args, [*call.keywords, ast.keyword("retain_graph", ast.Constant(True))])
-    return _SAME.format(call=clean(ast.unparse(kept)), line=case.at(began.index))
+    text = f"{clean(ast.unparse(kept))}  # at {case.at(began.index)}, if both passes are meant"
+    return Fix(text, _kept_graph)
 
 
-def _cure(case: Case, error: Failure, earlier: int) -> str:
+def _kept_graph(spot: Spot) -> list[Edit]:
+    """`retain_graph=True` at the first of two calls of backward()."""
+    source = spot.source
+    here = spot.calls_here("backward")
+    if not here:
+        return []
+    same = [call for call in source.calls("backward") if spot.receiver(call) == spot.receiver(here[0])]
+    earlier = [call for call in same if source.span(call) < source.span(here[0])]
+    if not earlier:
+        earlier = [call for call in source.calls("backward") if source.span(call) < source.span(here[0])][-1:]
+    return [with_keyword(source, call, _KEEP) for call in (earlier or here)[:1]]
+
+
+def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
     """The cure that detaches a named tensor through which this pass reaches the graph of the earlier pass."""
     earlier_pass = case.query.passes.by_number.get(earlier)
     if earlier_pass is None or not error.number:
@@ -110,12 +123,16 @@ def _cure(case: Case, error: Failure, earlier: int) -> str:
         return _UNNAMED.format(name="what")
     name, reader = next(iter(carried.items()))
     wheres = {
-        own: where for own in _also_called(case, error, name) if (where := _where(case, error, own, reader))
+        own: place for own in _also_called(case, error, name) if (place := _where(case, error, own, reader))
     }
     if not wheres and error.site is not None and loops_at(case, error.site):
         return _UNNAMED.format(name=f"{name}, which")
-    name, where = next(iter(wheres.items()), (name, ""))
-    return _REUSED.format(name=name, where=where)
+    name, (side, line) = next(iter(wheres.items()), (name, (_BEFORE, 0)))
+    where = f"{side} line {line}, " if line else ""
+    return Fix(
+        f"{name} = {name}.detach()  # {where}or compute it again in each iteration",
+        detached_at(name, line, is_before=side == _BEFORE),
+    )
 
 
 def _also_called(case: Case, error: Failure, name: str) -> list[str]:
@@ -130,25 +147,25 @@ def _also_called(case: Case, error: Failure, name: str) -> list[str]:
     return [name, *filter(None, dict.fromkeys(aliases))]
 
 
-def _where(case: Case, error: Failure, name: str, reader: int) -> str:
-    """The place to detach a tensor in each iteration, where its name is sure to be bound: before the first line of the
-    innermost loop around the pass; else after the pass, if the loop gives the tensor its name before each pass; else
-    before the line of the op that reads it. Empty if there is no such place."""
+def _where(case: Case, error: Failure, name: str, reader: int) -> tuple[str, int] | None:
+    """The place to detach a tensor in each iteration, before or after a line, where its name is sure to be bound:
+    before the first line of the innermost loop around the pass; else after the pass, if the loop gives the tensor its
+    name before each pass; else before the line of the op that reads it. None if there is no such place."""
     if error.site is None:
-        return ""
+        return None
     file, line = error.site.place.file, error.site.place.line
     loops = loops_at(case, error.site)
     if not loops:
-        return ""
+        return None
     loop = max(loops, key=lambda loop: loop.lineno)
     first, is_carried = loop.body[0].lineno, _is_carried(loop, line, name)
     if is_carried and first < line and is_bound_before(case.query, file, loop.lineno, name):
-        return f"before line {first}, "
+        return _BEFORE, first
     if is_carried and _is_assigned_before_each_pass(case, error.site, loop, name):
-        return f"after line {line}, "
+        return _AFTER, line
     reads = case.place(reader)
     read_at = reads.place.line if reads is not None and reads.place.file == file else 0
-    return f"before line {read_at}, " if _uses(loop, name).get(read_at) and read_at < line else ""
+    return (_BEFORE, read_at) if _uses(loop, name).get(read_at) and read_at < line else None
 
 
 def _uses(loop: ast.stmt, name: str) -> dict[int, bool]:

@@ -28,6 +28,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_of
@@ -66,21 +67,36 @@ def _search(case: Case) -> Iterator[Found]:
             )
 
 
-def _cure(case: Case, op: OpRan, sides: list[int]) -> str:
+def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:
     """The operand with fewer dimensions, as the line has it, with `.unsqueeze(-1)`. General advice if the line does not
     show the operands."""
-    expression = expression_at(case.query, op.site)
-    if isinstance(expression, ast.BinOp):
-        operands = [expression.left, expression.right]
-    else:
-        operands = expression.args[:2] if isinstance(expression, ast.Call) else []
+    operands = _operands(expression_at(case.query, op.site))
     dims = [len(_shape(case, tensor)) for tensor in sides]
     if len(operands) != 2 or dims[0] == dims[1]:
         return "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
-    flat = operands[dims.index(min(dims))]
+    place = dims.index(min(dims))
+    flat = operands[place]
     text = clean(ast.unparse(flat))
     plain = isinstance(flat, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    return f"{text if plain else f'({text})'}.unsqueeze(-1)  # in place of {text}"
+    return Fix(
+        f"{text if plain else f'({text})'}.unsqueeze(-1)  # in place of {text}",
+        lambda spot: _unsqueezed(spot, place),
+    )
+
+
+def _operands(expression: ast.expr | None) -> list[ast.expr]:
+    """The two sides of an operator, or the first two arguments of a call."""
+    if isinstance(expression, ast.BinOp):
+        return [expression.left, expression.right]
+    return expression.args[:2] if isinstance(expression, ast.Call) else []
+
+
+def _unsqueezed(spot: Spot, place: int) -> list[Edit]:
+    operands = _operands(spot.expression)
+    if len(operands) != 2:
+        return []
+    flat = operands[place]
+    return [spot.source.replaced(flat, f"{bracketed(spot.source, flat)}.unsqueeze(-1)")]
 
 
 def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarray:

@@ -30,16 +30,19 @@ with noise or a factor. An initialiser that runs over all layers does not count 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
 from gradviz.query.flow import Downstream
+from gradviz.query.functions_of_source import called
 from gradviz.query.ops import RANDOM_STARTS
 from gradviz.sets import common
 
@@ -59,7 +62,10 @@ def _search(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: "
                 f"{when} they are different weights",
-                "share the parameter itself: out.weight = embed.weight  # without clone() or a new Parameter",
+                Fix(
+                    "share the parameter itself: out.weight = embed.weight  # without clone() or a new Parameter",
+                    _shared,
+                ),
                 (made, *anew[-1:]),
                 tensors=(leaf, source),
             )
@@ -109,6 +115,22 @@ def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
 def _passes(case: Case, leaf: int) -> np.ndarray:
     came = case.trace.table(Kind.ACCUMULATED)
     return came["in_pass"][came["tensor"] == leaf]
+
+
+def _shared(spot: Spot) -> list[Edit]:
+    """`out.weight = embed.weight`, the parameter itself in place of a copy."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    inner = statement.value
+    while isinstance(inner, ast.Call):
+        if called(inner) in ("Parameter", "deepcopy") and len(inner.args) == 1:
+            inner = inner.args[0]
+        elif called(inner) in ("clone", "detach") and isinstance(inner.func, ast.Attribute):
+            inner = inner.func.value
+        else:
+            return []
+    return [source.replaced(statement.value, source.code(inner))]
 
 
 RULE = Rule(

@@ -32,6 +32,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.loss_scale import constant_of, loss_scale
@@ -63,7 +64,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"the gradients of {case.called(leaves)} are clipped while they still carry the loss scale, which "
             f"{case.at(after)} takes away",
-            "scaler.unscale_(optimizer)  # before the gradients are clipped"
+            Fix("scaler.unscale_(optimizer)  # before the gradients are clipped", _unscaled)
             if scaler_name(case.query)
             else "clip the gradients after they are divided by the scale of the loss",
             (int(own[0]), after),
@@ -97,6 +98,16 @@ def _unscales(case: Case, event: int) -> bool:
     if not factor or not scale or scale < _LEAST:
         return False
     return bool(np.isclose(1 / factor if name == "mul_" else factor, scale, rtol=1e-3))
+
+
+def _unscaled(spot: Spot) -> list[Edit]:
+    """`scaler.unscale_(optimizer)` before the clipping."""
+    source, statement = spot.source, spot.statement
+    steps = [call for call in source.calls("step") if "scaler" in spot.receiver(call).lower() and call.args]
+    if statement is None or not steps:
+        return []
+    held = source.code(steps[0].args[0])
+    return [source.before(statement, f"{spot.receiver(steps[0])}.unscale_({held})")]
 
 
 RULE = Rule(

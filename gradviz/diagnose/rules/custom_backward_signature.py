@@ -27,10 +27,12 @@ Not reported: further values after the gradients of the inputs, if they are `Non
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.function_returns import returned_at
 from gradviz.words.escape import clean
@@ -45,7 +47,10 @@ def _search(case: Case) -> Iterator[Found]:
             called = f"; called at {case.at(made.index)}" if made is not None else ""
             yield Found(
                 clean(error.message.splitlines()[0]) + called,
-                "return one gradient of the same shape for each input of forward, None where there is none",
+                Fix(
+                    "return one gradient of the same shape for each input of forward, None where there is none",
+                    _one_for_each_input,
+                ),
                 (error.event, made.index) if made is not None else (error.event,),
                 site=returned_at(case.query, made.grad_fn.removesuffix("Backward"))
                 if made is not None
@@ -54,6 +59,23 @@ def _search(case: Case) -> Iterator[Found]:
                 number=error.number,
                 severity=case.severity_of(error),
             )
+
+
+def _one_for_each_input(spot: Spot) -> list[Edit]:
+    """A backward that returns one gradient for each input of its forward."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Return) or statement.value is None:
+        return []
+    owner = next((node for node in source.around(statement) if isinstance(node, ast.ClassDef)), None)
+    methods = [node for node in (owner.body if owner else []) if isinstance(node, ast.FunctionDef)]
+    forwards = [method for method in methods if method.name == "forward"]
+    if not forwards:
+        return []
+    has_context = all(method.name != "setup_context" for method in methods)
+    wanted = len(forwards[0].args.args) - has_context
+    value = statement.value
+    parts = [source.code(e) for e in value.elts] if isinstance(value, ast.Tuple) else [source.code(value)]
+    return [source.replaced(value, ", ".join((parts + ["None"] * wanted)[:wanted]))]
 
 
 RULE = Rule(

@@ -31,6 +31,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
+from gradviz.diagnose.fix import Fix, leaky
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
@@ -89,7 +90,7 @@ def _search(case: Case) -> Iterator[Found]:
             yield Found(
                 f"the rectifier{f' in or after {few_of(names)}' if names else ''} gives {share[calls].mean():.0%} "
                 f"zeros{f' in its last {case.calls_called(len(calls))}' * (len(calls) > 1)}: no gradient passes it",
-                "use a smaller learning rate or bias, another initialisation, or nn.LeakyReLU",
+                Fix("use a smaller learning rate or bias, another initialisation, or nn.LeakyReLU", leaky),
                 (int(events[calls[0]]),),
                 site=site,
                 severity=NOTE if case.is_lesson else "",

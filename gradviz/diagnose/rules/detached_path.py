@@ -29,6 +29,7 @@ from typing import TypeVar
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_causes import how_cut
+from gradviz.diagnose.cut_edits import without_cut
 from gradviz.diagnose.cut_holdings import cut_holdings
 from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
 from gradviz.diagnose.cut_parts import CutPart, cut_parts
@@ -36,6 +37,7 @@ from gradviz.diagnose.cut_rows import cut_rows
 from gradviz.diagnose.cut_terms import CutTerm, cut_terms, equal_sides
 from gradviz.diagnose.cut_uses import CutUse, cut_uses
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.fix import Fix
 from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rootless import rootless, roots_of_numbers
 from gradviz.diagnose.rule import Found, Need, Rule
@@ -181,7 +183,9 @@ def _numbers(case: Case) -> Iterator[Found]:
         lost = f": {case.called(behind)} never get{'s' * (len(behind) == 1)} a gradient" if behind else ""
         yield Found(
             f"{name} is a new leaf of plain numbers: pass {plain_root.number} ends at it and trains nothing{lost}",
-            f"{source}.backward()  # of the tensor that was computed, without torch.tensor()",
+            Fix(
+                f"{source}.backward()  # of the tensor that was computed, without torch.tensor()", without_cut
+            ),
             (plain_root.made, case.query.passes.by_number[plain_root.number].first),
             number=plain_root.number,
             tensors=(plain_root.root, *behind),
@@ -204,7 +208,9 @@ def _terms(case: Case) -> Iterator[Found]:
         yield Found(
             f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
             f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
-            how_cut(case, term.event)[1] if blocks else f"use {name} itself, which is a tensor",
+            how_cut(case, term.event)[1]
+            if blocks
+            else Fix(f"use {name} itself, which is a tensor", without_cut),
             (term.event,),
             site=place_of_cut(case.query, term.event),
             tensors=term.leaves,
@@ -236,7 +242,10 @@ def _as_numbers(case: Case) -> Iterator[Found]:
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {reading} is a plain number, "
             "through which no gradient flows back",
-            _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",
+            Fix(
+                _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",
+                without_cut,
+            ),
             (event, *filter(None, (case.query.tensors.maker(result),))),
             site=case.query.of(Lacks).place(lacks[0].lacking),
             tensors=leaves,

@@ -23,12 +23,14 @@ the same shape (their squares, as Fisher information) and reads them afterwards.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.reach import lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
@@ -93,7 +95,7 @@ def _search(case: Case) -> Iterator[Found]:
         if step is not None:
             yield Found(
                 f"{told} come after the step, and are cleared before the next one{more}",
-                "loss.backward()  # before optimizer.step()",
+                Fix("loss.backward()  # before optimizer.step()", _stepped_later),
                 (step, backward_pass.first, cleared),
                 number=backward_pass.number,
                 tensors=(int(lives.leaves[row]),),
@@ -101,7 +103,10 @@ def _search(case: Case) -> Iterator[Found]:
         else:
             yield Found(
                 f"{told} are cleared before any step has used them{more}",
-                "optimizer.zero_grad()  # before backward(), not between backward() and step()",
+                Fix(
+                    "optimizer.zero_grad()  # before backward(), not between backward() and step()",
+                    _cleared_elsewhere,
+                ),
                 (cleared, backward_pass.first),
                 number=backward_pass.number,
                 tensors=leaves,
@@ -227,6 +232,42 @@ def _clearing(case: Case, leaf: int, event: int) -> int:
     """The event that clears the gradient of a leaf after an event."""
     lives = case.training.lives
     return int(lives.events[(lives.leaves == leaf) & (lives.events > event) & (lives.whats == CLEARED)][0])
+
+
+def _stepped_later(spot: Spot) -> list[Edit]:
+    """A step() before backward() moved behind it."""
+    source, statement = spot.source, spot.statement
+    block = source.siblings(statement) if statement is not None else []
+    later = block[block.index(statement) + 1 :] if statement is not None else []
+    passes = [other for other in later if source.calls("backward", within=other)]
+    if statement is None or not passes:
+        return []
+    return [source.removed(statement), source.after(passes[0], source.code(statement))]
+
+
+def _cleared_elsewhere(spot: Spot) -> list[Edit]:
+    """A call of zero_grad() moved from between backward() and step() to before backward()."""
+    source, statement = spot.source, spot.statement
+    clearings = spot.calls_here("zero_grad", "zero_")
+    if not clearings or not isinstance(statement, ast.Expr):
+        return []
+    clearing = source.statement(clearings[0])
+    block = source.siblings(clearing)
+    earlier = block[: block.index(clearing)]
+    passes = [other for other in earlier if source.calls("backward", within=other)]
+    if not passes:
+        return _cleared_behind_the_step(spot, clearing)
+    return [source.removed(clearing), source.before(passes[-1], source.code(clearing))]
+
+
+def _cleared_behind_the_step(spot: Spot, clearing: ast.stmt) -> list[Edit]:
+    """A clearing in each round, moved behind a step that is made in some rounds only."""
+    source, loop = spot.source, spot.source.loop(clearing)
+    steps = source.calls("step", within=loop) if loop is not None else []
+    rare = [step for step in steps if isinstance(source.parent(source.statement(step)), ast.If)]
+    if not rare:
+        return []
+    return [source.removed(clearing), source.after(source.statement(rare[0]), source.code(clearing))]
 
 
 RULE = Rule(

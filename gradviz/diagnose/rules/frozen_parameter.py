@@ -26,17 +26,25 @@ trained layer before it or with an adapter beside it. A layer whose name or line
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.frozen_layers import FrozenLayer, frozen_layers
-from gradviz.diagnose.misspelt import misspelt
-from gradviz.diagnose.module_flags import module_flags
+from gradviz.diagnose.fix import Edit, Fix, Spot, removed, typed_as
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
+from gradviz.nearest import nearest
+from gradviz.query.copies import original
+from gradviz.query.flow import leaves_of, transposed_of
+from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
+from gradviz.query.source_trees import trees
+from gradviz.query.statements_run import StatementsRun
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
 
@@ -51,7 +59,7 @@ def _search(case: Case) -> Iterator[Found]:
             leaves = [changed.object(event).tensor for event in failed.frozen]
             yield Found(
                 _switched_off_for(case, failed, leaves),
-                _switching_on(case, failed.frozen[-1], leaves[-1]),
+                Fix(_switching_on(case, failed.frozen[-1], leaves[-1]), _switched_on),
                 (failed.frozen[0],),
                 tensors=tuple(leaves),
                 severity=case.severity_of(failed.failure),
@@ -85,11 +93,11 @@ def _misspelt(case: Case) -> Iterator[Found]:
     first = case.trace.passes[0] if case.trace.passes and case.training.trained else None
     if first is None:
         return
-    for line in case.of(misspelt):
+    for line in case.of(_misspellings):
         yield Found(
             f"{clean(line.text)} sets an attribute that PyTorch does not know and that no line of the "
             "program reads: it switches no requires_grad",
-            clean(line.cure),
+            Fix(clean(line.cure), typed_as(line.cure)),
             (first.first,),
             site=line.site,
             number=first.number,
@@ -100,12 +108,12 @@ def _misspelt(case: Case) -> Iterator[Found]:
 def _flags(case: Case) -> Iterator[Found]:
     """Lines that would freeze a module, and set an attribute of it that PyTorch does not read."""
     first = next(iter(case.trace.passes), None)
-    for flag in case.of(module_flags) if first is not None else ():
+    for flag in case.of(_module_flags) if first is not None else ():
         assert first is not None
         yield Found(
             f"{clean(flag.text)} sets an attribute of a module, which PyTorch does not read: "
             f"{case.called(flag.leaves)} still require grad and are trained",
-            clean(flag.cure),
+            Fix(clean(flag.cure), typed_as(flag.cure)),
             (first.first,),
             site=flag.site,
             number=first.number,
@@ -124,7 +132,7 @@ def _layers(case: Case) -> Iterator[Found]:
         yield Found(
             f"{paths} {'is' if is_one else 'are'} frozen with the random values that {they} began with, while "
             f"{case.called(before)} before {them} learn{'s' * (len(before) == 1)}: no line switches {them} on again",
-            "leave out the line, or requires_grad_(True) before the training",
+            Fix("leave out the line, or requires_grad_(True) before the training", _switched_on),
             (layers[0].event,),
             site=site,
             tensors=tuple(leaves),
@@ -134,7 +142,7 @@ def _layers(case: Case) -> Iterator[Found]:
 
 def _by_line(case: Case) -> dict[int, list[FrozenLayer]]:
     found: dict[int, list[FrozenLayer]] = {}
-    for layer in case.of(frozen_layers):
+    for layer in case.of(_frozen_layers):
         found.setdefault(case.site(layer.event), []).append(layer)
     return found
 
@@ -162,7 +170,10 @@ def _groups(case: Case) -> Iterator[Found]:
                 f"{case.called(own)} {'is' if is_one else 'are'} given to {clean(event.type)}{group} at "
                 f"{case.at(event.index)}, but {'does' if is_one else 'do'} not require grad: "
                 f"{'it is' if is_one else 'they are'} never trained",
-                "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
+                Fix(
+                    "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
+                    _switched_on,
+                ),
                 (by if by is not None else event.index, event.index),
                 tensors=tuple(own),
                 severity=WARNING,
@@ -188,7 +199,7 @@ def _undone(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{case.called(leaves)}, which {are} frozen at {case.at(off)}, {are} switched on again here before any "
                 f"op reads {'it' if is_one else 'them'}, and trained: the freezing has no effect",
-                "leave out this line for what is to stay frozen, or freeze it after this line",
+                Fix("leave out this line for what is to stay frozen, or freeze it after this line", removed),
                 (on, off),
                 tensors=leaves,
                 severity=WARNING,
@@ -224,6 +235,261 @@ def _freezing(case: Case, leaves: Sequence[int]) -> int | None:
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
     events = changed.events[contained(changed["tensor"], leaves)]
     return int(events[0]) if len(events) else None
+
+
+def _switched_on(spot: Spot) -> list[Edit]:
+    """`requires_grad = True` in place of False at the line that freezes."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Assign) and source.code(statement.value) == "False":
+        return [source.replaced(statement.value, "True")]
+    for call in spot.calls_here("requires_grad_"):
+        if call.args and source.code(call.args[0]) == "False":
+            return [source.replaced(call.args[0], "True")]
+    return []
+
+
+# --- _assignments to `requires_grad` of a module
+
+
+_FLAG = "requires_grad"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFlag:
+    """The line of an assignment, its text, the call that is meant, and the parameters of the module."""
+
+    site: Site
+    text: str
+    cure: str
+    leaves: tuple[int, ...]
+
+
+def _module_flags(case: Case) -> list[ModuleFlag]:
+    """The _assignments of False to `requires_grad` of modules whose parameters all require grad at the end and are
+    trained, as far as they are sure to have run."""
+    found, run = [], case.query.of(StatementsRun)
+    for file, tree in case.query.of(trees).items():
+        for statement, target in _assignments(tree):
+            if target.attr != _FLAG or ast.unparse(statement.value) != "False":
+                continue
+            site = case.query.places.of_line(file, statement.lineno)
+            leaves = _parameters(case, run.modules(file, target.value, statement.lineno))
+            if site is None or not leaves or not all(_is_trained(case, leaf) for leaf in leaves):
+                continue
+            if run.has_run(file, statement):
+                cure = f"{ast.unparse(target.value)}.requires_grad_(False)"
+                found.append(ModuleFlag(site, ast.unparse(statement), cure, leaves))
+    return found
+
+
+def _parameters(case: Case, paths: set[str]) -> tuple[int, ...]:
+    names = case.trace.parameters.items()
+    return tuple(leaf for leaf, name in names if any(name.startswith(f"{path}.") for path in paths))
+
+
+def _is_trained(case: Case, leaf: int) -> bool:
+    return leaf in case.training.trained and case.query.tensors.requires_grad(leaf, case.trace.count - 1)
+
+
+# --- single layers that are frozen with random values
+
+
+_STAYING = re.compile(
+    r"(^|_)(fixed|frozen|random|rand|static|reservoir|rff|hash(ing)?)(_|$|\d)", re.IGNORECASE
+)
+_STAYING_WORD = re.compile(
+    r"(?<![-\w])(fixed|frozen|random|stays?|not (to be )?(trained|learned)|untrained)(?![-\w])", re.IGNORECASE
+)
+_MATRIX = 2  # the fewest dimensions of a matrix
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenLayer:
+    """The path of a layer, its leaves, the first event that switched one off, and the trained leaves before it."""
+
+    path: str
+    leaves: tuple[int, ...]
+    event: int
+    before: tuple[int, ...]
+
+
+def _frozen_layers(case: Case) -> list[FrozenLayer]:
+    """The single layers that are frozen for good between layers that learn. Use `case.of(_frozen_layers)`."""
+    names = case.trace.parameters
+    frozen = {leaf: event for leaf, event in _layers_switched_off(case).items() if leaf in names}
+    learning = {names[leaf] for leaf in case.training.trained if leaf in names}
+    layers: dict[str, list[int]] = {}
+    for leaf in frozen:
+        layers.setdefault(_module(names[leaf]), []).append(leaf)
+    frozen_names = {names[leaf] for leaf in frozen}
+    found = []
+    for path, leaves in layers.items():
+        around = _module(path)
+        if not around or not _learns_beside(around, learning) or _learns_itself(around, learning):
+            continue
+        if _is_all_frozen(around, frozen_names, learning):
+            continue
+        event = min(frozen[leaf] for leaf in leaves)
+        if _is_said_to_stay(case, path, event):
+            continue
+        before = _learning_before(case, leaves)
+        if before and all(_has_a_random_start(case, leaf, frozen[leaf]) for leaf in leaves):
+            found.append(FrozenLayer(path, tuple(leaves), event, before))
+    return found
+
+
+def _is_said_to_stay(case: Case, path: str, event: int) -> bool:
+    """Whether the name of a layer, or a comment on the line that freezes it, says that it keeps its first values."""
+    site = case.place(event)
+    line = case.trace.source(site.place.file)[site.place.line - 1 :][:1] if site is not None else []
+    comment = "".join(line).partition("#")[2]
+    return _STAYING.search(path.rpartition(".")[2]) is not None or _STAYING_WORD.search(comment) is not None
+
+
+def _layers_switched_off(case: Case) -> dict[int, int]:
+    """The leaves that are switched off from before the first pass to the end of the run and never got a gradient, each
+    with the event that switched it off."""
+    changed, trace = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace
+    got = trace.table(Kind.ACCUMULATED)["tensor"]
+    first = trace.passes[0].first if trace.passes else 0
+    found: dict[int, int] = {}
+    for leaf in distinct(changed["tensor"][~contained(changed["tensor"], got)]).tolist():
+        events = changed.events[changed["tensor"] == leaf].tolist()
+        flags = [case.query.tensors.requires_grad(leaf, event) for event in events]
+        if events[-1] < first and not any(flags):
+            found[leaf] = events[0]
+    return found
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _learns_beside(around: str, learning: set[str]) -> bool:
+    return any(name.startswith(f"{around}.") for name in learning)
+
+
+def _learns_itself(around: str, learning: set[str]) -> bool:
+    """Whether a module has a parameter of its own that learns, as an adapter around a frozen layer has."""
+    return any(_module(name) == around for name in learning)
+
+
+def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
+    """Whether a module has more frozen layers than trained layers: then the trained layers are the exception."""
+    layers = [
+        {_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)
+    ]
+    return len(layers[0]) > len(layers[1])
+
+
+def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
+    """The trained leaves to which gradients pass through a layer. Empty if there are none, if the layer has no matrix,
+    or if another layer that learns reads the same input."""
+    matrix = next((leaf for leaf in leaves if len(case.query.tensors.shape(leaf) or ()) >= _MATRIX), 0)
+    for event in _uses(case, matrix) if matrix else ():
+        op = case.query.tensors.op(event)
+        data = [t for t in op.inputs if t and t not in leaves and case.query.tensors.requires_grad(t, event)]
+        before = tuple(leaf for leaf in leaves_of(case.query, *data) if leaf in case.training.trained)
+        if before and not any(_is_read_by_what_learns(case, tensor, event) for tensor in data):
+            return before
+        break
+    return ()
+
+
+def _uses(case: Case, leaf: int) -> Iterator[int]:
+    """The ops that read a matrix, directly or transposed, and that gradients flow back through."""
+    received = case.trace.table(Kind.RECEIVED)["node"]
+    for reader in case.downstream.readers(leaf):
+        op = case.query.tensors.op(reader)
+        ops = case.downstream.readers(op.outputs[0]) if op.op in TRANSPOSING and op.outputs else [reader]
+        yield from (event for event in ops if contained(case.query.nodes.of_op(event), received).any())
+
+
+def _is_read_by_what_learns(case: Case, tensor: int, event: int) -> bool:
+    """Whether another op reads a tensor together with a trained leaf, as an adapter does, or a query beside a key."""
+    for reader in case.downstream.readers(tensor):
+        op = case.query.tensors.op(reader)
+        if reader != event and any(
+            transposed_of(case.query, other) in case.training.trained for other in op.inputs if other
+        ):
+            return True
+    return False
+
+
+def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:
+    """Whether only an initialiser wrote to a leaf before the first pass. The trace has no writes of a constructor, but
+    the version of the leaf at `event`, where it was switched off, counts them: one write made the values."""
+    tensors, first = case.query.tensors, case.trace.passes[0].first
+    writes = [write for write in tensors.writes(leaf) if write < first]
+    untold = tensors.version(leaf, event) - sum(write < event for write in writes)
+    return (
+        untold <= 1
+        and original(case.query, leaf) in (0, leaf)
+        and all(tensors.writer(write) in RANDOM_STARTS for write in writes)
+    )
+
+
+# --- assignments to a misspelt `requires_grad`
+
+
+_MEANT = "requires_grad"
+_GRAD = "grad"  # what each misspelling of it still has
+
+
+@dataclass(frozen=True, slots=True)
+class Misspelt:
+    """The line of an assignment, its text, and its text with the attribute that is meant."""
+
+    site: Site
+    text: str
+    cure: str
+
+
+def _misspellings(case: Case) -> list[Misspelt]:
+    """The _assignments to an attribute that is called nearly `requires_grad`, and that the program never reads, as far
+    as they are sure to have run."""
+    found, run = [], case.query.of(StatementsRun)
+    sources = case.query.of(trees)
+    read = {name for tree in sources.values() for name in _read(tree)}
+    for file, tree in sources.items():
+        for statement, target in _assignments(tree):
+            site = case.query.places.of_line(file, statement.lineno)
+            if target.attr in read or not _is_meant(target) or site is None:
+                continue
+            if not run.has_run(file, statement):
+                continue
+            cure = f"{ast.unparse(target.value)}.{_MEANT} = {ast.unparse(statement.value)}"
+            found.append(Misspelt(site, ast.unparse(statement), cure))
+    return found
+
+
+def _read(tree: ast.Module) -> Iterator[str]:
+    """The attributes that a file reads, and its texts: `getattr` may be given one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Assign, ast.Attribute]]:
+    """The _assignments to one attribute, and their targets."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Attribute)
+        ):
+            yield node, node.targets[0]
+
+
+def _is_meant(target: ast.Attribute) -> bool:
+    """Whether an attribute of another object than `self` is nearly called so. A class may have attributes of its own
+    that are called alike."""
+    is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
+    return (
+        not is_own and target.attr != _MEANT and _GRAD in target.attr and nearest(target.attr, [_MEANT]) != ""
+    )
 
 
 RULE = Rule(

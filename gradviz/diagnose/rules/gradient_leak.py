@@ -34,6 +34,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 
@@ -56,12 +57,32 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"pass {number} leaves gradients in {case.called(leaves)}, which belong to another optimizer; it adds them "
             "to those of its own pass",
-            "optimizer.zero_grad()  # of each optimizer, right before the backward() of its own loss",
+            Fix(
+                "optimizer.zero_grad()  # of each optimizer, right before the backward() of its own loss",
+                _cleared_for_each,
+            ),
             (backward_pass.first,),
             site=backward_pass.site,
             number=number,
             tensors=tuple(leaves),
         )
+
+
+def _cleared_for_each(spot: Spot) -> list[Edit]:
+    """`zero_grad()` of the optimizer that steps next, before each backward() that has none before it."""
+    source = spot.source
+    edits = []
+    for call in source.calls("backward"):
+        area = source.function(call)
+        after = [step for step in source.calls("step", within=area) if source.span(step) > source.span(call)]
+        statement = source.statement(call)
+        block = source.siblings(statement)
+        before = block[: block.index(statement)][-1:]
+        if after:
+            clearing = f"{spot.receiver(after[0])}.zero_grad()"
+            if not any(source.code(other) == clearing for other in before):
+                edits.append(source.before(statement, clearing))
+    return edits
 
 
 RULE = Rule(

@@ -25,10 +25,12 @@ combines in its own way.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import Ways, reach, sources
@@ -61,7 +63,7 @@ def _search(case: Case) -> Iterator[Found]:
             f"the gradient{'s' * (len(leaves) > 1)} of {case.called(leaves)} "
             f"{'are' if len(leaves) > 1 else 'is'} replaced before any step has used "
             f"{'them' if len(leaves) > 1 else 'it'}",
-            "p.grad += new  # add to what is there, or do not compute what is thrown away",
+            Fix("p.grad += new  # add to what is there, or do not compute what is thrown away", _added),
             (replaced[0],),
             tensors=leaves,
         )
@@ -121,6 +123,15 @@ def _is_zero(case: Case, event: int) -> bool:
         return False
     grad = case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad
     return is_zero(case.trace.snapshot(grad, event))
+
+
+def _added(spot: Spot) -> list[Edit]:
+    """`p.grad = p.grad + g` in place of `p.grad = g`, if there is a `p.grad`."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign):
+        return []
+    target, value = source.code(statement.targets[0]), source.code(statement.value)
+    return [source.replaced(statement.value, f"{value} if {target} is None else {target} + {value}")]
 
 
 RULE = Rule(

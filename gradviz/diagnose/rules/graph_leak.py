@@ -34,6 +34,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.loops import given_away, keeping_lines
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import GraphsAlive, Kind
@@ -78,7 +79,7 @@ def _longest_chain(case: Case) -> Found | None:
     return Found(
         f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each"
         f"{_held_at_last(case)}",
-        _without_graph(case, int(table.events[of_line[-1]]), int(table["node"][of_line[-1]])),
+        Fix(_without_graph(case, int(table.events[of_line[-1]]), int(table["node"][of_line[-1]])), _detached),
         (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,
     )
@@ -152,7 +153,10 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     yield Found(
         f"{what} of {'several passes' if are_garbage else 'each pass'}: at the end of pass {number}, those of "
         f"{counts[-1]} earlier ones are still alive{also}",
-        f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
+        Fix(
+            f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
+            _detached,
+        ),
         (int(table.events[outside_steps][-1]), backward_pass.first),
         site=lines[0] if len(lines) == 1 else backward_pass.site,
         number=number,
@@ -246,6 +250,17 @@ def _keeping(case: Case, backward_pass: PassInfo) -> tuple[list[Site], str]:
     name = latest_first[0][1]
     sites = [case.query.places.of_line(site.place.file, line) for line, own in latest_first if own == name]
     return list(dict.fromkeys(filter(None, sites))), name
+
+
+def _detached(spot: Spot) -> list[Edit]:
+    """`total += loss.detach()` in place of `total += loss`; the same for a value that is appended."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.AugAssign | ast.Assign):
+        kept = [statement.value]
+    else:
+        added = spot.calls_here("append") if isinstance(statement, ast.Expr) else []
+        kept = [call.args[0] for call in added if call.args]
+    return [source.replaced(value, f"{bracketed(source, value)}.detach()") for value in kept[:1]]
 
 
 RULE = Rule(

@@ -24,6 +24,7 @@ Not reported: a hook that masks, scales or clips, an infinity whose step a gradi
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,10 +32,12 @@ import numpy as np
 from gradviz.diagnose.blocked import HOOKED_CALL, blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
+from gradviz.query.functions_of_source import Function
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.states import States
 from gradviz.words.escape import clean
@@ -71,7 +74,10 @@ def _search(case: Case) -> Iterator[Found]:
         bad = "NaN" if (states.stats[after[rows], Stat.NAN] > 0).any() else "an infinity"
         yield Found(
             f"{which} {f'makes {bad} of' if is_spoilt else 'wipes out'} the gradient {whose}",
-            "return the gradient that the hook is to pass on, or None to leave it as it is; or remove the hook",
+            Fix(
+                "return the gradient that the hook is to pass on, or None to leave it as it is; or remove the hook",
+                _passed_on,
+            ),
             (event,),
             site=site or _where_made(case, tensors),
             number=int(table["in_pass"][rows[0]]),
@@ -102,7 +108,7 @@ def _of_modules(case: Case) -> Iterator[Found]:
         site = next((site for gradient in gradients if (site := _hook_site(case, gradient))), 0)
         yield Found(
             f"a backward hook of a module wipes out the gradient of {case.called(block.leaves)}",
-            "return None from the hook to leave grad_input as it is; or remove the hook",
+            Fix("return None from the hook to leave grad_input as it is; or remove the hook", _passed_on),
             (block.event, op),
             site=site or block.site,
             node=block.node,
@@ -134,6 +140,18 @@ def _behind(case: Case, table: Table, row: int) -> list[int]:
     """The leaves behind the node that the hook is on."""
     leaves = case.query.nodes.leaves
     return [leaves[n] for n in case.query.nodes.walk([int(table["node"][row])]) if n in leaves]
+
+
+def _passed_on(spot: Spot) -> list[Edit]:
+    """A hook that returns the gradient as it is; or the removal of a line that registers a hook."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Return) and statement.value is not None:
+        function = source.function(statement)
+        if isinstance(function, Function) and function.args.args:
+            return [source.replaced(statement.value, function.args.args[-1].arg)]
+    if isinstance(statement, ast.Expr) and spot.calls_here("register_hook", "register_full_backward_hook"):
+        return [source.removed(statement)]
+    return []
 
 
 RULE = Rule(

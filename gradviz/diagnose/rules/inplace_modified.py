@@ -25,10 +25,13 @@ from math import prod
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import carried_into
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, detached_in_each_round, under_no_grad
+from gradviz.diagnose.own_words import by_expressions
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import NodeMade
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
+from gradviz.query.functions_of_source import called
 from gradviz.query.own_names import root_name
 from gradviz.query.savers import counts_apart
 from gradviz.query.source_trees import statement_at
@@ -37,6 +40,7 @@ from gradviz.sets import distinct
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _SAVED = "modified by an inplace operation"
 _LEAF = ("a leaf Variable that requires grad", "a view of a leaf Variable that requires grad")
 
@@ -55,15 +59,14 @@ def _search(case: Case) -> Iterator[Found]:
             )
 
 
-def _without_grad(case: Case, error: Failure) -> str:
+def _without_grad(case: Case, error: Failure) -> Fix:
     """The statement that changes the leaf, under no_grad()."""
     statement = statement_at(case.query, error.site)
     if statement is None or not _only_changes(statement):
-        return (
-            _out_of_place(statement)
-            or "make a new tensor, as y = x + 1 does, or update it under torch.no_grad()"
-        )
-    return f"with torch.no_grad(): {clean(ast.unparse(statement))}"
+        if rewritten := _out_of_place(statement):
+            return Fix(rewritten, _with_a_new_tensor)
+        return Fix("make a new tensor, as y = x + 1 does, or update it under torch.no_grad()", under_no_grad)
+    return Fix(f"with torch.no_grad(): {clean(ast.unparse(statement))}", under_no_grad)
 
 
 def _out_of_place(statement: ast.stmt | None) -> str:
@@ -96,11 +99,11 @@ def _of_saved(case: Case, error: Failure) -> Found:
     saver = case.words.node_name(error.node)
     carried = carried_into(case, error.node, error.number) if error.node and error.number else 0
     why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
-    cure = f"{case.words.called(carried)}.detach()  # between two rounds" if carried else ""
+    cure = _between_rounds(case, carried) if carried else None
     if made is None or write is None:
         return Found(
             f"a tensor that {saver} saved was changed in place before its backward{why}",
-            cure or "make a new tensor in place of changing a saved one",
+            cure or Fix("make a new tensor in place of changing a saved one", _with_a_new_tensor),
             (error.event,),
             site=_round_of(case, carried, error.number) or error.site,
             severity=case.severity_of(error),
@@ -117,7 +120,10 @@ def _of_saved(case: Case, error: Failure) -> Found:
         f"backward{why}",
         cure
         or _computed_later(case, event, error.number)
-        or f"make a new tensor in place of changing {name}; or call backward() before it is changed",
+        or Fix(
+            f"make a new tensor in place of changing {name}; or call backward() before it is changed",
+            _with_a_new_tensor,
+        ),
         (*((maker,) if maker is not None else ()), event, error.event, made.index),
         site=_round_of(case, carried, error.number) or case.place(event),
         node=error.node,
@@ -125,6 +131,12 @@ def _of_saved(case: Case, error: Failure) -> Found:
         tensors=tuple(dict.fromkeys((tensor, base))),
         severity=case.severity_of(error),
     )
+
+
+def _between_rounds(case: Case, carried: int) -> Fix:
+    name = case.words.called(carried)
+    code = by_expressions(case, name)
+    return Fix(f"{name}.detach()  # between two rounds", detached_in_each_round(code))
 
 
 def _computed_later(case: Case, write: int, pass_number: int) -> str:
@@ -197,6 +209,34 @@ def _base(case: Case, tensor: int) -> int:
 def _writer(case: Case, event: int) -> str:
     text = case.words.expression(case.site(event), 40)
     return text or case.query.tensors.writer(event)
+
+
+def _with_a_new_tensor(spot: Spot) -> list[Edit]:
+    """`y = y + 1` in place of `y += 1`, `y = y.add(1)` of `y.add_(1)`, `y = y.clone()` before `y[0] = 1`."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    written = (
+        statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+    )
+    if isinstance(written, ast.Subscript) and isinstance(written.value, ast.Name):
+        name = written.value.id
+        return [source.before(statement, f"{name} = {name}.clone()")]
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        target = statement.target.id
+        sign = _SIGNS.get(type(statement.op))
+        code = f"{target} = {target} {sign} ({source.code(statement.value)})"
+        return [source.replaced(statement, code)] if sign is not None else []
+    for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+        name = called(call)
+        if isinstance(call.func, ast.Attribute) and name.endswith("_") and not name.startswith("_"):
+            if not isinstance(call.func.value, ast.Name):
+                return []
+            arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
+            new = f"{source.code(call.func)[:-1]}{arguments}"
+            alone = isinstance(statement, ast.Expr) and statement.value is call
+            return [source.replaced(call, f"{call.func.value.id} = {new}" if alone else new)]
+    return []
 
 
 RULE = Rule(

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.source_trees import method_calls, statement_at
 from gradviz.words.escape import clean
@@ -33,17 +34,17 @@ def _search(case: Case) -> Iterator[Found]:
     for failure in case.failures:
         if _MESSAGE.search(failure.message) is None:
             continue
-        statement = statement_at(case.query, failure.site)
+        call = _floating(statement_at(case.query, failure.site))
         yield Found(
             "integers and truth values cannot require grad: they have no small change to differentiate by",
-            _cure(statement) or "make the tensor with dtype=torch.float32",
+            Fix(call, _of_floating_point) if call else "make the tensor with dtype=torch.float32",
             (failure.event,),
             site=failure.site,
             severity=case.severity_of(failure),
         )
 
 
-def _cure(statement: ast.stmt | None) -> str:
+def _floating(statement: ast.stmt | None) -> str:
     """The call of `tensor(...)` in a statement, its integers written as floating-point numbers. Empty unless the
     statement has exactly one such call, all of whose numbers are integers."""
     calls = [call for call, _ in method_calls(statement, "tensor")]
@@ -64,6 +65,16 @@ class _Floating(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         return ast.Constant(float(node.value)) if type(node.value) is int else node
+
+
+def _of_floating_point(spot: Spot) -> list[Edit]:
+    """`torch.tensor([1.0, 2.0])` in place of `torch.tensor([1, 2])`."""
+    calls = spot.calls_here("tensor")
+    return [
+        spot.source.replaced(node, str(float(node.value)))
+        for node in (ast.walk(calls[0].args[0]) if len(calls) == 1 and calls[0].args else ())
+        if isinstance(node, ast.Constant) and type(node.value) is int
+    ]
 
 
 RULE = Rule(

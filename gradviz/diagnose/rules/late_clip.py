@@ -31,6 +31,7 @@ import numpy as np
 from gradviz.diagnose.call_order import in_order
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
@@ -60,7 +61,7 @@ def _search(case: Case) -> Iterator[Found]:
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events)]).tolist())
         yield Found(
             f"the gradients of {case.called(leaves)} are changed after the step that used them: it has no effect",
-            _in_order(case, int(events[0])),
+            Fix(_in_order(case, int(events[0])), _between),
             (int(events[0]),),
             tensors=leaves,
         )
@@ -112,7 +113,7 @@ def _before(case: Case, event: int, leaves: tuple[int, ...]) -> Found:
     of = f" of {case.called(leaves)}" if leaves else ""
     return Found(
         f"the gradients{of} are clipped before backward() has computed them: it has no effect",
-        _in_order(case, event),
+        Fix(_in_order(case, event), _between),
         (event,),
         tensors=leaves,
     )
@@ -132,6 +133,26 @@ def _nearest(events: list[int], event: int) -> list[int]:
     """The last of the events before an event, or else the first; empty if there is none."""
     before = [one for one in events if one < event]
     return before[-1:] or events[:1]
+
+
+def _between(spot: Spot) -> list[Edit]:
+    """A statement that clips gradients, moved before the step in its block."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    loop = source.loop(statement)
+    if loop is not None and not source.calls("step", within=loop):
+        statement = loop
+    steps = [other for other in source.siblings(statement) if source.calls("step", within=other)]
+    if not steps:
+        return []
+    return [source.removed(statement), source.before(steps[0], _one_line(source.code(statement)))]
+
+
+def _one_line(code: str) -> str:
+    """The code of a loop with one statement, on one line, so that it fits any indentation."""
+    head, _, body = code.partition("\n")
+    return f"{head} {body.strip()}" if body and "\n" not in body else code
 
 
 RULE = Rule(

@@ -29,6 +29,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_finite
 from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.range_test import range_tests
@@ -40,7 +41,7 @@ from gradviz.words.numbers import number
 
 _LEAST, _LEAST_FINITE = 3, 5  # passes, with and without an overflow at the end
 _NINEFOLD = 9.0  # from this growth in one step on, a tenth of the rate is still too large
-_TENTH, _HUNDREDTH = "a tenth", "a hundredth"
+_TENTH, _HUNDREDTH = ("a tenth", "0.1"), ("a hundredth", "0.01")
 _RISING = 0.7  # the share of the passes in which the norm has to rise
 
 
@@ -68,7 +69,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in {until}: the "
             "updates overshoot",
-            _smaller(_part(rising)),
+            _smaller(*_part(rising)),
             (first, passes[-1].first),
             severity=ERROR if overflow else WARNING,
         )
@@ -77,15 +78,30 @@ def _search(case: Case) -> Iterator[Found]:
         yield _one_step(case, origin)
 
 
-def _part(norms: np.ndarray) -> str:
-    """The part of the rate to keep: a tenth or a hundredth. If the root is a parabola of curvature c, a step at the
-    rate r changes the gradient by the factor 1 − rc: a norm that grows less than ninefold in each step falls with a
-    tenth of the rate."""
+def _part(norms: np.ndarray) -> tuple[str, str]:
+    """The part of the rate to keep, a tenth or a hundredth, in words and as a factor. If the root is a parabola of
+    curvature c, a step at the rate r changes the gradient by the factor 1 − rc: a norm that grows less than ninefold in
+    each step falls with a tenth of the rate."""
     return _TENTH if np.max(norms[1:] / norms[:-1]) < _NINEFOLD else _HUNDREDTH
 
 
-def _smaller(part: str) -> str:
-    return f"use {part} of the learning rate, or clip the gradients before the step"
+def _smaller(part: str, factor: str) -> Fix:
+    return Fix(
+        f"use {part} of the learning rate, or clip the gradients before the step",
+        lambda spot: _with_rate_times(spot, factor),
+    )
+
+
+def _with_rate_times(spot: Spot, factor: str) -> list[Edit]:
+    """A part of the learning rate at the optimizer that steps at the line, or at the only optimizer."""
+    source, made = spot.source, list(spot.optimizers())
+    stepping = {spot.receiver(call) for call in spot.calls_here("step")}
+    stepping_here = [call for node, call, name in made if name in stepping or node is spot.statement]
+    for call in stepping_here or ([made[0][1]] if len(made) == 1 else []):
+        for keyword in call.keywords:
+            if keyword.arg == "lr":
+                return [source.replaced(keyword.value, f"{factor} * {source.code(keyword.value)}")]
+    return []
 
 
 def _one_step(case: Case, origin: Origin) -> Found:
@@ -97,7 +113,7 @@ def _one_step(case: Case, origin: Origin) -> Found:
     settings = _settings(case, origin)
     rate = number_of(settings.get("lr"))
     message = f"a step makes {name} {bad}{' while its gradient is finite' if is_finite(value) else ''}"
-    cure = _smaller(_HUNDREDTH)
+    cure: Fix | str = _smaller(*_HUNDREDTH)
     if "lr" in settings and not np.isfinite(rate):
         message, cure = (
             f"{message}: its learning rate is {rate}",

@@ -25,11 +25,15 @@ from typing import TypeGuard
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.domain_cures import off_the_point
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of
 from gradviz.diagnose.nonfinite import Source, first_bad, hidden, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import NodeMade
+from gradviz.query.functions_of_source import called
 from gradviz.query.source_trees import statement_at
 from gradviz.words.escape import clean
+
+_SINGULAR = ("sqrt", "log", "pow", "reciprocal", "rsqrt")
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -46,7 +50,10 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{born} has a NaN: what hides it from the result (where, nan_to_num) does not hide it from the gradient, "
             f"and 0 × NaN is NaN in the gradient of {what}",
-            f"do not compute the NaN: change the input of {born} where it is hidden (no row of only -inf)",
+            Fix(
+                f"do not compute the NaN: change the input of {born} where it is hidden (no row of only -inf)",
+                _masked_inside,
+            ),
             (forward.event, origin.event, origin.harm),
             number=origin.number,
         )
@@ -60,7 +67,7 @@ def _search(case: Case) -> Iterator[Found]:
     )
 
 
-def _masked(case: Case, made: NodeMade | None, what: str) -> str:
+def _masked(case: Case, made: NodeMade | None, what: str) -> Fix:
     """The line that masks the input of an op with the mask of its result, if the statement has exactly one mask; else
     the op beside its singular point, or general advice."""
     op = case.query.nodes.op(made.node) if made is not None else None
@@ -68,13 +75,28 @@ def _masked(case: Case, made: NodeMade | None, what: str) -> str:
     statement = statement_at(case.query, case.query.places.site(made.site) if made is not None else None)
     masks = [node.args[0] for node in ast.walk(statement) if _is_where(node)] if statement else []
     if read is None or len(masks) != 1:
-        beside = off_the_point(case, case.query.tensors.op(op)) if op is not None else ""
-        return (
-            beside
-            or f"give {what} a harmless input where its result is masked: torch.where around the input, too"
+        beside = off_the_point(case, case.query.tensors.op(op)) if op is not None else None
+        return beside or Fix(
+            f"give {what} a harmless input where its result is masked: torch.where around the input, too",
+            _masked_inside,
         )
     mask = ast.unparse(masks[0])
-    return clean(f"{read} = torch.where({mask}, {read}, 1.0)  # before this line")
+    return Fix(clean(f"{read} = torch.where({mask}, {read}, 1.0)  # before this line"), _masked_inside)
+
+
+def _masked_inside(spot: Spot) -> list[Edit]:
+    """The mask around the argument, too: `torch.where(m, f(torch.where(m, x, 1.0)), 0)`."""
+    source = spot.source
+    for where in ast.walk(spot.statement) if spot.statement is not None else ():
+        if not isinstance(where, ast.Call) or called(where) != "where" or len(where.args) != 3:
+            continue
+        for inner in ast.walk(where.args[1]):
+            if isinstance(inner, ast.Call) and called(inner) in _SINGULAR:
+                value = argument_of(inner)
+                if value is not None:
+                    mask = source.code(where.args[0])
+                    return [source.replaced(value, f"torch.where({mask}, {source.code(value)}, 1.0)")]
+    return []
 
 
 def _is_where(node: ast.AST) -> TypeGuard[ast.Call]:

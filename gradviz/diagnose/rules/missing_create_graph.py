@@ -28,6 +28,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, with_keyword
 from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
@@ -61,7 +62,7 @@ def _of_leaves(case: Case) -> Iterator[Found]:
         name = case.words.called(event.tensor)
         yield Found(
             f"{name}.grad was made by a pass without create_graph=True ({case.at(began.index)}): it has no graph",
-            _backward_with_graph(case, site),
+            Fix(_backward_with_graph(case, site), _made_with_graph),
             (began.index, call.failure.event),
             site=site,
             number=event.in_pass,
@@ -111,7 +112,7 @@ def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int]) 
     return Found(
         f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it was "
         "made without create_graph=True: no gradient flows back through it",
-        _with_graph(case, backward_pass),
+        Fix(_with_graph(case, backward_pass), _made_with_graph),
         (backward_pass.first, term),
         site=backward_pass.site,
         number=backward_pass.number,
@@ -226,6 +227,12 @@ def _is_scalar(case: Case, tensor: int) -> bool:
 
 def _makes_graph(case: Case, op: OpRan) -> bool:
     return bool(case.query.nodes.of_op(op.index))
+
+
+def _made_with_graph(spot: Spot) -> list[Edit]:
+    """`torch.autograd.grad(..., create_graph=True)`."""
+    calls = spot.calls_here("grad", "backward")
+    return [with_keyword(spot.source, call, "create_graph=True") for call in calls[:1]]
 
 
 RULE = Rule(

@@ -32,6 +32,8 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import carried, in_targets, in_weights, into_followers, wasted
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Fix, detached, detached_in_each_round
+from gradviz.diagnose.own_words import by_expressions
 from gradviz.diagnose.rule import Found, Need, Rule
 
 
@@ -42,7 +44,10 @@ def _search(case: Case) -> Iterator[Found]:
         name = case.words.called(chain.tensor) if chain.tensor else "a tensor"
         yield Found(
             f"{name} is carried along with its graph: each pass goes through the graphs of all earlier rounds again",
-            f"{name} = {name}.detach()  # between two rounds",
+            Fix(
+                f"{name} = {name}.detach()  # between two rounds",
+                detached_in_each_round(by_expressions(case, name)),
+            ),
             (made if made is not None else chain.op, case.query.passes.by_number[chain.number].first),
             node=chain.node,
             number=chain.number,
@@ -52,7 +57,10 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"pass {link.number} flows through {name} into {case.called(link.leaves)}: these gradients are always "
             "cleared before a step uses them",
-            f"{name}.detach()  # here: this loss is not for what {name} is computed from",
+            Fix(
+                f"{name}.detach()  # here: this loss is not for what {name} is computed from",
+                detached(by_expressions(case, name)),
+            ),
             (link.op, case.query.passes.by_number[link.number].first),
             node=link.node,
             number=link.number,
@@ -81,7 +89,10 @@ def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role
     constant = f"({name})" if " " in name else name
     return Found(
         f"{name} {role} and carries a graph: gradients flow through it into {case.called(leaves)}",
-        f"{constant}.detach()  # or compute it under torch.no_grad()",
+        Fix(
+            f"{constant}.detach()  # or compute it under torch.no_grad()",
+            detached(by_expressions(case, name)),
+        ),
         (made if made is not None else op, op),
         tensors=leaves,
     )

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.source_trees import trees
@@ -49,12 +50,9 @@ def _search(case: Case) -> Iterator[Found]:
     event = int(stepped.events[0])
     site = case.place(event)
     named = _named_only(case, site)
-    cure = "call backward() on the loss before optimizer.step()"
-    if named is not None:
-        cure = f"{clean(ast.unparse(named))}()  # at line {named.lineno}: without brackets nothing is called"
     yield Found(
         f"the optimizer steps {len(stepped)} times and nothing has a gradient: no backward pass ran",
-        cure,
+        _called(named) if named is not None else "call backward() on the loss before optimizer.step()",
         (event,),
         site=site,
     )
@@ -70,10 +68,21 @@ def _without_steps(case: Case) -> Iterator[Found]:
         text = clean(ast.unparse(named))
         yield Found(
             f"line {named.lineno} names {text} and does not call it: no backward pass ran",
-            f"{text}()  # at line {named.lineno}: without brackets nothing is called",
+            _called(named),
             (event,),
             site=site,
         )
+
+
+def _called(named: ast.Expr) -> Fix:
+    """`loss.backward()` in place of `loss.backward`."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        statement = spot.source.statement_at(named.lineno)
+        return [spot.source.replaced(statement, f"{spot.source.code(statement)}()")] if statement else []
+
+    text = f"{clean(ast.unparse(named))}()  # at line {named.lineno}: without brackets nothing is called"
+    return Fix(text, edits)
 
 
 def _named_only(case: Case, site: Site | None) -> ast.Expr | None:

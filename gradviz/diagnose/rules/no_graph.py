@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_causes import of_tensors
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf
 from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.flow import Ways
@@ -44,7 +45,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{_called(case, failed)} is called on {name}, which does not require grad"
             + ("" if failed.cut else behind),
-            f"{first}.requires_grad_()  # before the forward computation",
+            Fix(f"{first}.requires_grad_()  # before the forward computation", as_leaf(first)),
             (failed.failure.event,),
             site=failed.failure.site,
             severity=case.severity_of(failed.failure),
@@ -67,20 +68,31 @@ def _on_numbers(case: Case) -> Iterator[Found]:
         of = f"the number of {tensor}" if tensor else "a plain number"
         yield Found(
             f"backward() is called on {written}, which is {of} ({value.type}): a number has no graph",
-            f"{tensor}.backward()" if tensor else _of_torch(case, value, written),
+            _on_tensor(tensor) if tensor else _of_torch(case, value, written),
             (value.failure.event,),
             site=value.failure.site,
         )
         return
 
 
-def _of_torch(case: Case, value: WrongValue, written: str) -> str:
+def _on_tensor(tensor: str) -> Fix:
+    """`loss.backward()` in place of `loss.item().backward()`."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        calls = spot.calls_here("backward")
+        roots = [call.func.value for call in calls if isinstance(call.func, ast.Attribute)]
+        return [spot.source.replaced(roots[0], tensor)] if len(roots) == 1 else []
+
+    return Fix(f"{tensor}.backward()", edits)
+
+
+def _of_torch(case: Case, value: WrongValue, written: str) -> Fix | str:
     """The first call of `math` in the expression that computed a number, as a call of `torch`; or the line that adds
     the number of a tensor to it, rewritten to add the tensor; else general advice."""
     for node in ast.walk(value.origin):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("math."):
             call = ast.unparse(node)
-            return clean(f"torch.{call.removeprefix('math.')}  # not {call}")
+            return _typed_once(call, f"torch.{call.removeprefix('math.')}")
     tree = case.query.of(trees).get(value.failure.site.place.file) if value.failure.site is not None else None
     nodes = ast.walk(tree) if tree is not None else iter(())
     for node in (one for one in nodes if isinstance(one, ast.stmt)):
@@ -88,6 +100,17 @@ def _of_torch(case: Case, value: WrongValue, written: str) -> str:
         if typed:
             return f"{typed}  # at line {node.lineno}"
     return f"compute {written} of tensors, without .item() and float()"
+
+
+def _typed_once(old: str, new: str) -> Fix:
+    """Another expression in place of the only one of the file that `ast.unparse` writes as `old`."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        calls = [node for node in ast.walk(spot.source.tree) if isinstance(node, ast.Call)]
+        same = [node for node in calls if ast.unparse(node) == old]
+        return [spot.source.replaced(same[0], new)] if len(same) == 1 else []
+
+    return Fix(clean(f"{new}  # not {old}"), edits)
 
 
 def _read_from(origin: ast.expr) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_as
 from gradviz.diagnose.own_words import update_in_place
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import TensorMade
@@ -109,9 +110,8 @@ def _of_unknown(case: Case, value: WrongValue, name: str) -> Found | None:
     )
 
 
-def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> str:
-    guard = _guard(case, value, is_of_loop=case.words.called(tensor) != name)
-    if guard:
+def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> Fix | str:
+    if guard := _guard(case, value, is_of_loop=case.words.called(tensor) != name):
         return guard
     if why is Why.NON_LEAF:
         return f"{name}.retain_grad()  # before backward(), and backward() before line {value.origin_line}"
@@ -120,7 +120,7 @@ def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> st
     if why is Why.NO_PASS_YET:
         return _backward_first(case, value)
     if why is Why.NOT_REQUIRED and isinstance(case.query.tensors.made(tensor), TensorMade):
-        return f"{name}.requires_grad_()  # before the forward computation"
+        return Fix(f"{name}.requires_grad_()  # before the forward computation", as_leaf(name))
     if why is Why.RETURNED:
         return f"use what torch.autograd.grad() returned in place of {name}.grad"
     if why is Why.EMPTIED:
@@ -128,18 +128,19 @@ def _cure(case: Case, value: WrongValue, tensor: int, name: str, why: Why) -> st
     return f"compute the root of backward() from {name}, or do not read {name}.grad"
 
 
-def _guard(case: Case, value: WrongValue, is_of_loop: bool = False) -> str:
-    """The failing statement under `if ... is not None`, if it clears a `.grad` or updates the tensors of a loop; empty
+def _guard(case: Case, value: WrongValue, is_of_loop: bool = False) -> Fix | None:
+    """The failing statement under `if ... is not None`, if it clears a `.grad` or updates the tensors of a loop; None
     for any other statement."""
     statement = statement_at(case.query, value.failure.site)
     clears = isinstance(statement, ast.Expr) and ast.unparse(statement).endswith(".zero_()")
     updates = isinstance(statement, ast.Expr | ast.AugAssign) and is_of_loop
     if statement is None or not (clears or updates):
-        return ""
-    return f"if {clean(ast.unparse(value.origin))} is not None: {clean(ast.unparse(statement))}"
+        return None
+    guarded = f"if {clean(ast.unparse(value.origin))} is not None: {clean(ast.unparse(statement))}"
+    return Fix(guarded, typed_as(guarded))
 
 
-def _backward_first(case: Case, value: WrongValue) -> str:
+def _backward_first(case: Case, value: WrongValue) -> Fix | str:
     """The cure that moves the first later call of backward() before the failing line."""
     if guard := _guard(case, value):
         return guard
@@ -150,7 +151,20 @@ def _backward_first(case: Case, value: WrongValue) -> str:
     if not calls:
         return f"call backward() on the loss before line {site.place.line}"
     call = min(calls, key=lambda call: call.lineno)
-    return f"{clean(ast.unparse(call))}  # before line {site.place.line}"
+    return Fix(f"{clean(ast.unparse(call))}  # before line {site.place.line}", _called_before)
+
+
+def _called_before(spot: Spot) -> list[Edit]:
+    """The call of backward() moved before the line that reads `.grad`."""
+    source, reader = spot.source, spot.statement
+    while reader is not None:
+        block = source.siblings(reader)
+        for later in block[block.index(reader) + 1 :]:
+            if isinstance(later, ast.Expr) and source.calls("backward", within=later):
+                return [source.before(reader, source.code(later)), source.removed(later)]
+        outer = source.parent(reader)
+        reader = outer if isinstance(outer, ast.With) else None
+    return []
 
 
 RULE = Rule(

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.domain_cures import in_the_domain
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of, bracketed
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, PassSummed
@@ -50,7 +51,8 @@ def _search(case: Case) -> Iterator[Found]:
     bad = "NaN" if origin.is_nan else "an infinity"
     name = case.words.called(origin.tensor)
     if origin.source is Source.DATA:
-        told, cure = f"{name} has {bad} from the beginning", "clean the data: torch.isfinite(x).all()"
+        told = f"{name} has {bad} from the beginning"
+        cure: Fix | str = "clean the data: torch.isfinite(x).all()"
     elif origin.source is Source.WRITE:
         told = f"{clean(case.query.tensors.writer(origin.event))} writes {bad} into {name}"
         cure = "write finite values only: torch.isfinite(x).all() on what is written"
@@ -65,10 +67,21 @@ def _search(case: Case) -> Iterator[Found]:
     )
 
 
-def _cure(case: Case, origin: Origin) -> str:
+def _cure(case: Case, origin: Origin) -> Fix:
     """The op with an input in its domain; general advice if it is not known how to write that."""
     is_op = case.query.tensors.is_op(origin.event)
-    return (in_the_domain(case, case.query.tensors.op(origin.event)) if is_op else "") or _CURE
+    in_domain = in_the_domain(case, case.query.tensors.op(origin.event)) if is_op else None
+    return in_domain or Fix(_CURE, _without_the_maximum)
+
+
+def _without_the_maximum(spot: Spot) -> list[Edit]:
+    """The maximum subtracted before exp."""
+    for call in spot.calls_here("exp"):
+        value = argument_of(call)
+        if value is not None:
+            code, whole = spot.source.code(value), bracketed(spot.source, value)
+            return [spot.source.replaced(value, f"{code} - {whole}.amax(-1, keepdim=True)")]
+    return []
 
 
 def _not_recorded(case: Case, origin: Origin) -> Found:

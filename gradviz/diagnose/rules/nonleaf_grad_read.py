@@ -22,11 +22,13 @@ show that it is None.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
-from gradviz.diagnose.own_words import update_in_place
+from gradviz.diagnose.fix import Edit, Fix, Spot, updated_in_place
+from gradviz.diagnose.own_words import by_expressions, update_in_place
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.last_line import wrong_values
@@ -75,12 +77,22 @@ def _is_update(case: Case, name: str, made: int | None) -> bool:
     return f"{name}.grad" in case.line_of(site)
 
 
-def _cure(case: Case, name: str, made: int | None) -> str:
+def _cure(case: Case, name: str, made: int | None) -> Fix:
     if _is_update(case, name, made):
-        return update_in_place(case, made, name)
-    return (
-        f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from"
+        return Fix(update_in_place(case, made, name), updated_in_place)
+    return Fix(
+        f"{name}.retain_grad()  # before backward(); or read .grad of the leaf that {name} is computed from",
+        lambda spot: _retained(spot, by_expressions(case, name)),
     )
+
+
+def _retained(spot: Spot, name: str) -> list[Edit]:
+    """`y.retain_grad()` before the pass."""
+    statement = spot.statement
+    call = spot.backward_before(statement) if statement is not None else None
+    if call is None or not re.fullmatch(r"[\w.]+", name):
+        return []
+    return [spot.source.before(spot.source.statement(call), f"{name}.retain_grad()")]
 
 
 RULE = Rule(

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.source_trees import backward_call
@@ -46,10 +47,11 @@ def _search(case: Case) -> Iterator[Found]:
         what = root or "the root"
         if shapes is None:
             message = f"backward() without a gradient needs a scalar root, and {root or 'this one'} has more elements"
-            cure = (
+            cure: Fix | str = Fix(
                 f"{root}.sum().backward()  # or .mean()"
                 if root
-                else "call .sum() or .mean() before backward()"
+                else "call .sum() or .mean() before backward()",
+                _reduced,
             )
         else:
             message = f"the gradient given for {what} has the shape {shapes[1]}, and {what} has the shape {shapes[2]}"
@@ -66,6 +68,15 @@ def _root(case: Case, error: Failure) -> str:
         return ""
     text = clean(ast.unparse(method.value))
     return text if len(text) <= _LONGEST and not text.endswith("autograd") else ""
+
+
+def _reduced(spot: Spot) -> list[Edit]:
+    """`loss.mean().backward()`."""
+    for call in spot.calls_here("backward"):
+        if not call.args and not call.keywords and isinstance(call.func, ast.Attribute):
+            root = call.func.value
+            return [spot.source.replaced(root, f"{bracketed(spot.source, root)}.mean()")]
+    return []
 
 
 RULE = Rule(

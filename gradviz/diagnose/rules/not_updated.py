@@ -29,27 +29,48 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
 from gradviz.diagnose.forgotten import forgotten
 from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.lost_change import lost_averages, lost_changes
-from gradviz.diagnose.never_stepped import never_stepped
+from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.thawed import thawed
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.lack import PARAMETER
 from gradviz.query.own_names import call_with_first, first_argument, seen_at
-from gradviz.query.source_trees import in_place, statement_at
-from gradviz.sets import distinct
+from gradviz.query.source_trees import in_place, statement_at, trees
+from gradviz.query.writes import Writes
+from gradviz.sets import contained, distinct
+from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import clean
 
-_UNREACHED = (
+_UNREACHED: tuple[str, Fix | str] = (
     "the step here is never reached",
     "if (i + 1) % k == 0: optimizer.step()  # a condition that comes true",
 )
-_MISSING = "no step follows this pass", "optimizer.step()  # after backward()"
+
+
+def _stepped(spot: Spot) -> list[Edit]:
+    """`step()` of the only optimizer behind backward()."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    cleared = source.calls("zero_grad", within=source.function(statement))
+    names = [name for _, _, name in spot.optimizers()] or [spot.receiver(call) for call in cleared]
+    held = list(dict.fromkeys(names))
+    if len(held) != 1:
+        return []
+    call = next(iter(spot.calls_here("backward")), None) or spot.backward_before(statement)
+    return [source.after(source.statement(call), f"{held[0]}.step()")] if call is not None else []
+
+
+_MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward()", _stepped)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -99,7 +120,7 @@ def _lost(case: Case) -> Iterator[Found]:
 
 
 def _without_step(case: Case) -> Iterator[Found]:
-    for idle in case.of(never_stepped):
+    for idle in case.of(_never_stepped):
         why, cure = _UNREACHED if idle.unreached is not None else _MISSING
         yield Found(
             f"{why}: {idle.passes} passes give gradients to {case.called(idle.leaves)}, and their optimizer, made at "
@@ -122,7 +143,7 @@ def _forgotten(case: Case) -> Iterator[Found]:
             f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients"
             f"{f' and {beside} after what {name} trains' * part.comes_after}, and no step ever changes "
             f"{'it' if one else 'them'}",
-            f"{_with_all(case, part.made, name, part.leaves)}  # or requires_grad_(False) if it is not to be trained",
+            _with_all(case, part.made, name, part.leaves),
             (part.made, case.query.passes.by_number[part.number].first),
             number=part.number,
             tensors=part.leaves,
@@ -135,17 +156,19 @@ def _reads(expression: ast.expr, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(expression))
 
 
-def _in_place(case: Case, event: int) -> str:
+def _in_place(case: Case, event: int) -> Fix | str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
     if not update and isinstance(statement, ast.Assign) and _reads(statement.value, target):
-        return clean(f"{target}.data.copy_({ast.unparse(statement.value)})  # in place")
-    return f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
+        copied = f"{target}.data.copy_({ast.unparse(statement.value)})"
+        return Fix(clean(f"{copied}  # in place"), typed_as(copied))
+    text = f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
+    return Fix(text, updated_in_place)
 
 
-def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> str:
+def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> Fix | str:
     """The call that made an optimizer, with the forgotten leaves added: the parameters of one more module, or all
     parameters of the model if the leaves are in several modules."""
     path = case.trace.parameters[leaves[0]]
@@ -159,7 +182,16 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> str:
     else:
         given = f"{seen}.parameters()" if more else f"[{own}, {new.replace(clean(root), seen, 1)}]"
     call = call_with_first(case.query, case.site(made), given) if seen and (own or more) else ""
-    return clean(call) or f"give {name} {new.removeprefix('*')}, too"
+    also = "  # or requires_grad_(False) if it is not to be trained"
+    if not call:
+        return f"give {name} {new.removeprefix('*')}, too{also}"
+    return Fix(f"{clean(call)}{also}", lambda spot: _given(spot, with_indices(given)))
+
+
+def _given(spot: Spot, parameters: str) -> list[Edit]:
+    """Other parameters for the optimizer that the statement makes."""
+    made = [call for node, call, _ in spot.optimizers() if node is spot.statement and call.args]
+    return [spot.source.replaced(made[0].args[0], parameters)] if made else []
 
 
 def _listed(case: Case, leaves: tuple[int, ...]) -> str:
@@ -170,19 +202,167 @@ def _listed(case: Case, leaves: tuple[int, ...]) -> str:
     )
 
 
+def _added(spot: Spot) -> list[Edit]:
+    """The parameters of the module whose method the statement calls as a new group of the only optimizer."""
+    statement, held = spot.statement, [name for _, _, name in spot.optimizers()]
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    module = spot.receiver(call) if isinstance(call, ast.Call) else ""
+    if statement is None or len(held) != 1 or not module:
+        return []
+    group = f'{held[0]}.add_param_group({{"params": list({module}.parameters())}})'
+    return [spot.source.after(statement, group)]
+
+
 def _thawed(case: Case) -> Iterator[Found]:
-    for late in case.of(thawed):
+    for late in case.of(_require_grad_late):
         name, one = clean(case.training.optimizer_class(late.optimizer)), len(late.leaves) == 1
         yield Found(
             f"{case.called(late.leaves)} require{'s' * one} grad from here on, and no step ever changes "
             f"{'it' if one else 'them'}: {name} was made before, at {case.at(late.made)}, without "
             f"{'it' if one else 'them'}",
-            f'optimizer.add_param_group({{"params": [{_listed(case, late.leaves)}]}})  # here, or give it all '
-            "parameters when it is made",
+            Fix(
+                f'optimizer.add_param_group({{"params": [{_listed(case, late.leaves)}]}})  # here, or give it all '
+                "parameters when it is made",
+                _added,
+            ),
             (late.event, late.made),
             tensors=late.leaves,
             severity=WARNING,
         )
+
+
+# --- optimizers that never step, and the line of the step that is never reached
+
+
+_CLEARED, _UNCLEARED = 3, 6  # the fewest passes without a step, with clearing between them and without it
+
+
+@dataclass(frozen=True, slots=True)
+class NeverStepped:
+    """An optimizer that never steps: the event at which it was made, its leaves with gradients, the last pass that gave
+    them gradients, the number of these passes, and the line of the step that is never reached, if there is one."""
+
+    made: int
+    leaves: tuple[int, ...]
+    backward_pass: PassInfo
+    passes: int
+    unreached: Site | None
+
+
+def _never_stepped(case: Case) -> list[NeverStepped]:
+    """The optimizers that never step, of a run that came to its end. Use `case.of(_never_stepped)`."""
+    if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
+        return []
+    held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
+    written = case.query.of(Writes).trained
+    stepping = set(case.training.stepped["optimizer"].tolist())
+    found = []
+    for row in np.unique(held["optimizer"], return_index=True)[1].tolist():
+        event = int(held.events[row])
+        if int(held["optimizer"][row]) in stepping:
+            continue
+        got = contained(came["tensor"], held.lists("parameters").of(row)) & (came.events > event)
+        leaves, passes = distinct(came["tensor"][got]), distinct(came["in_pass"][got])
+        if (
+            len(passes) < _least(case, leaves)
+            or contained(leaves, written).any()
+            or _stepped_on(case, leaves)
+        ):
+            continue
+        last = case.query.passes.by_number[int(passes[-1])]
+        found.append(NeverStepped(event, tuple(leaves.tolist()), last, len(passes), _unreached(case, last)))
+    return found
+
+
+def _least(case: Case, leaves: np.ndarray) -> int:
+    """The fewest passes after which a step is missing."""
+    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
+    cleared = case.trace.table(Kind.GRADS_CLEARED).lists("tensors").values
+    set_here = assigned["tensor"][assigned.sites > 0]  # without a site: assigned before the recording
+    has = contained(leaves, cleared).any() or contained(leaves, set_here).any()
+    return _CLEARED if has else _UNCLEARED
+
+
+def _stepped_on(case: Case, leaves: np.ndarray) -> bool:
+    """Whether another optimizer, or the program itself, steps on some of the leaves."""
+    return bool(set(leaves.tolist()) & (set(case.training.owners) | set(case.training.by_hand[1].tolist())))
+
+
+def _unreached(case: Case, backward_pass: PassInfo) -> Site | None:
+    """The first call of `step()` that never ran in the file of a pass. If the call, but not the pass, is under an `if`:
+    the line of this condition. None if there is no such call."""
+    site = case.query.places.site(backward_pass.site)
+    tree = case.query.of(trees).get(site.place.file) if site is not None else None
+    if site is None or tree is None:
+        return None
+    kinds = (case.training.stepped, case.scheduled)
+    ran = {
+        caller.place.line
+        for table in kinds
+        for number in distinct(table.sites).tolist()
+        for caller in case.query.places.callers(number)
+    }
+    pass_line = site.place.line
+    lines = sorted(set(_steps(tree)) - ran, key=lambda line: (line < pass_line, line))
+    for line in lines[:1]:
+        conditions = [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and _spans(node, line) and not _spans(node, pass_line)
+        ]
+        return case.query.places.of_line(site.place.file, max(conditions, default=line))
+    return None
+
+
+def _spans(node: ast.If, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _steps(tree: ast.Module) -> Iterator[int]:
+    """The lines that call `step()` of an optimizer, or of a scaler with an optimizer, known by `opt` in its name."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        named = any("opt" in ast.unparse(part).lower() for part in (node.func.value, *node.args))
+        if node.func.attr == "step" and named:
+            yield node.lineno
+
+
+# --- parameters that require grad only after their optimizer was made
+
+
+@dataclass(frozen=True, slots=True)
+class Thawed:
+    """Leaves at which one line switched requires_grad on, and the first event of this line; the last optimizer that was
+    made before it, and the event at which it was made."""
+
+    leaves: tuple[int, ...]
+    event: int
+    optimizer: int
+    made: int
+
+
+def _require_grad_late(case: Case) -> list[Thawed]:
+    """The parameters in no optimizer at which requires_grad was switched on after an optimizer was made, by line. An
+    input that requires grad is no parameter: the program wants its own gradient."""
+    changed, held = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace.table(Kind.HOLDS)
+    if not len(changed) or not len(held):
+        return []
+    events: dict[int, list[int]] = {}
+    leaves: dict[int, list[int]] = {}
+    for leaf in filter(case.trace.parameters.get, case.of(homeless)):
+        for event in changed.events[changed["tensor"] == leaf].tolist():
+            if event > held.events[0] and case.query.tensors.requires_grad(leaf, event):
+                site = int(case.trace.events["site"][event])
+                events.setdefault(site, []).append(event)
+                leaves.setdefault(site, []).append(leaf)
+                break
+    found = []
+    for site, own in leaves.items():
+        first = min(events[site])
+        row = int((held.events < first).sum()) - 1
+        found.append(Thawed(tuple(own), first, int(held["optimizer"][row]), int(held.events[row])))
+    return found
 
 
 RULE = Rule(

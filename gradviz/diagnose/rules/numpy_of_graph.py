@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.source_trees import method_calls, statement_at
 from gradviz.words.escape import clean
@@ -38,11 +39,23 @@ def _search(case: Case) -> Iterator[Found]:
         what = name or "the tensor"
         yield Found(
             f"{what} requires grad, and an array of NumPy has no graph to hand its gradient back through",
-            f"{name}.detach().numpy()" if name else "call .detach() before the tensor is given to NumPy",
+            Fix(f"{name}.detach().numpy()", _detached)
+            if name
+            else "call .detach() before the tensor is given to NumPy",
             (failure.event,),
             site=failure.site,
             severity=case.severity_of(failure),
         )
+
+
+def _detached(spot: Spot) -> list[Edit]:
+    """`y.detach().numpy()` in place of `y.numpy()`."""
+    calls = spot.calls_here("numpy")
+    tensors = [call.func.value for call in calls if isinstance(call.func, ast.Attribute)]
+    if len(tensors) != 1:
+        return []
+    end = spot.source.span(tensors[0])[1]
+    return [Edit(end, end, ".detach()")]
 
 
 RULE = Rule(

@@ -24,6 +24,7 @@ next is made (for each epoch, phase or task), and new parameters that are used a
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -32,6 +33,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.first_products import started_at
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OptimizerHolds
 from gradviz.query.optimizer_settings import settings_of
@@ -56,7 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{clean(first.type)} is made here for each of {len(used)} steps: what it keeps between steps begins "
                 "at 0 again",
-                "make the optimizer once, before the loop",
+                Fix("make the optimizer once, before the loop", _before_the_loop),
                 (second.index, first.index),
                 tensors=first.parameters,
             )
@@ -95,6 +97,22 @@ def _are_read_later(case: Case, leaves: set[int]) -> bool:
     steps = stepped.events[distinct(lists.owners[contained(lists.values, sorted(leaves))])]
     after = int(steps[-1]) if len(steps) else 0
     return any(reader > after for leaf in leaves for reader in case.downstream.readers(leaf))
+
+
+def _before_the_loop(spot: Spot) -> list[Edit]:
+    """The line that makes the optimizer moved before the outermost loop, if it needs no name that the loop sets."""
+    source, statement = spot.source, spot.statement
+    around = source.around(statement) if statement is not None else ()
+    loops = [node for node in around if isinstance(node, ast.For | ast.While)]
+    if statement is None or not loops or _names(statement, ast.Load) & _names(loops[-1], ast.Store):
+        return []
+    return [source.removed(statement), source.before(loops[-1], source.code(statement))]
+
+
+def _names(tree: ast.AST, how: type[ast.expr_context]) -> set[str]:
+    """The names that a tree reads (`ast.Load`) or sets (`ast.Store`)."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in nodes if isinstance(node.ctx, how)}
 
 
 RULE = Rule(

@@ -28,6 +28,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 
@@ -59,11 +60,19 @@ def _search(case: Case) -> Iterator[Found]:
             yield Found(
                 f"pass {backward_pass.number} is asked for the gradients of {case.called(backward_pass.inputs)} only: "
                 f"{case.called(left_out)}, which the optimizer holds, never get{'s' * (len(left_out) == 1)} one",
-                "loss.backward()  # without inputs=; or ask for all parameters",
+                Fix("loss.backward()  # without inputs=; or ask for all parameters", _without_inputs),
                 (backward_pass.index,),
                 number=backward_pass.number,
                 tensors=left_out,
             )
+
+
+def _without_inputs(spot: Spot) -> list[Edit]:
+    """`loss.backward()` without `inputs=`."""
+    for call in spot.calls_here("backward"):
+        if [keyword.arg for keyword in call.keywords] == ["inputs"] and not call.args:
+            return [spot.source.replaced(call, f"{spot.source.code(call.func)}()")]
+    return []
 
 
 RULE = Rule(

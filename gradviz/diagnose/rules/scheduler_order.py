@@ -31,6 +31,7 @@ import numpy as np
 from gradviz.diagnose.call_order import in_order
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.optimizer_settings import rates_of
@@ -50,7 +51,7 @@ def _search(case: Case) -> Iterator[Found]:
             event = scheduled.object(int(calls[0]))
             yield Found(
                 f"{clean(event.type)} is stepped before the optimizer: the first rate of its schedule is skipped",
-                in_order(case, case.site(int(steps[0])), case.site(int(calls[0]))),
+                Fix(in_order(case, case.site(int(steps[0])), case.site(int(calls[0]))), _behind_the_step),
                 (int(calls[0]), int(steps[0])),
             )
             continue
@@ -71,7 +72,7 @@ def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Fou
         yield Found(
             f"{clean(first.type)} is stepped {len(calls)} times for {len(steps)} steps of the optimizer: its schedule "
             "runs ahead",
-            "scheduler.step()  # once after each optimizer.step()",
+            Fix("scheduler.step()  # once after each optimizer.step()", _behind_the_step),
             (int(calls[0]), int(steps[0])),
         )
     elif (
@@ -81,7 +82,10 @@ def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Fou
     ):
         yield Found(
             f"{first.type} is stepped {len(calls)} times, past the end of its schedule: the rate rises again",
-            "step it once per epoch, outside of the loop over batches; or T_max = epochs * len(loader)",
+            Fix(
+                "step it once per epoch, outside of the loop over batches; or T_max = epochs * len(loader)",
+                _out_of_the_loop,
+            ),
             (int(calls[0]), int(calls[-1])),
         )
 
@@ -94,6 +98,27 @@ def _rises_again(case: Case, calls: np.ndarray) -> bool:
         return False
     low = int(np.argmin(rates))
     return bool(rates[low] < 0.2 * rates.max() and rates[low:].max() > 0.8 * rates.max())
+
+
+def _behind_the_step(spot: Spot) -> list[Edit]:
+    """The step of a scheduler moved behind the step of the optimizer."""
+    source, statement = spot.source, spot.statement
+    held = {name for _, _, name in spot.optimizers()}
+    for other in source.siblings(statement) if statement is not None else ():
+        steps = [call for call in source.calls("step", within=other) if spot.receiver(call) in held]
+        if statement is not None and steps and other is not statement:
+            target = source.statement(steps[0])
+            return [source.removed(statement), source.after(target, source.code(statement))]
+    return []
+
+
+def _out_of_the_loop(spot: Spot) -> list[Edit]:
+    """The step of a scheduler moved out of the inner loop."""
+    source, statement = spot.source, spot.statement
+    loop = source.loop(statement) if statement is not None else None
+    if statement is None or loop is None:
+        return []
+    return [source.removed(statement), source.after(loop, source.code(statement))]
 
 
 RULE = Rule(

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.silent_writes import SilentWrite, silent_writes
 from gradviz.words.numbers import value
@@ -48,12 +49,27 @@ def _found(case: Case, write: SilentWrite) -> Found:
         f"{how} changes {name} unseen by autograd: it was {value(write.before)} in the forward that made {saver}"
         f"{f' ({where})' * bool(where)}, and its backward computes with {value(write.after)}; "
         "the gradient is wrong, and nothing raises",
-        f"change {name} before the forward or after backward(); under torch.no_grad(), without .data, "
-        "backward() raises in place of a wrong gradient",
+        Fix(
+            f"change {name} before the forward or after backward(); under torch.no_grad(), without .data, "
+            "backward() raises in place of a wrong gradient",
+            _behind_backward,
+        ),
         (write.event, write.ran, write.made),
         node=write.node,
         tensors=(write.tensor,),
     )
+
+
+def _behind_backward(spot: Spot) -> list[Edit]:
+    """A write moved behind the call of backward()."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    block = source.siblings(statement)
+    for later in block[block.index(statement) + 1 :]:
+        if source.calls("backward", within=later):
+            return [source.removed(statement), source.after(later, source.code(statement))]
+    return []
 
 
 RULE = Rule(

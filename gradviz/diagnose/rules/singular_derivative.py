@@ -36,7 +36,7 @@ def _search(case: Case) -> Iterator[Found]:
         return
     what = case.words.expression_of(made, 40)
     op = case.query.nodes.op(origin.node)
-    cure = off_the_point(case, case.query.tensors.op(op)) if op is not None else ""
+    cure = off_the_point(case, case.query.tensors.op(op)) if op is not None else None
     names = (
         listed(dict.fromkeys(case.words.called(edge.tensor) for edge in made.edges if edge.tensor))
         or "its input"

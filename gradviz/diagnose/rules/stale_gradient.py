@@ -26,6 +26,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.own_names import optimizer_name, seen_at
@@ -49,13 +50,15 @@ def _search(case: Case) -> Iterator[Found]:
     step = int(lives.events[window & used][0])
     stepped = int(lives.numbers[window & used][0])
     if stepped == BY_HAND:
-        cure = f"{case.words.called(int(leaves[0]))}.grad = None"
+        first_leaf = case.words.called(int(leaves[0]))
+        cure, edits = f"{first_leaf}.grad = None", _cleared_by_hand(first_leaf)
     else:
-        cure = f"{_holder(case, stepped, leaves.tolist(), backward_pass.site)}.zero_grad()"
+        holder = _holder(case, stepped, leaves.tolist(), backward_pass.site)
+        cure, edits = f"{holder}.zero_grad()", _cleared
     yield Found(
         f"pass {number} adds to gradients that a step has already used ({case.called(leaves.tolist())}): "
         f"they are not cleared after {case.at(step)}",
-        f"{cure}  # before backward()",
+        Fix(f"{cure}  # before backward()", edits),
         (backward_pass.first, step, int(lives.events[first])),
         site=backward_pass.site,
         number=number,
@@ -71,6 +74,30 @@ def _holder(case: Case, optimizer: int, leaves: list[int], site: int) -> str:
         paths = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
         name = paths[0] if len(paths) == 1 else ""
     return clean(seen_at(case.query, site, name)) or "optimizer"
+
+
+def _cleared(spot: Spot) -> list[Edit]:
+    """`zero_grad()` of an optimizer that steps in this function, or of the only one, before backward()."""
+    source, statement = spot.source, spot.statement
+    if statement is None:
+        return []
+    held = {name for _, _, name in spot.optimizers()}
+    steps = [spot.receiver(call) for call in source.calls("step", within=source.function(statement))]
+    stepping = [name for name in steps if name in held or "opt" in name.lower()]
+    clearing = stepping or (list(held) if len(held) == 1 else [])
+    return [source.before(statement, f"{clearing[0]}.zero_grad()")] if clearing else []
+
+
+def _cleared_by_hand(first: str) -> Edits:
+    """`.grad = None` of each leaf with a plain name, or of the first leaf, before backward()."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        names = [spot.query.names.of(tensor) or "" for tensor in spot.tensors]
+        known = [name for name in names if name.isidentifier()] or [first]
+        cleared = " = ".join(f"{name}.grad" for name in dict.fromkeys(known)) + " = None"
+        return [spot.source.before(spot.statement, cleared)] if spot.statement is not None else []
+
+    return edits
 
 
 RULE = Rule(

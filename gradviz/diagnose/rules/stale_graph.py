@@ -23,6 +23,7 @@ Not reported: a graph that grows from pass to pass because a tensor is carried a
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import leaves_behind
@@ -38,7 +40,6 @@ from gradviz.tracefile import Site
 
 _LEAST = 2  # the fewest passes through a stale part
 _MODIFIED = "modified by an inplace operation"
-_CURE = "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,29 @@ def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
     following = keys[np.minimum(at, max(len(keys) - 1, 0))] if len(keys) else np.zeros(len(leaves), np.int64)
     same = inside & (following >> 32 == leaves)
     return np.where(same, following & 0xFFFFFFFF, 0)
+
+
+def _in_each_round(spot: Spot) -> list[Edit]:
+    """A statement before a loop moved into the loop."""
+    source, statement = spot.source, spot.statement
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return []
+    block = source.siblings(statement)
+    name = statement.targets[0].id
+    for loop in block[block.index(statement) + 1 :]:
+        if isinstance(loop, ast.For | ast.While) and _reads(loop, name):
+            return [source.removed(statement), source.before(loop.body[0], source.code(statement))]
+    return []
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
+
+
+_CURE = Fix(
+    "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant",
+    _in_each_round,
+)
 
 
 def _search(case: Case) -> Iterator[Found]:

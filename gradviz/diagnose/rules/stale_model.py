@@ -36,6 +36,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
@@ -48,7 +49,6 @@ from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest calls after steps
 _INTERPOLATING = ("lerp", "lerp_")
-_COPIED = "keep a deep copy of it: copy.deepcopy(model.state_dict())"
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -86,13 +86,32 @@ def _untouched(case: Case) -> Iterator[Found]:
         yield Found(
             f"{name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",
-            f"evaluate {trained or 'the model that is trained'}, or copy its weights: "
-            f"{name}.load_state_dict({trained or 'trained'}.state_dict())",
+            Fix(
+                f"evaluate {trained or 'the model that is trained'}, or copy its weights: "
+                f"{name}.load_state_dict({trained or 'trained'}.state_dict())",
+                _evaluated(name, trained) if trained else None,
+            ),
             (first.event,),
             site=site,
             tensors=parameters,
             severity=NOTE if _are_compared(case, twins & case.training.trained) else "",
         )
+
+
+def _evaluated(name: str, trained: str) -> Edits:
+    """The trained model in place of the evaluated model: `self.net` for `net` beside `self.ema`."""
+    is_of_self = name.startswith("self.") and not trained.startswith("self.")
+
+    def edits(spot: Spot) -> list[Edit]:
+        nodes = ast.walk(spot.statement) if spot.statement is not None else ()
+        held = [
+            node
+            for node in nodes
+            if isinstance(node, ast.Name | ast.Attribute) and spot.source.code(node) == name
+        ]
+        return [spot.source.replaced(node, f"{'self.' * is_of_self}{trained}") for node in held[:1]]
+
+    return edits
 
 
 def _are_compared(case: Case, trained: set[int]) -> bool:
@@ -175,27 +194,37 @@ def _module_of(case: Case, leaf: int) -> str:
     return clean(case.trace.parameters.get(leaf, "").partition(".")[0])
 
 
-def _of_another(case: Case, site: int, model: str) -> str:
+def _of_another(case: Case, site: int, model: str) -> Fix | str:
     """The call that loads a state_dict, with that of another model."""
     name = seen_at(case.query, site, model) if model else ""
     statement = statement_at(case.query, case.query.places.site(site))
     calls = list(method_calls(statement, "load_state_dict"))
     if not name or len(calls) != 1:
         return f"load the state_dict of {model or 'the model that is trained'}"
-    return clean(f"{ast.unparse(calls[0][1])}.load_state_dict({name}.state_dict())")
+    text = f"{ast.unparse(calls[0][1])}.load_state_dict({name}.state_dict())"
+    return Fix(clean(text), typed_for(ast.unparse(calls[0][0]), text))
 
 
-def _deep_copy(case: Case, site: Site | None) -> str:
+def _deep_copy(case: Case, site: Site | None) -> Fix:
     """The line that keeps a state_dict, with a deep copy of it."""
     statement = statement_at(case.query, site)
     calls = [call for call, _ in method_calls(statement, "state_dict")]
     if len(calls) != 1:
-        return _COPIED
+        return Fix("keep a deep copy of it: copy.deepcopy(model.state_dict())", _cloned)
     state = clean(ast.unparse(calls[0]))
     is_whole = isinstance(statement, ast.Assign) and statement.value is calls[0]
     target = clean(assigned_to(statement)) if is_whole else ""
     kept = f"{target} = " * bool(target) + f"copy.deepcopy({state})"
-    return f"{kept}  # or {{k: v.clone() for k, v in {state}.items()}}"
+    return Fix(f"{kept}  # or {{k: v.clone() for k, v in {state}.items()}}", _cloned)
+
+
+def _cloned(spot: Spot) -> list[Edit]:
+    """A copy of the state_dict in place of the state_dict."""
+    calls = spot.calls_here("state_dict")
+    return [
+        spot.source.replaced(call, f"{{k: v.clone() for k, v in {spot.source.code(call)}.items()}}")
+        for call in calls[:1]
+    ]
 
 
 def _averaged_with_itself(case: Case) -> Iterator[Found]:

@@ -32,6 +32,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
@@ -68,18 +69,36 @@ def _search(case: Case) -> Iterator[Found]:
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
-        f"{_CURE * (not is_older)}{_made_anew(case, holding, name, leaves)}",
+        _made_anew(case, holding, name, leaves, _CURE * (not is_older)),
         (step,) if made is None else (holding, step) if is_older else (made, step),
         site=0 if made is None or is_older else _replacing(case, made),
         tensors=(*leaves, *_left_behind(case), *(case.training.held_by(optimizer) if len(idle) else ())),
     )
 
 
-def _made_anew(case: Case, holding: int, name: str, leaves: list[int]) -> str:
+def _made_anew(case: Case, holding: int, name: str, leaves: list[int], advice: str) -> Fix:
     """The call that made an optimizer, with the parameters of the model that these leaves belong to."""
     given = f"{_model(case, leaves)}.parameters()"
     call = call_with_first(case.query, case.site(holding), given) if holding < case.trace.count else ""
-    return clean(call) or f"{name} of {given}"
+    text = f"{advice}{clean(call) or f'{name} of {given}'}"
+    return Fix(text, lambda spot: _made_after(spot, given if call else ""))
+
+
+def _made_after(spot: Spot, given: str) -> list[Edit]:
+    """Other parameters, if they are known, for the optimizer that the statement makes; or the optimizer made again
+    after the statement, which replaces its parameters."""
+    source, statement = spot.source, spot.statement
+    made_here = [call for made, call, _ in spot.optimizers() if made is statement and call.args]
+    if made_here:
+        return [source.replaced(made_here[0].args[0], given)] if given else []
+    for made, _, _ in spot.optimizers() if statement is not None else ():
+        if (
+            statement is not None
+            and source.function(made) is source.function(statement)
+            and made.lineno < statement.lineno
+        ):
+            return [source.after(statement, source.code(made))]
+    return []
 
 
 def _model(case: Case, leaves: list[int]) -> str:

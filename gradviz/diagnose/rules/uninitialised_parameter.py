@@ -30,6 +30,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
 from gradviz.query.ops import UNFILLED
@@ -62,7 +63,10 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{case.called(own)} {'is' if len(own) == 1 else 'are'} used as torch.empty left "
             f"{'it' if len(own) == 1 else 'them'}: nothing was written there first",
-            "use torch.randn in place of torch.empty, times a small number such as 0.02; a bias may be torch.zeros",
+            Fix(
+                "use torch.randn in place of torch.empty, times a small number such as 0.02; a bias may be torch.zeros",
+                _initialised,
+            ),
             (case.query.tensors.maker(own[0]) or 0, read[own[0]]),
             site=site,
             tensors=tuple(own),
@@ -120,6 +124,15 @@ def _first_reads(case: Case) -> dict[int, int]:
     with_node = contained(ops.events, case.trace.table(Kind.NODE)["op"])[inputs.owners]
     tensors, at = np.unique(inputs.values[with_node], return_index=True)
     return dict(zip(tensors.tolist(), ops.events[inputs.owners[with_node][at]].tolist(), strict=True))
+
+
+def _initialised(spot: Spot) -> list[Edit]:
+    """`torch.randn(n) * 0.02` in place of `torch.empty(n)`."""
+    source = spot.source
+    for call in spot.calls_here("empty"):
+        arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
+        return [source.replaced(call, f"torch.randn{arguments} * 0.02")]
+    return []
 
 
 RULE = Rule(

@@ -36,10 +36,12 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.flow import leaves_behind
+from gradviz.query.functions_of_source import called
 from gradviz.query.lack import PARAMETER
 from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
@@ -47,6 +49,7 @@ from gradviz.tracefile import Site
 _COMPREHENSIONS = (
     r"(\.<locals>\.<\w+>)*"  # inside a function; another function in it may make registered layers too
 )
+_TENSORS = ("Parameter", "Tensor", "FloatTensor", "Variable")  # classes that are no layers
 _NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 
 
@@ -73,7 +76,9 @@ def _search(case: Case) -> Iterator[Found]:
             f"{_outermost([around[site]])}, but "
             f"{'is' if len(leaves) == 1 else 'are'} not among its parameters(): no step changes "
             f"{'it' if len(leaves) == 1 else 'them'}",
-            "use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module",
+            Fix(
+                "use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module", _registered
+            ),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),
@@ -145,6 +150,54 @@ def _in_the_making_of(case: Case, site: int, scopes: list[ScopeEntered]) -> int:
             if making.search(caller.place.function):
                 return caller.number
     return site
+
+
+def _registered(spot: Spot) -> list[Edit]:
+    """A ModuleList or ModuleDict in place of a list or dict of layers; a Parameter in place of a tensor."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Expr):
+        return _filled(spot, statement, _appended_to(statement.value))
+    if not isinstance(statement, ast.Assign):
+        return []
+    if isinstance(statement.targets[0], ast.Subscript):
+        return _filled(spot, statement, statement.targets[0].value)
+    value = statement.value
+    code = source.code(value)
+    if isinstance(value, ast.List | ast.ListComp):
+        return [source.replaced(value, f"torch.nn.ModuleList({code})")]
+    if isinstance(value, ast.Dict | ast.DictComp):
+        return [source.replaced(value, f"torch.nn.ModuleDict({code})")]
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("list", "dict"):
+        return [source.replaced(value.func, f"torch.nn.Module{value.func.id.title()}")]
+    if isinstance(value, ast.Call) and called(value) in ("ModuleList", "ModuleDict"):
+        return []
+    return [source.replaced(value, f"torch.nn.Parameter(({code}).detach())")]
+
+
+def _appended_to(value: ast.expr) -> ast.expr | None:
+    """The list that an expression appends to; None for any other expression."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+        return None
+    return value.func.value if value.func.attr == "append" else None
+
+
+def _filled(spot: Spot, statement: ast.stmt, container: ast.expr | None) -> list[Edit]:
+    """A ModuleList or ModuleDict in place of the empty list or dict that a statement fills with layers, whose classes
+    have capital letters. None if the line that makes it is not known."""
+    source = spot.source
+    values = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    is_of_layers = any(called(call)[:1].isupper() and called(call) not in _TENSORS for call in values)
+    if container is None or not is_of_layers:
+        return []
+    for node in ast.walk(source.function(statement)):
+        value = node.value if isinstance(node, ast.Assign) else None
+        if not isinstance(node, ast.Assign) or source.code(node.targets[0]) != source.code(container):
+            continue
+        if isinstance(value, ast.List) and not value.elts:
+            return [source.replaced(value, "torch.nn.ModuleList()")]
+        if isinstance(value, ast.Dict) and not value.keys:
+            return [source.replaced(value, "torch.nn.ModuleDict()")]
+    return []
 
 
 RULE = Rule(

@@ -23,12 +23,14 @@ Not reported: losses that are sums, and gradients that are divided before the st
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, bracketed
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import root_is_mean
@@ -63,7 +65,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"the gradients of {count} passes from this line are summed for one step, and each root is a mean: the sum "
             f"is {count} times the mean over all of them",
-            f"(loss / {count}).backward()",
+            Fix(f"(loss / {count}).backward()", _divided(count)),
             (passes[0].first, by_number[several[0][-1]].first),
             site=site,
             number=passes[0].number,
@@ -85,6 +87,19 @@ def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
         return False
     roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in passes}
     return len(roots) == len(passes)
+
+
+def _divided(count: int) -> Edits:
+    """`(loss / 4).backward()` in place of `loss.backward()`."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        for call in spot.calls_here("backward"):
+            if isinstance(call.func, ast.Attribute):
+                root = call.func.value
+                return [spot.source.replaced(root, f"({bracketed(spot.source, root)} / {count})")]
+        return []
+
+    return edits
 
 
 RULE = Rule(

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, with_keyword
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.flow import shortest_way
@@ -47,7 +48,8 @@ def _search(case: Case) -> Iterator[Found]:
             f"torch.autograd.grad() is asked for the gradient of {clean(', '.join(unused)) or 'an input'}, and "
             f"{clean(root_name)} was not computed from {'them' if len(unused) > 1 else 'it'}"
         )
-        cure = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
+        text = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
+        cure = Fix(text, _allowed)
         yield Found(message, cure, (failure.event,), site=failure.site, severity=case.severity_of(failure))
 
 
@@ -59,7 +61,7 @@ def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
         if tensor and not case.query.tensors.requires_grad(tensor, failure.event):
             yield Found(
                 f"torch.autograd.grad() is asked for the gradient of {clean(name)}, which does not require grad",
-                f"{clean(name)}.requires_grad_()  # before {clean(root)} is computed",
+                Fix(f"{clean(name)}.requires_grad_()  # before {clean(root)} is computed", as_leaf(name)),
                 (failure.event,),
                 site=failure.site,
                 severity=case.severity_of(failure),
@@ -94,6 +96,12 @@ def _is_behind(case: Case, name: str, root: str, event: int) -> bool:
     known."""
     tensor, of = (case.query.names.tensor_called(own, event) for own in (name, root))
     return not tensor or not of or bool(shortest_way(case.query, tensor, of))
+
+
+def _allowed(spot: Spot) -> list[Edit]:
+    """`torch.autograd.grad(y, [x, w], allow_unused=True)`."""
+    calls = spot.calls_here("grad")
+    return [with_keyword(spot.source, call, "allow_unused=True") for call in calls[:1]]
 
 
 RULE = Rule(

@@ -24,10 +24,13 @@ leaves of the same kind (experts, embeddings of a mixture, a part of the last of
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
+from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import has_used_twin, learns_in_another_model, learns_in_other_blocks
@@ -49,7 +52,7 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: no op reads "
             f"{'it' if len(leaves) == 1 else 'them'}{' before the last pass' * _is_read_later(case, leaves)}",
-            "use it in forward(), or remove it",
+            Fix("use it in forward(), or remove it", _removed),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),
@@ -64,6 +67,17 @@ def _is_read_later(case: Case, leaves: list[int]) -> bool:
 
 def _is_noted(case: Case, lack: Wanting) -> bool:
     return lack.severity == NOTE or has_used_twin(case, lack.leaf) or learns_in_other_blocks(case, lack.leaf)
+
+
+def _removed(spot: Spot) -> list[Edit]:
+    """The removal of a layer that nothing uses, if nothing else in the file names it."""
+    source, statement = spot.source, spot.statement
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and not statement.targets[1:] else None
+    if statement is None or not isinstance(target, ast.Attribute | ast.Name):
+        return []
+    name = target.attr if isinstance(target, ast.Attribute) else target.id
+    uses = len(re.findall(rf"\b{re.escape(name)}\b", source.text))
+    return [source.removed(statement)] if uses == 1 else []
 
 
 RULE = Rule(

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.own_names import assigned_at
 from gradviz.query.source_trees import method_calls, trees
@@ -56,7 +57,9 @@ def _search(case: Case) -> Iterator[Found]:
         yield Found(
             f"nothing calls {step}: {clean(event.type)} changes no rate in the {len(later)} steps of the "
             "optimizer after this line",
-            f"{step}  # after each epoch, or after each batch, as its schedule counts",
+            Fix(
+                f"{step}  # after each epoch, or after each batch, as its schedule counts", _in_the_loop(step)
+            ),
             (event.index, int(later[0])),
             tensors=case.training.held_by(optimizer),
         )
@@ -77,6 +80,19 @@ def _is_used(case: Case, name: str) -> bool:
         if last in stepped or any(id(node) not in asked for node in read):
             return True
     return False
+
+
+def _in_the_loop(step: str) -> Edits:
+    """A statement at the end of the first loop after the line that makes the scheduler."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        source, statement = spot.source, spot.statement
+        block = source.siblings(statement) if statement is not None else []
+        later = block[block.index(statement) :] if statement is not None else []
+        loop = next((other for other in later if isinstance(other, ast.For | ast.While)), None)
+        return [source.after(loop.body[-1], step)] if loop is not None else []
+
+    return edits
 
 
 RULE = Rule(

@@ -28,12 +28,14 @@ entry.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_of
@@ -85,7 +87,7 @@ def _search(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{wrong.op} is taken over dim={_said(wrong)} of {_shape(case, wrong.outputs[0])}, but "
                 f"{case.at(reader)} {why}",
-                f"dim={wanted}  # of {wrong.op}, in place of dim={_said(wrong)}",
+                Fix(f"dim={wanted}  # of {wrong.op}, in place of dim={_said(wrong)}", _over(wanted)),
                 (wrong.index, reader),
             )
             break
@@ -205,6 +207,20 @@ def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
             return axis._replace(is_sure=axis.is_sure and is_same, dimensions=len(after))
         return Axis(max(axis.from_end, -len(after)), len(after), is_sure=False) if len(after) > 1 else None
     return None
+
+
+def _over(wanted: int) -> Edits:
+    """Another axis in place of the axis of a softmax."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        for call in spot.calls_here("softmax", "log_softmax", "Softmax", "LogSoftmax"):
+            named = [keyword.value for keyword in call.keywords if keyword.arg == "dim"]
+            numbers = [node for node in call.args if isinstance(node, ast.Constant | ast.UnaryOp)]
+            if named or numbers:
+                return [spot.source.replaced((named or numbers)[0], str(wanted))]
+        return []
+
+    return edits
 
 
 RULE = Rule(

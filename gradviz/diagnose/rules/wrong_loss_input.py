@@ -29,12 +29,13 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.loss_cures import of_data, of_probabilities
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for, with_keyword
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.failures import Failure
 from gradviz.query.flow import op_behind
+from gradviz.query.functions_of_source import called
 from gradviz.query.last_line import wrong_values
 from gradviz.query.ops import (
     CONVERTING,
@@ -45,7 +46,7 @@ from gradviz.query.ops import (
     RESHAPING,
     SELECTING,
 )
-from gradviz.query.source_trees import statement_at
+from gradviz.query.source_trees import expression_at, statement_at
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
@@ -56,6 +57,10 @@ _NEVER_POSITIVE = ("nll_loss", "ctc_loss")  # the losses whose input is never ab
 _LOSS = "Loss"  # how PyTorch's modules of losses end
 # The messages of PyTorch when the module of a loss gets tensors as its settings.
 _MADE_OF_TENSORS = ("Boolean value of Tensor", "Loss.__init__() ")
+
+_MODULES = {"Softmax", "Softmax2d", "Sigmoid"}  # modules of a single op
+_LOGARITHM = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
+_LOG_MODULES = {"Softmax": "LogSoftmax", "Softmax2d": "LogSoftmax", "Sigmoid": "LogSigmoid"}
 
 
 def _uncalled(case: Case) -> Iterator[Found]:
@@ -71,11 +76,15 @@ def _uncalled(case: Case) -> Iterator[Found]:
         site, event = _made_at(case, failure, call.lineno)
         yield Found(
             f"{clean(name)} is made of the tensors in line {call.lineno}, and is not called with them",
-            clean(f"{name}({settings})({arguments})"),
+            _called_with(call, f"{name}({settings})({arguments})"),
             (event,),
             site=site,
             severity=ERROR,
         )
+
+
+def _called_with(call: ast.Call, text: str) -> Fix:
+    return Fix(clean(text), typed_for(ast.unparse(call), text))
 
 
 def _losses_made(case: Case, failure: Failure) -> list[ast.Call]:
@@ -118,15 +127,16 @@ def _search(case: Case) -> Iterator[Found]:
             if source is not None and given in PROBABILITIES:
                 expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
-                cure = of_probabilities(case, loss, source)
-                if cure not in cures:  # else the cure of another loss mends this one too
-                    cures.add(cure)
+                cure = _of_probabilities(case, loss, source)
+                text = cure.text if isinstance(cure, Fix) else cure
+                if text not in cures:  # else the cure of another loss mends this one too
+                    cures.add(text)
                     yield Found(told, cure, _events(op, source), site=op.site)
             elif loss in _NEVER_POSITIVE and _is_positive(case, op):
                 yield Found(
                     f"{loss} expects log-probabilities, which are never above 0, and gets the result of {given} with "
                     "values above 0",
-                    of_data(case, op),
+                    _of_data(case, op),
                     _events(op, source),
                     site=op.site,
                 )
@@ -143,10 +153,18 @@ def _target(case: Case, op: OpRan) -> Iterator[Found]:
         return
     yield Found(
         f"kl_div with log_target={wants_logarithms} expects {right} as its target, and gets the result of {source.op}",
-        f"log_target={not wants_logarithms}  # in this call of kl_div",
+        _with_log_target(not wants_logarithms),
         _events(op, source),
         site=op.site,
     )
+
+
+def _with_log_target(value: bool) -> Fix:
+    def edits(spot: Spot) -> list[Edit]:
+        calls = spot.calls_here("kl_div")
+        return [with_keyword(spot.source, call, f"log_target={value}") for call in calls[:1]]
+
+    return Fix(f"log_target={value}  # in this call of kl_div", edits)
 
 
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
@@ -164,6 +182,108 @@ def _is_positive(case: Case, op: OpRan) -> bool:
 
 def _events(op: OpRan, source: OpRan | None) -> tuple[int, ...]:
     return (op.index,) if source is None else (op.index, source.index)
+
+
+def _of_probabilities(case: Case, loss: str, source: OpRan) -> Fix | str:
+    """The cure for a loss that gets the result of `source`, a softmax or sigmoid."""
+    wants_logarithms = loss in OF_LOG_PROBABILITIES
+    call = _call(case, source.site)
+    module = next(reversed(case.query.scopes.around(source.index, source.thread)), None)
+    where = case.words.at_line(source.site)
+    if module is not None and module.type in _MODULES and not _is_called(call, module.name):
+        name = f"{module.name} ({module.type})"
+        other = _LOG_MODULES[module.type]
+        if wants_logarithms:
+            return Fix(
+                f"put torch.nn.{other} in the place of {name}", _module_in_place_of(module.type, other)
+            )
+        return Fix(f"leave out {name}: it is part of {loss}", _module_in_place_of(module.type, "Identity()"))
+    value = _value(call)
+    if call is None or value is None:
+        return f"hand {loss} what goes into {source.op}{where}"
+    old, new, why = ast.unparse(call), ast.unparse(value), f": {source.op} is part of {loss}"
+    if wants_logarithms:
+        new, why = _in_logarithms(call, value, source.op), ""
+    line = case.query.places.line(source.site)[1]
+    return Fix(clean(f"{new}  # in place of {old}{where}{why}"), typed_for(old, new, line))
+
+
+def _module_in_place_of(old: str, new: str) -> Edits:
+    """Another module in place of the only one of its class that the file makes; with brackets, without its
+    arguments."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        nodes = ast.walk(spot.source.tree)
+        made = [node for node in nodes if isinstance(node, ast.Call) and called(node) == old]
+        if len(made) != 1:
+            return []
+        replaced = made[0] if new.endswith(")") else made[0].func
+        return [spot.source.replaced(replaced, f"torch.nn.{new}")]
+
+    return edits
+
+
+def _of_data(case: Case, op: OpRan) -> Fix | str:
+    """The cure for an `nll_loss` or a `ctc_loss` that gets no logarithms. Classes are in the second dimension of what
+    the first gets, and in the last of what the second gets."""
+    dim, other = (-1, "") if op.op == "ctc_loss" else (1, ", or use cross_entropy")
+    call = _call(case, op.site)
+    if call is None or not call.args:
+        return f"take torch.log_softmax(..., dim={dim}) of what {op.op} gets{other}"
+    old, inside = ast.unparse(call), ast.unparse(call.args[0])
+    call.args[0] = ast.parse(f"torch.log_softmax({inside}, dim={dim})", mode="eval").body
+    new = ast.unparse(call)
+    return Fix(clean(new), typed_for(old, new))
+
+
+def _call(case: Case, site: int) -> ast.Call | None:
+    expression = expression_at(case.query, site)
+    return expression if isinstance(expression, ast.Call) else None
+
+
+def _is_called(call: ast.Call | None, module: str) -> bool:
+    """Whether a call is the call of the module with this name: `self.softmax(x)`."""
+    return (
+        call is not None
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == module.rpartition(".")[2]
+    )
+
+
+def _value(call: ast.Call | None) -> ast.expr | None:
+    """The expression that a softmax is applied to: `x` in `torch.softmax(x, 1)` and in `x.softmax(1)`."""
+    if call is None:
+        return None
+    function = call.func
+    of_method = isinstance(function, ast.Attribute) and function.attr.rstrip("_") in _LOGARITHM
+    is_plain = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name | ast.Attribute)
+    first = call.args[0] if call.args else None
+    is_axis = isinstance(first, ast.Constant | ast.UnaryOp) or first is None
+    if of_method and isinstance(function, ast.Attribute) and is_axis:
+        return function.value
+    return first if is_plain or isinstance(function, ast.Name) else None
+
+
+def _in_logarithms(call: ast.Call, value: ast.expr, op: str) -> str:
+    """The call of the logarithm of a softmax or sigmoid, with the same argument and axis."""
+    inside = ast.unparse(value)
+    if op.rstrip("_").endswith(("sigmoid", "expit")):
+        return f"torch.nn.functional.logsigmoid({inside})"
+    axes = [
+        given for given in (*call.args, *(keyword.value for keyword in call.keywords)) if given is not value
+    ]
+    dim = ast.unparse(axes[0]) if axes else "-1"
+    return f"{_owner(call, value)}.log_softmax({inside}, dim={dim})"
+
+
+def _owner(call: ast.Call, value: ast.expr) -> str:
+    """The module that a program calls softmax of: a program that imports `F` may not know `torch`."""
+    function = call.func
+    is_plain = isinstance(function, ast.Attribute) and function.attr == "softmax"
+    if is_plain and isinstance(function, ast.Attribute) and function.value is not value:
+        owner = ast.unparse(function.value)
+        return owner if owner.partition(".")[0] != "self" else "torch"
+    return "torch"
 
 
 RULE = Rule(

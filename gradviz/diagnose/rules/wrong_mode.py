@@ -34,17 +34,20 @@ training mode.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
-from gradviz.diagnose.frozen_statistics import frozen_statistics
+from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, with_keyword
+from gradviz.diagnose.lost_change import lost_averages
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
-from gradviz.events.kinds import Kind, ScopeEntered
+from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
@@ -93,7 +96,10 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         yield Found(
             f"{first.name} is evaluated in training mode: its {first.moody} "
             f"{_DROPS if 'Drop' in first.moody else _MIXES}",
-            f"{first.name}.eval()  # before the evaluation, and {first.name}.train() after it",
+            Fix(
+                f"{first.name}.eval()  # before the evaluation, and {first.name}.train() after it",
+                _in_evaluation_mode(first.name),
+            ),
             (first.event,),
             site=site,
         )
@@ -101,16 +107,70 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 
 def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
     """Notes on frozen modules whose batch norm counts on."""
-    for frozen in case.of(frozen_statistics):
+    for frozen in case.of(_frozen_statistics):
         name = clean(frozen.module.name)
         yield Found(
             f"{name} is frozen, and in training mode: its batch norm {_MIXES}, so that its results change from call to "
             "call",
-            f"{name}.eval()  # and again after each train() of a module around it",
+            Fix(
+                f"{name}.eval()  # and again after each train() of a module around it",
+                _in_evaluation_mode(name),
+            ),
             (frozen.module.index,),
             tensors=frozen.weights,
             severity=NOTE,
         )
+
+
+def _in_evaluation_mode(model: str) -> Edits:
+    """`model.eval()` before a statement and `model.train()` behind it."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        source, statement = spot.source, spot.statement
+        if statement is None or not re.fullmatch(r"[\w.]+", model):
+            return []
+        for outer in source.around(statement):
+            code = source.code(outer.items[0].context_expr) if isinstance(outer, ast.With) else ""
+            mode = re.search(r"set_grad_enabled\((\w+)\)", code)
+            if mode is not None and isinstance(outer, ast.With):
+                return [source.before(outer, f"{model}.train({mode[1]})")]
+        before = source.before(statement, f"{model}.eval()")
+        is_last = isinstance(statement, ast.Return)
+        return [before] if is_last else [before, source.after(statement, f"{model}.train()")]
+
+    return edits
+
+
+def _in_training_mode(model: str) -> Edits:
+    """`model.train()` before a statement."""
+    return lambda spot: (
+        [spot.source.before(spot.statement, f"{model}.train()")]
+        if spot.statement is not None and re.fullmatch(r"[\w.]+", model)
+        else []
+    )
+
+
+def _of_the_mode(spot: Spot) -> list[Edit]:
+    """`F.dropout(x, p, training=self.training)` in a method of a module, in place of `nn.Dropout(p)(x)`, too."""
+    calls, statement = spot.calls_here("dropout"), spot.statement
+    method = spot.source.function(statement) if statement is not None else None
+    is_method = isinstance(method, ast.FunctionDef) and [a.arg for a in method.args.args[:1]] == ["self"]
+    layers = spot.calls_here("Dropout")
+    if is_method and len(layers) == 1:
+        return _by_a_function(spot.source, layers[0])
+    if len(calls) != 1 or not is_method or len(calls[0].args) > _INPUT_AND_RATE:
+        return []
+    return [with_keyword(spot.source, calls[0], "training=self.training")]
+
+
+def _by_a_function(source: SourceText, layer: ast.Call) -> list[Edit]:
+    """`F.dropout(x, p, training=self.training)` for the call of a layer that is made in the same expression."""
+    call = source.parent(layer)
+    if not isinstance(call, ast.Call) or call.func is not layer or len(call.args) != 1:
+        return []
+    rates = [source.code(argument) for argument in (*layer.args, *layer.keywords)]
+    arguments = ", ".join([source.code(call.args[0]), *rates, "training=self.training"])
+    return [source.replaced(call, f"torch.nn.functional.dropout({arguments})")]
 
 
 def _close_together(own: list[Visit]) -> bool:
@@ -136,7 +196,10 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             f"{name} is trained in evaluation mode"
             + (", from its evaluation on" if before else "")
             + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
-            f"{name}.train()  # before the training loop, and after each evaluation",
+            Fix(
+                f"{name}.train()  # before the training loop, and after each evaluation",
+                _in_training_mode(name),
+            ),
             (off[0].event,),
             site=off[0].site,
             severity=""
@@ -208,7 +271,10 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
                 yield Found(
                     f"dropout drops units though {in_evaluation.name or in_evaluation.type} is in evaluation mode"
                     + f": the {clean(around[-1].type)} of this line is no part of it" * made,
-                    f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes",
+                    Fix(
+                        f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes",
+                        _of_the_mode,
+                    ),
                     (event,),
                     severity=ERROR,
                 )
@@ -234,6 +300,81 @@ def _in_evaluation(around: list[ScopeEntered]) -> ScopeEntered | None:
     if len(around) < 2 or not around[-1].training or around[-2].training:
         return None
     return None if around[-1].name.startswith(f"{around[0].name}.") else around[-2]
+
+
+# --- frozen modules whose batch norm counts on
+
+
+_FIRST_STATISTIC, _WEIGHT = 1, 3  # the inputs of batch norm
+_LEAST = 2  # calls
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenStatistics:
+    """The outermost frozen module around some batch norms, its first call, and the weights of these batch norms."""
+
+    module: ScopeEntered
+    weights: tuple[int, ...]
+
+
+def _frozen_statistics(case: Case) -> list[FrozenStatistics]:
+    """The frozen modules whose running statistics change between passes, one for each line. A module is not meant to be
+    frozen if an average for it is lost. Use `case.of(_frozen_statistics)`."""
+    followers = {leaf for lost in case.of(lost_averages) for leaf in lost.leaves}
+    ops = case.trace.table(Kind.OP)
+    norms = ops.events[case.trace.named(ops["op"], ("batch_norm",))]
+    calls: dict[int, list[OpRan]] = {}
+    for event in norms[~case.query.passes.contains(norms)].tolist():
+        op = ops.object(event)
+        if len(op.inputs) > _WEIGHT and op.inputs[_FIRST_STATISTIC] and "training=True" in op.args:
+            calls.setdefault(op.inputs[_WEIGHT], []).append(op)
+    found: dict[int, tuple[ScopeEntered, list[int]]] = {}
+    for weight, own in calls.items():
+        module = _frozen_module(case, weight, own) if weight and weight not in followers else None
+        if module is not None:
+            found.setdefault(module.site, (module, []))[1].append(weight)
+    return [FrozenStatistics(module, tuple(weights)) for module, weights in found.values()]
+
+
+def _frozen_module(case: Case, weight: int, calls: list[OpRan]) -> ScopeEntered | None:
+    """The outermost module around the calls of a batch norm that is frozen from the first of these calls on; None if
+    the batch norm is not frozen for good, or if no pass runs between its calls."""
+    frozen = [op for op in calls if not case.query.tensors.requires_grad(weight, op.index)]
+    if (
+        len(frozen) < _LEAST
+        or frozen != calls[-len(frozen) :]
+        or _changes_after(case, weight, frozen[0].index)
+    ):
+        return None
+    first, last = frozen[0].index, frozen[-1].index
+    if not any(first < backward_pass.first < last for backward_pass in case.trace.passes):
+        return None
+    around = case.query.scopes.around(first, frozen[0].thread)
+    return next((scope for scope in around if _is_frozen_scope(case, scope)), None)
+
+
+def _changes_after(case: Case, leaf: int, event: int) -> bool:
+    """Whether a leaf gets a gradient or a value after an event: its network takes turns with another one, or follows
+    it."""
+    came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
+    gets = np.any(came["tensor"][came.events > event] == leaf)
+    return bool(gets or np.any(writes.leaves[writes.events > event] == leaf))
+
+
+def _is_frozen_scope(case: Case, scope: ScopeEntered) -> bool:
+    """Whether the call of a module with a name reads parameters, and none of them requires grad."""
+    begun, ended = scope.index, _end(case, scope)
+    own = [
+        leaf
+        for leaf in case.trace.parameters
+        if any(begun < op < ended for op in case.downstream.readers(leaf))
+    ]
+    return bool(scope.name and own) and not any(case.query.tensors.requires_grad(leaf, begun) for leaf in own)
+
+
+def _end(case: Case, scope: ScopeEntered) -> int:
+    left = case.trace.table(Kind.SCOPE_LEFT)
+    return int(left.events[left["scope"] == scope.scope].min(initial=case.trace.count))
 
 
 RULE = Rule(

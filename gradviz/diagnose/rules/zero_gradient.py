@@ -31,6 +31,7 @@ import numpy as np
 from gradviz.diagnose.blocked import HOOKED_CALL, Block, blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, argument_of, bracketed, leaky
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
@@ -44,13 +45,33 @@ from gradviz.query.ops import (
     ZEROS,
 )
 
-_THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator"
-_CURES = {
+
+def _straight_through(spot: Spot) -> list[Edit]:
+    """A straight-through estimator for rounding."""
+    for call in spot.calls_here("round", "floor", "ceil"):
+        value = argument_of(call)
+        if value is not None:
+            x = bracketed(spot.source, value)
+            return [spot.source.replaced(call, f"({x} + ({spot.source.code(call)} - {x}).detach())")]
+    return []
+
+
+def _by_tanh(spot: Spot) -> list[Edit]:
+    """tanh in place of sign."""
+    for call in spot.calls_here("sign"):
+        value = argument_of(call)
+        if value is not None:
+            return [spot.source.replaced(call, f"torch.tanh({spot.source.code(value)})")]
+    return []
+
+
+_THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator", _straight_through
+_CURES: dict[str, tuple[str, Edits | None]] = {
     "round": _THROUGH,
     "floor": _THROUGH,
     "ceil": _THROUGH,
-    "sign": "torch.tanh({x})  # in place of {op}; it is steeper for {x} times a number above 1",
-    "clamp": "keep the input inside of the range, or use a soft limit (tanh, sigmoid)",
+    "sign": ("torch.tanh({x})  # in place of {op}; it is steeper for {x} times a number above 1", _by_tanh),
+    "clamp": ("keep the input inside of the range, or use a soft limit (tanh, sigmoid)", None),
 }
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
 _VIEWS = 4  # the most views between the zeros and the op that reads them
@@ -70,16 +91,14 @@ def _search(case: Case) -> Iterator[Found]:
             read = case.words.expression(case.site(reader), 40)
             them = "it" if len(block.leaves) == 1 else "them"
             why = f"{read} sends 0 to the part of {what} that is made with {them}"
-            cure = f"read that part of {what} here, too, or leave out what makes it"
+            cure: Fix | str = f"read that part of {what} here, too, or leave out what makes it"
         elif block.is_last and block.zero:
-            why, cure = (
-                f"{what} multiplies it with {case.words.called(block.zero)}, which is 0",
-                _CURE_OF_INPUT,
-            )
+            why = f"{what} multiplies it with {case.words.called(block.zero)}, which is 0"
+            cure = _CURE_OF_INPUT
         elif _is_below_zero(case, op):
             read = _input(case, op)
             why = f"all elements of {read} are below 0, where {what} is flat"
-            cure = f"start {read} above 0, or use torch.nn.functional.leaky_relu({read})"
+            cure = Fix(f"start {read} above 0, or use torch.nn.functional.leaky_relu({read})", leaky)
         else:
             why, cure = f"{what} gives 0 for any gradient", _cure(case, op, what)
         yield Found(
@@ -137,7 +156,7 @@ def _input(case: Case, op: int | None) -> str:
     return (case.words.expression(case.site(made), 40) if made is not None else "") or "its input"
 
 
-def _cure(case: Case, op: int | None, expression: str) -> str:
+def _cure(case: Case, op: int | None, expression: str) -> Fix | str:
     """The cure for an op whose derivative is 0, with the program's own name of its input if there is one."""
     if op is None:
         return _CURE
@@ -146,7 +165,10 @@ def _cure(case: Case, op: int | None, expression: str) -> str:
     x = read if read.replace(".", "").isidentifier() else f"({read})"
     if not read or read not in expression or "…" in expression:
         x, expression = "x", f"x.{ran.op}()"
-    return _CURES.get(ran.op, _CURE).format(x=x, op=expression)
+    if ran.op not in _CURES:
+        return _CURE
+    text, edits = _CURES[ran.op]
+    return Fix(text.format(x=x, op=expression), edits)
 
 
 def _is_minimum(case: Case, op: int | None) -> bool:

@@ -1,0 +1,523 @@
+"""Fix: the cure that a rule finds, as text for people and as edits of the source, and the edits that several rules
+share.
+
+A rule returns a Fix with its text and, if the cure is sure, a function that makes the edits. The patch that it gives at
+the line of the finding is the one source of diffs, of SARIF fixes and of the trial of a cure. A Fix without edits is
+advice."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+from gradviz.query.functions_of_source import Function, called
+from gradviz.query.query import Query
+from gradviz.tracefile import Site
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Other text for the characters from `start` to `end` of a program."""
+
+    start: int
+    end: int
+    new: str
+
+
+class SourceText:
+    """A program: its text and its tree. Raises SyntaxError if it is no Python."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = ast.parse(text)
+        self.lines = text.splitlines(keepends=True)
+        self._starts = [0, *accumulate(map(len, self.lines))]
+        self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """The first character of a node in the text, and the first character after it."""
+        first = self._offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
+        return first, self._offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def _offset(self, line: int, utf8_column: int) -> int:
+        text = self.lines[line - 1]
+        column = utf8_column if text.isascii() else len(text.encode()[:utf8_column].decode())
+        return self._starts[line - 1] + column
+
+    def code(self, node: ast.AST) -> str:
+        """The text of a node."""
+        first, last = self.span(node)
+        return self.text[first:last]
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, the innermost first."""
+        while node in self._parents:
+            node = self._parents[node]
+            yield node
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node around a node; None for the whole program."""
+        return self._parents.get(node)
+
+    def nodes(self, line: int, end_line: int | None = None) -> Iterator[ast.AST]:
+        """The nodes that begin on a line, or on the lines from `line` to `end_line`."""
+        last = end_line or line
+        return (node for node in ast.walk(self.tree) if line <= getattr(node, "lineno", 0) <= last)
+
+    def expression(self, line: int, column: int, end_line: int, end_column: int) -> ast.expr | None:
+        """The expression with exactly these ends, lines from 1 and columns in characters from 0."""
+        if column < 0 or not 0 < end_line <= len(self.lines):
+            return None
+        span = self._starts[line - 1] + column, self._starts[end_line - 1] + end_column
+        expressions = (node for node in self.nodes(line) if isinstance(node, ast.expr))
+        return next((node for node in expressions if self.span(node) == span), None)
+
+    def statement_at(self, line: int) -> ast.stmt | None:
+        """The innermost statement that has this line; the first if there are several."""
+        innermost = None
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+                inner = innermost is None or node.lineno > innermost.lineno
+                innermost = node if inner or node in self._below(innermost) else innermost
+        return innermost
+
+    def _below(self, node: ast.AST | None) -> set[ast.AST]:
+        return set(ast.walk(node)) - {node} if node is not None else set()
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement around a node; the node itself if it is a statement."""
+        while not isinstance(node, ast.stmt):
+            node = self._parents[node]
+        return node
+
+    def function(self, node: ast.AST) -> ast.AST:
+        """The function around a node, or the whole program."""
+        return next((outer for outer in self.around(node) if isinstance(outer, Function)), self.tree)
+
+    def loop(self, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
+        """The innermost loop around a node in its function; None if there is none."""
+        for outer in self.around(node):
+            if isinstance(outer, LOOPS):
+                return outer
+            if isinstance(outer, Function):
+                return None
+        return None
+
+    def calls(self, *methods: str, within: ast.AST | None = None) -> list[ast.Call]:
+        """The calls of methods with these names, in the order of the text."""
+        matching = [
+            node
+            for node in ast.walk(within or self.tree)
+            if isinstance(node, ast.Call) and called(node) in methods and isinstance(node.func, ast.Attribute)
+        ]
+        return sorted(matching, key=self.span)
+
+    def siblings(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements of the block that a statement stands in."""
+        outer = self._parents[statement]
+        blocks = [getattr(outer, name, []) for name in ("body", "orelse", "finalbody")]
+        return next(block for block in blocks if statement in block)
+
+    def replaced(self, node: ast.AST, new: str) -> Edit:
+        """Other text for a node."""
+        return Edit(*self.span(node), new)
+
+    def before(self, statement: ast.stmt, code: str) -> Edit:
+        """A statement put before another one."""
+        start, _ = self.span(statement)
+        decorators = getattr(statement, "decorator_list", [])
+        if decorators:
+            start = self.text.rindex("@", 0, self.span(decorators[0])[0])
+        indent = self._indent(start)
+        return Edit(start, start, f"{code}; " if indent is None else f"{code}\n{indent}")
+
+    def after(self, statement: ast.stmt, code: str) -> Edit:
+        """A statement put behind another one."""
+        start, end = self.span(statement)
+        indent = self._indent(start)
+        line_end = self._line_end(end)
+        alone = not self.text[end:line_end].partition("#")[0].strip()
+        if indent is None or not alone:
+            return Edit(end, end, f"; {code}")
+        return Edit(line_end, line_end, f"\n{indent}{code}")
+
+    def removed(self, statement: ast.stmt) -> Edit:
+        """A statement taken out: `pass` in its place where the block would be empty."""
+        start, end = self.span(statement)
+        line_start = self.text.rfind("\n", 0, start) + 1
+        line_end = self._line_end(end)
+        alone = not self.text[line_start:start].strip()
+        alone = alone and not self.text[end:line_end].partition("#")[0].strip()
+        if len(self.siblings(statement)) == 1 or not alone:
+            return Edit(start, end, "pass")
+        return Edit(line_start, min(line_end + 1, len(self.text)), "")
+
+    def without_header(self, block: ast.With) -> list[Edit]:
+        """A `with` block without its first line, its statements moved out by one level."""
+        start, _ = self.span(block)
+        first, _ = self.span(block.body[0])
+        _, end = self.span(block.body[-1])
+        if self._indent(first) is None:
+            return [Edit(start, first, "")]
+        line_start = self.text.rfind("\n", 0, first) + 1
+        more = (first - line_start) - (start - self.text.rfind("\n", 0, start) - 1)
+        edits = [Edit(start, first, "")]
+        at = self._line_end(first) + 1
+        while at < end:
+            if not self.text[at : at + more].strip(" \t"):
+                edits.append(Edit(at, at + more, ""))
+            at = self._line_end(at) + 1
+        return edits
+
+    def _line_end(self, offset: int) -> int:
+        end = self.text.find("\n", offset)
+        return len(self.text) if end < 0 else end
+
+    def _indent(self, start: int) -> str | None:
+        """The space before a statement on its line; None if there is more than space."""
+        before = self.text[self.text.rfind("\n", 0, start) + 1 : start]
+        return before if not before.strip() else None
+
+    def edited(self, edits: Iterable[Edit]) -> str:
+        """The text with edits that do not overlap."""
+        return edited(self.text, edits)
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """A text with edits that do not overlap."""
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
+        text = text[: edit.start] + edit.new + text[edit.end :]
+    return text
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The edits of a cure in the text of a file, as the trace has it."""
+
+    file: str
+    before: str = field(repr=False)
+    edits: tuple[Edit, ...]
+
+    @cached_property
+    def after(self) -> str:
+        """The text with the edits."""
+        return edited(self.before, self.edits)
+
+    @property
+    def diff(self) -> str:
+        """The edits as a unified diff."""
+        name = Path(self.file).name
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            name,
+            f"{name} (with the cure)",
+        )
+        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+    def line_after(self, line: int) -> int:
+        """The line in the text after of a line in the text before; the nearest line if that line was changed."""
+        before, after = self.before.splitlines(), self.after.splitlines()
+        for _, a0, a1, b0, b1 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if a0 < line <= a1:
+                return min(b0 + line - a0, max(b1, b0 + 1))
+        return line
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """The line and the column in characters, both from 1, of a character of the text before."""
+        line_start = self.before.rfind("\n", 0, offset) + 1
+        return self.before.count("\n", 0, offset) + 1, offset - line_start + 1
+
+
+# --- a cure at the place of a finding
+
+OPTIMIZER = re.compile(r"(SGD|Ada\w*|[NR]Adam|RMSprop|Rprop|LBFGS|ASGD)$")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """The place of a finding in the text of its file, the tensors that it is about, and the look-ups of its trace."""
+
+    source: SourceText
+    site: Site
+    tensors: tuple[int, ...]
+    query: Query
+
+    @cached_property
+    def statement(self) -> ast.stmt | None:
+        """The statement of the finding's line: the innermost one around its expression."""
+        if self.expression is not None:
+            return self.source.statement(self.expression)
+        return self.source.statement_at(self.site.place.line)
+
+    @cached_property
+    def expression(self) -> ast.expr | None:
+        """The expression of the finding; None if it is not known."""
+        place = self.site.place
+        return self.source.expression(place.line, place.col, place.end_line, place.end_col)
+
+    @property
+    def area(self) -> ast.AST | None:
+        """The expression of the finding; the statement if the expression is not known."""
+        return self.expression if self.expression is not None else self.statement
+
+    def calls_here(self, *names: str) -> list[ast.Call]:
+        """The calls of functions with these names in the expression; if there are none, in the statement."""
+        for area in (self.expression, self.statement):
+            if area is not None:
+                calls = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
+                if calls:
+                    return sorted(calls, key=self.source.span)
+        return []
+
+    def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
+        """For each assignment that makes an optimizer: the assignment, the call, and the variable."""
+        for node in ast.walk(self.source.tree):
+            call = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(node, ast.Assign) and isinstance(call, ast.Call) and OPTIMIZER.search(called(call)):
+                yield node, call, self.source.code(node.targets[0])
+
+    def backward_before(self, node: ast.AST) -> ast.Call | None:
+        """The last call of backward() before a node in its function; if there is none, the last call in the
+        function."""
+        passes = list(self.source.calls("backward", within=self.source.function(node)))
+        start = self.source.span(node)[0]
+        earlier = [call for call in passes if self.source.span(call)[0] < start]
+        chosen = earlier or passes
+        return chosen[-1] if chosen else None
+
+    def receiver(self, call: ast.Call) -> str:
+        """The expression whose method is called: `x.y` in `x.y.z()`; empty for a plain function."""
+        return self.source.code(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+Edits = Callable[[Spot], list[Edit]]
+"""Makes the edits of a cure at the place of a finding; none if the cure cannot be typed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A cure: its text, and the function that makes its edits; None if the cure is advice."""
+
+    text: str
+    edits: Edits | None = None
+
+
+def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -> Patch | None:
+    """The patch of a cure at a place; None if it cannot be typed there, or if the trace does not have the source."""
+    source = query.of(_Sources).of(site.place.file)
+    made = tuple(edits(Spot(source, site, tensors, query))) if source is not None else ()
+    if source is None or not made:
+        return None
+    patch = Patch(site.place.file, source.text, made)
+    return patch if patch.after != patch.before and _parsed(patch.after) is not None else None
+
+
+class _Sources:
+    """The source files of a trace, each parsed once. Use `query.of(_Sources)`."""
+
+    def __init__(self, query: Query) -> None:
+        self._trace = query.trace
+        self._known: dict[str, SourceText | None] = {}
+
+    def of(self, file: str) -> SourceText | None:
+        """The text of a file; None if it was not kept or is no Python."""
+        if file not in self._known:
+            lines = self._trace.source(file)
+            self._known[file] = _parsed("\n".join([*lines, ""])) if lines else None
+        return self._known[file]
+
+
+def _parsed(text: str) -> SourceText | None:
+    try:
+        return SourceText(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+# --- edits that several rules share
+
+
+def typed_as(code: str) -> Edits:
+    """Puts a statement in the place of the finding's statement."""
+    return lambda spot: [spot.source.replaced(spot.statement, code)] if spot.statement is not None else []
+
+
+def typed_for(old: str, new: str, line: int = 0) -> Edits:
+    """Puts an expression in the place of the expression `old`, as `ast.unparse` writes it, that begins on the line of
+    the finding, or on another line."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        for node in spot.source.nodes(line or spot.site.place.line):
+            if isinstance(node, ast.expr) and ast.unparse(node) == old:
+                return [spot.source.replaced(node, new)]
+        return []
+
+    return edits
+
+
+def removed(spot: Spot) -> list[Edit]:
+    """Takes the statement out."""
+    return [spot.source.removed(spot.statement)] if spot.statement is not None else []
+
+
+def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
+    """A call with one more keyword argument, or with a new value of this argument."""
+    name = keyword.partition("=")[0]
+    for known in call.keywords:
+        if known.arg == name:
+            return source.replaced(known, keyword)
+    end = source.span(call)[1] - 1
+    return Edit(end, end, f", {keyword}" if call.args or call.keywords else keyword)
+
+
+def argument_of(call: ast.Call) -> ast.expr | None:
+    """The expression that an op is applied to: `x` in `x.sqrt()` and in `torch.sqrt(x)`."""
+    if call.args:
+        return call.args[0]
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def bracketed(source: SourceText, value: ast.expr) -> str:
+    """The text of an expression, in brackets if a dot behind it needs them."""
+    code = source.code(value)
+    return f"({code})" if isinstance(value, ast.BinOp | ast.UnaryOp | ast.IfExp) else code
+
+
+def as_leaf(name: str) -> Edits:
+    """Puts `x.requires_grad_()` behind the only assignment of a name."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        made = [
+            node
+            for node in ast.walk(spot.source.tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == name
+        ]
+        return [spot.source.after(made[0], f"{name}.requires_grad_()")] if len(made) == 1 else []
+
+    return edits
+
+
+def updated_in_place(spot: Spot) -> list[Edit]:
+    """An update in place under no_grad in place of `p = p - rate * p.grad` or of `p.sub(...)`."""
+    source, statement = spot.source, spot.statement
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
+        value = statement.value
+        if isinstance(value.op, ast.Sub | ast.Add):
+            sign = "-" if isinstance(value.op, ast.Sub) else "+"
+            left, right = source.code(value.left), source.code(value.right)
+            clears = re.search(r"zero_grad|\.grad = None|\.grad\.zero_", source.text)
+            more = "" if clears else f"; {left}.grad = None"
+            return [source.replaced(statement, f"with torch.no_grad(): {left} {sign}= {right}{more}")]
+    if isinstance(statement, ast.AugAssign):
+        return under_no_grad(spot)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if isinstance(call.func, ast.Attribute) and not call.func.attr.endswith("_"):
+            arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
+            new = f"with torch.no_grad(): {source.code(call.func)}_{arguments}"
+            return [source.replaced(statement, new)]
+    return []
+
+
+def under_no_grad(spot: Spot) -> list[Edit]:
+    """Puts the statement under no_grad."""
+    statement = spot.statement
+    return [] if statement is None else typed_as(f"with torch.no_grad(): {spot.source.code(statement)}")(spot)
+
+
+def leaky(spot: Spot) -> list[Edit]:
+    """A leaky rectifier in place of a rectifier, at its call or at the line that makes its module."""
+    source = spot.source
+    for call in spot.calls_here("relu"):
+        value = argument_of(call)
+        if value is not None:
+            return [source.replaced(call, f"torch.nn.functional.leaky_relu({source.code(value)})")]
+    made = [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and called(n) == "ReLU"]
+    return [source.replaced(made[0].func, source.code(made[0].func)[:-4] + "LeakyReLU")] if made else []
+
+
+def detached(name: str) -> Edits:
+    """Detaches a tensor that should be a constant: on the value of the line, or where its name is used behind it, if
+    one of the other uses may train it. `name` may be an expression of the line."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        source, statement = spot.source, spot.statement
+        if not re.fullmatch(r"[\w.]+", name):
+            return _detached_expression(spot, name)
+        if statement is None:
+            return []
+        is_assigned = isinstance(statement, ast.Assign) and source.code(statement.targets[0]) == name
+        later = [n for n in _reads(spot, source.function(statement), name) if n.lineno > statement.lineno]
+        if is_assigned and len(later) > 1:
+            return [source.replaced(min(later, key=source.span), f"{name}.detach()")]
+        if is_assigned and isinstance(statement, ast.Assign):
+            return [source.replaced(statement.value, f"({source.code(statement.value)}).detach()")]
+        return _detached_where_used(spot, name)
+
+    return edits
+
+
+def detached_in_each_round(name: str) -> Edits:
+    """Detaches a tensor at the start of each round of the outermost loop with a pass that is around the line."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        statement = spot.statement
+        if not re.fullmatch(r"[\w.]+", name):
+            return _detached_expression(spot, name)
+        if statement is None:
+            return []
+        around = (statement, *spot.source.around(statement))
+        loops = [node for node in around if isinstance(node, ast.For | ast.While)]
+        passes = [loop for loop in loops if spot.source.calls("backward", within=loop)]
+        if not passes:  # a function that is called for each round
+            return _detached_where_used(spot, name)
+        return [spot.source.before(passes[0].body[0], f"{name} = {name}.detach()")]
+
+    return edits
+
+
+def detached_at(name: str, line: int, is_before: bool) -> Edits:
+    """Puts `hidden = hidden.detach()` before or behind the statement of a line; without a line, where the name is
+    used."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        if not line:  # a function that is called for each round
+            return _detached_where_used(spot, name)
+        at = spot.source.statement_at(line)
+        put = spot.source.before if is_before else spot.source.after
+        return [put(at, f"{name} = {name}.detach()")] if at is not None else []
+
+    return edits
+
+
+def _detached_expression(spot: Spot, code: str) -> list[Edit]:
+    nodes = ast.walk(spot.statement) if spot.statement is not None else ()
+    found = [node for node in nodes if isinstance(node, ast.expr) and spot.source.code(node) == code]
+    return [spot.source.replaced(node, f"{bracketed(spot.source, node)}.detach()") for node in found[:1]]
+
+
+def _detached_where_used(spot: Spot, name: str) -> list[Edit]:
+    used = _reads(spot, spot.statement, name) if spot.statement is not None else []
+    return [spot.source.replaced(node, f"{name}.detach()") for node in used[:1]]
+
+
+def _reads(spot: Spot, area: ast.AST, name: str) -> list[ast.Name | ast.Attribute]:
+    """The places in a part of the program that read a name."""
+    return [
+        node
+        for node in ast.walk(area)
+        if isinstance(node, ast.Name | ast.Attribute)
+        and spot.source.code(node) == name
+        and isinstance(node.ctx, ast.Load)
+    ]

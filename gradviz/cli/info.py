@@ -17,8 +17,8 @@ from gradviz.cli.common import all_opened, line_of_error, traces_argument, wide_
 from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
+from gradviz.query.curves import pass_summaries, reasons
 from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
-from gradviz.query.pass_summaries import pass_summaries, reasons
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name

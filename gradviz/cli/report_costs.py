@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gradviz.pictures.report_page import Costs, Line
-from gradviz.query.profile import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, is_profiled, profile
+from gradviz.query.overview import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, is_profiled, profile
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.words.numbers import duration, flops, plural, size

@@ -13,14 +13,16 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import SMALL
 from gradviz.pictures.chart import COLOURS, MOST, Series
 from gradviz.pictures.report_page import Bars, Drawn, Row, Spread
-from gradviz.query.curves import change_norms
-from gradviz.query.histograms import Binned, Histogram, binned, distributions
-from gradviz.query.model_summary import ModuleRow, model_summary
-from gradviz.query.module_curves import (
+from gradviz.query.curves import (
+    Binned,
     Grouping,
+    Histogram,
     NamedCurve,
+    binned,
+    change_norms,
     changes_of_modules,
     changes_of_steps,
+    distributions,
     gradients_of_modules,
     gradients_of_parameters,
     gradients_relative,
@@ -30,7 +32,7 @@ from gradviz.query.module_curves import (
     modules_of,
     norms_of_steps,
 )
-from gradviz.query.profile import is_profiled
+from gradviz.query.overview import ModuleRow, is_profiled, model_summary
 from gradviz.query.query import Query
 from gradviz.sets import distinct
 from gradviz.words.numbers import few_of, plural

@@ -22,7 +22,7 @@ from gradviz.diagnose.finding import SEVERITIES
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.events.kinds import Kind
-from gradviz.query.module_curves import losses
+from gradviz.query.curves import losses
 from gradviz.query.query import Query
 from gradviz.replaying import fill_in_where_bad
 from gradviz.system.paths import file_name

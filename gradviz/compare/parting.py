@@ -15,10 +15,10 @@ from gradviz.compare.difference import ADDED, CHANGED, GONE, Change, Difference,
 from gradviz.errors import GradvizError
 from gradviz.events.field_types import Group
 from gradviz.events.kinds import Kind
+from gradviz.query.curves import norm_of
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
 from gradviz.query.run_items import Shared, Stretch, Timeline
-from gradviz.query.trend import norm_of
 from gradviz.sets import contained
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.numbers import compact

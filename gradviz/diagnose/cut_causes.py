@@ -16,8 +16,7 @@ from gradviz.diagnose.cut_edits import (
 from gradviz.diagnose.fix import Fix, with_keyword
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
-from gradviz.query.cut_places import place_of_cut, switched_off
-from gradviz.query.flow import Reason, why_no_node
+from gradviz.query.flow import Reason, place_of_cut, switched_off, why_no_node
 from gradviz.query.ops import DISCRETE, DRAWN, function_name
 from gradviz.query.source_trees import appended_before, assigned_to, in_place, method_calls, statement_at
 from gradviz.words.absence import NO_NODE

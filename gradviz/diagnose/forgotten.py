@@ -11,7 +11,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.homeless import homeless
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import Use, groups_behind, op_of, uses
-from gradviz.query.lack import Lacks
+from gradviz.query.missing_gradients import Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.training import BY_HAND

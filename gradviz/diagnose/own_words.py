@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.rule import Found
-from gradviz.query.own_names import optimizer_name, root_name, scaler_name, scheduler_name
+from gradviz.query.pass_owners import optimizer_name, root_name, scaler_name, scheduler_name
 from gradviz.query.source_trees import in_place, statement_at
 from gradviz.words.escape import clean
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.explain.hops import Hops, files_are_told, place_told
-from gradviz.query.gradient_norms import WayStep
+from gradviz.query.gradient_paths import WayStep
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 from gradviz.words.html_table import html_table, text_table

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from gradviz.events.kinds import Kind, NodeMade, PassBegan, Produced
 from gradviz.query.chain_step import chain_step
-from gradviz.query.deliveries import Deliveries
 from gradviz.query.gradient_paths import Arrival, Step
+from gradviz.query.passes import Deliveries
 from gradviz.system.paths import file_name, is_cell
 from gradviz.tracefile import Site
 from gradviz.words.chain import formula_of, local, over

@@ -12,10 +12,18 @@ from gradviz.events.kinds import Kind
 from gradviz.explain.by_norms import NormReason, stages_of
 from gradviz.explain.hops import Hops
 from gradviz.explain.reason import Contribution, Reason
-from gradviz.query.gradient_elements import Region
-from gradviz.query.gradient_norms import norm_of, odd_of, strongest_way
-from gradviz.query.gradient_paths import Decomposition, Missing, Path, Paths, with_contributions
-from gradviz.query.lack import Lacks
+from gradviz.query.gradient_paths import (
+    Decomposition,
+    Missing,
+    Path,
+    Paths,
+    Region,
+    norm_of,
+    odd_of,
+    strongest_way,
+    with_contributions,
+)
+from gradviz.query.missing_gradients import Lacks
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace, open_trace

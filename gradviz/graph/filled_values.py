@@ -15,7 +15,7 @@ from gradviz.graph.model import Edge, Graph, Node
 from gradviz.query import Query, State
 from gradviz.query.changes import added_to
 from gradviz.query.reduced_gradients import on_gradients
-from gradviz.query.silent_writes import used_otherwise
+from gradviz.query.writes import used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
 

@@ -13,7 +13,7 @@ from gradviz.events.handles import elements_of
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State
 from gradviz.live.measures import is_finite
-from gradviz.query.written_infinities import WrittenInfinities
+from gradviz.query.bad_numbers import WrittenInfinities
 
 _INFINITY = "infinity"
 BAD = ("NaN", _INFINITY)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gradviz.events.kinds import Kind
 from gradviz.live.present import Present
 from gradviz.query.predicate import Predicate
-from gradviz.query.predicate_fields import EVERYWHERE, where
+from gradviz.query.predicate_columns import EVERYWHERE, where
 from gradviz.step.breakpoints import Breakpoint
 from gradviz.words.subject import Subject
 

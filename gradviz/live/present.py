@@ -17,7 +17,7 @@ from gradviz.events.kinds import TIED, WHOLE, Kind
 from gradviz.events.listener import State
 from gradviz.live.measures import measured
 from gradviz.live.older import Numbered, OlderValues
-from gradviz.query.predicate_fields import FIELDS, TENSORS
+from gradviz.query.predicate_columns import FIELDS, TENSORS
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Recorder
 from gradviz.tracefile.sites import Sites

@@ -10,7 +10,7 @@ from typing import Any
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph
 from gradviz.query.bad_numbers import bad_numbers
-from gradviz.query.predicate_fields import TraceFields
+from gradviz.query.predicate_columns import TraceFields
 from gradviz.query.zeros import is_zero
 from gradviz.words import Stop, Words
 from gradviz.words.absence import no_grad_told, zero_told

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.page.page_texts import with_line
-from gradviz.query.module_curves import (
+from gradviz.query.curves import (
     NamedCurve,
     changes_of_modules,
     gradients_of_modules,

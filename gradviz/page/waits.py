@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.query.changes import writes_by_any_name
-from gradviz.query.deliveries import Wait
+from gradviz.query.passes import Wait
 from gradviz.words import Stop, Words
 from gradviz.words.rows import waiting_told
 

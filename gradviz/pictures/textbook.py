@@ -16,7 +16,7 @@ from gradviz.pictures.scene import Link, Scene, Thing, about
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.moment import Moment
 from gradviz.query.ops import operator_of
-from gradviz.query.silent_writes import SilentWrite, used_otherwise
+from gradviz.query.writes import SilentWrite, used_otherwise
 from gradviz.tracefile import Snapshot
 from gradviz.words.chain import contributes, local, over, so_far
 from gradviz.words.escape import plain

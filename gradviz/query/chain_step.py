@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.events.field_types import Rule
 from gradviz.events.kinds import NodeMade, Produced, Received
-from gradviz.query.gradient_elements import rounding
+from gradviz.query.gradient_paths import rounding
 from gradviz.query.notation import Names, NotationError, evaluated
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot

@@ -168,7 +168,8 @@ def has_numbers_of_gradient(query: Query, event: int) -> bool:
         statements = (assigned_before(query, site, name) for name in names)
         return [one.value for one in statements if one is not None]
 
-    expressions = reach([value] if value is not None else [], assigned, _FAR)
+    values: list[ast.AST] = [value] if value is not None else []
+    expressions = reach(values, assigned, _FAR)
     parts = (part for expression in expressions for part in _computed_with(expression))
     return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in parts)
 

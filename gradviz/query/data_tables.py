@@ -10,11 +10,18 @@ import numpy as np
 
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.events.values import Stat
-from gradviz.query.curves import accumulated_norms, change_norms, ratios
-from gradviz.query.model_summary import called_modules
-from gradviz.query.module_curves import NamedCurve, losses, norms_of_steps
+from gradviz.query.curves import (
+    NamedCurve,
+    accumulated_norms,
+    change_norms,
+    losses,
+    norms_of_steps,
+    ratios,
+    reasons,
+    relative_changes,
+)
 from gradviz.query.optimizer_settings import number_of, settings_of
-from gradviz.query.pass_summaries import reasons, relative_changes
+from gradviz.query.overview import called_modules
 from gradviz.query.query import Query
 
 Columns = dict[str, Sequence[Any]]

@@ -1,11 +1,17 @@
-"""The exceptions of a run: those that left a backward pass, and the one that ended the program."""
+"""The exceptions that left a backward pass or ended the program, and the roots of the calls of backward() that
+PyTorch refused."""
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradviz.events.kinds import ErrorRaised, Kind
+from gradviz.events.kinds import ErrorRaised, Kind, OpRan, TensorMade
+from gradviz.query.functions_of_source import function_around
 from gradviz.query.query import Query
+from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
 
 
@@ -43,3 +49,73 @@ def _last_site(query: Query) -> Site | None:
     """The line that raised the exception that ended the program, as far as its source was kept."""
     file, number = query.trace.meta.get("error_file", ""), query.trace.meta.get("error_line", "")
     return query.places.of_line(file, int(number) if number.isdecimal() else 0)
+
+
+_MESSAGE = "does not require grad and does not have a grad_fn"
+_REFUSALS = (_MESSAGE, "grad can be implicitly created only", "Mismatch in shape: grad_output")
+_CALL = re.compile(r"\s*([\w.]+)\.backward\(|.*\bgrad\(\s*(?:outputs\s*=\s*)?([\w.]+)\s*,")
+
+
+def is_refusal(error: ErrorRaised) -> bool:
+    """Whether an error refused a pass before it began."""
+    return not error.in_pass and any(text in error.message for text in _REFUSALS)
+
+
+def refused_root(query: Query, error: ErrorRaised) -> int:
+    """The tensor that a refused backward() was called on: by its node, or by its name in the source, if it is as the
+    refusal says; 0 if neither is known."""
+    tensors = query.nodes.tensors(error.node) if error.node else []
+    if tensors:
+        return tensors[0]
+    for named in _named(query, error.index, query.places.site(error.site)):
+        if _MESSAGE not in error.message or not query.tensors.requires_grad(named, error.index):
+            return named
+    return 0
+
+
+def refused(query: Query) -> list[tuple[Failure, int]]:
+    """The calls that were refused because the root does not require grad, in order, each with the root (0 if
+    unknown)."""
+    return [(failure, _root(query, failure)) for failure in failures(query) if _MESSAGE in failure.message]
+
+
+def _root(query: Query, failure: Failure) -> int:
+    """The tensor without requires_grad that backward() was called on: by its name in the source, else the last tensor
+    that was made."""
+    for named in _named(query, failure.event, failure.site):
+        if not query.tensors.requires_grad(named, failure.event):
+            return named
+    made = query.trace.indices(Kind.OP, Kind.TENSOR)
+    made = made[made <= failure.event]
+    event = query.trace.event(int(made[-1])) if len(made) else None
+    if isinstance(event, OpRan):
+        return event.outputs[0] if event.outputs else 0
+    return event.tensor if isinstance(event, TensorMade) else 0
+
+
+def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
+    """The tensors that a line may call backward() on, or grad() with, by the name in the line. If that is the parameter
+    of a function, also the tensors of the names that calls pass to it."""
+    lines = query.trace.source(site.place.file) if site is not None else []
+    line = lines[site.place.line - 1] if site is not None and 0 < site.place.line <= len(lines) else ""
+    call = _CALL.match(line)
+    if site is None or call is None:
+        return
+    name = call[1] or call[2]
+    for other in (name, *_arguments(query.of(trees).get(site.place.file), site.place.line, name)):
+        owner = query.names.tensor_called(other.removesuffix(".grad"), event)
+        tensor = query.tensors.grad(owner, event) if owner and other.endswith(".grad") else owner
+        if tensor:
+            yield tensor
+
+
+def _arguments(tree: ast.Module | None, line: int, name: str) -> Iterator[str]:
+    """The arguments that calls of the function around a line pass to its parameter of a name."""
+    function = function_around(tree, line)
+    parameters = [parameter.arg for parameter in function.args.args] if function is not None else []
+    if tree is None or function is None or name not in parameters:
+        return
+    at = parameters.index(name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == function.name and at < len(node.args):
+            yield ast.unparse(node.args[at])

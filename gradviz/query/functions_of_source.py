@@ -1,10 +1,17 @@
-"""The source of a program as a syntax tree: the functions that it defines, and the functions that it calls."""
+"""The functions that the source of a program defines and calls, and the expressions that callers give for an argument:
+`images` of `model(images)` for the `x` that its `forward` reads."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 
-from gradviz.tracefile import Trace
+from gradviz.events.kinds import Kind
+from gradviz.query.places import Places
+from gradviz.query.sorted_tables import Lookup
+from gradviz.tracefile import Site, Trace
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -33,3 +40,116 @@ def called(call: ast.Call) -> str:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+_READABLE = ast.Name | ast.Attribute | ast.Subscript
+_MODULES_CALL = "forward"
+
+
+class PassedArguments(Lookup):
+    """Look-ups about the arguments of calls in one trace, by its source."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places.trace)
+        self._places = places
+        self._tree = lru_cache(maxsize=None)(partial(parsed, self.trace))
+
+    def outward(self, site: int, operand: str) -> Iterator[str]:
+        """The expressions that the callers of the function around a site give for an operand that is read there,
+        innermost first. It ends where the source does not show that a caller hands on the value as it is."""
+        for frame, caller in pairwise(self._places.callers(site)):
+            operand = self._given(frame, caller, operand)
+            if not operand:
+                return
+            yield operand
+
+    def of_module(self, site: int) -> str:
+        """The only argument of the call of a library's module at a site; empty if it is none, or has several."""
+        known = self._places.site(site)
+        call = self._call(site)
+        if known is None or call is None or site not in self._entered or not self._is_object(known, call):
+            return ""
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return readable(arguments[0]) if len(arguments) == 1 else ""
+
+    @cached_property
+    def _entered(self) -> set[int]:
+        """The sites at which a module was called."""
+        return set(self.trace.table(Kind.SCOPE_ENTERED).sites.tolist())
+
+    def _given(self, frame: Site, caller: Site, operand: str) -> str:
+        """What a caller gives for a parameter of the function of a frame; empty if it is not known."""
+        name = frame.place.function.rpartition(".")[2]
+        function = function_around(self._tree(frame.place.file), frame.place.line, name)
+        call = self._call(caller.number)
+        if function is None or call is None or not self._is_called(caller, call, name):
+            return ""
+        if _is_assigned(function, operand, frame.place.line):
+            return ""
+        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+        if names[:1] == ["self"]:
+            del names[0]
+        if any(keyword.arg == operand for keyword in call.keywords):
+            return readable(next(keyword.value for keyword in call.keywords if keyword.arg == operand))
+        at = names.index(operand) if operand in names else len(call.args)
+        is_spread = any(isinstance(one, ast.Starred) for one in call.args[: at + 1])
+        return readable(call.args[at]) if at < len(call.args) and not is_spread else ""
+
+    def _is_called(self, caller: Site, call: ast.Call, name: str) -> bool:
+        """Whether a call is that of a function of this name, or of the module whose `forward` it is."""
+        if name == _MODULES_CALL:
+            return caller.number in self._entered and self._is_object(caller, call)
+        return called(call) == name
+
+    def _is_object(self, site: Site, call: ast.Call) -> bool:
+        """Whether a call is that of an object of the program, and not of a function that it imports or defines."""
+        root = call.func
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        return isinstance(root, ast.Name) and root.id not in self._no_objects(site.place.file)
+
+    def _no_objects(self, file: str) -> set[str]:
+        """The names that a file imports or defines as functions and classes."""
+        tree = self._tree(file)
+        names: set[str] = set()
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names.update((one.asname or one.name).partition(".")[0] for one in node.names)
+            elif isinstance(node, Function | ast.ClassDef):
+                names.add(node.name)
+        return names
+
+    def _call(self, site: int) -> ast.Call | None:
+        try:
+            expression = ast.parse(self._places.whole_expression(site), mode="eval").body
+        except SyntaxError:
+            return None
+        return expression if isinstance(expression, ast.Call) else None
+
+
+def _is_assigned(function: Function, name: str, line: int) -> bool:
+    """Whether a function may give a name another tensor from outside before it comes to a line. What a loop makes of
+    the name itself, as `x = layer(x)`, was made inside."""
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For | ast.While | ast.AsyncFor)]
+    own = {
+        id(node.targets[0])
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call | ast.BinOp)
+        if len(node.targets) == 1 and _has_name(node.value, name)
+    }
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            is_before = node.lineno < line
+            comes_back = any(one.lineno <= node.lineno and line <= (one.end_lineno or 0) for one in loops)
+            if is_before or (comes_back and id(node) not in own):
+                return True
+    return False
+
+
+def _has_name(value: ast.expr, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+
+
+def readable(expression: ast.expr | None) -> str:
+    """An expression that is a name, an attribute or an element; else empty."""
+    return ast.unparse(expression) if isinstance(expression, _READABLE) else ""

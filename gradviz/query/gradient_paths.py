@@ -22,9 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import Kind
-from gradviz.query.gradient_elements import Region, broadcast, elements, part_of, rounding, shape
+from gradviz.events.kinds import Kind, Produced
+from gradviz.query.passes import Delivery
 from gradviz.query.query import Query
+from gradviz.tracefile import Snapshot
+from gradviz.tracefile.sound import dtype_of
 
 Number = float | complex
 _PIECES = 100_000  # the most pieces of paths that are kept; pieces that are not followed are part of the rest
@@ -403,3 +405,117 @@ def _share(whole: np.ndarray, part: np.ndarray) -> float:
     """The share of a part in a gradient: its projection."""
     total = float(np.vdot(whole, whole).real)
     return float(np.vdot(whole, part).real) / total if total else math.nan
+
+
+Region = (
+    tuple[int | None, ...] | None
+)  # an element, with None for the whole of a dimension; None for the whole tensor
+_COARSE = {"bfloat16": 2.0**-7}
+
+
+def elements(query: Query, tensor: int, event: int, region: Region) -> np.ndarray | None:
+    """The elements of a region of a tensor just after an event, in double precision; None if they were not kept."""
+    snapshot = query.memory.value(tensor, event)
+    if snapshot is None or snapshot.array is None:
+        return None
+    return part_of(snapshot.array, region)
+
+
+def part_of(array: np.ndarray, region: Region) -> np.ndarray:
+    """A region of an array, in double precision."""
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    at = () if region is None else tuple(slice(None) if at is None else at for at in region)
+    return np.asarray(array[at].astype(wide))
+
+
+def shape(query: Query, tensor: int, event: int) -> tuple[int, ...] | None:
+    """The shape of a tensor just after an event; None if it is not known."""
+    snapshot = query.memory.value(tensor, event)
+    return None if snapshot is None else snapshot.shape
+
+
+def rounding(query: Query, tensor: int, event: int) -> float:
+    """The relative rounding error of a tensor's dtype; 0 for a dtype of whole numbers."""
+    snapshot = query.memory.value(tensor, event)
+    name = "float32" if snapshot is None else snapshot.dtype
+    dtype = dtype_of(name)
+    is_rounded = dtype is not None and dtype.kind in "fc"
+    return _COARSE.get(name) or (float(np.finfo(dtype).eps) if is_rounded else 0.0)
+
+
+def broadcast(region: Region, below: tuple[int, ...] | None, above: tuple[int, ...] | None) -> Region:
+    """The part of an elementwise op's result (of shape `above`) that a region of an input (of shape `below`) goes to;
+    None, the whole result, if that part is not known."""
+    if region is None or below is None or above is None or len(below) > len(above):
+        return None
+    new = len(above) - len(below)
+    if any(size not in (1, wide) for size, wide in zip(below, above[new:], strict=True)):
+        return None
+    spread = [
+        None if size == 1 and wide != 1 else at
+        for at, size, wide in zip(region, below, above[new:], strict=True)
+    ]
+    return (*[None] * new, *spread)
+
+
+@dataclass(frozen=True, slots=True)
+class WayStep:
+    """A gradient on its way. `source` is the node that produced it (0: it came from outside) at `event`. `norm` is the
+    norm of its finite elements, NaN if none is finite; `odd` names the other elements: `NaN`, `inf` or nothing.
+    `others` are the norms of the gradients that it met."""
+
+    source: int
+    event: int
+    gradient: int
+    norm: float
+    odd: str
+    others: tuple[float, ...]
+
+
+def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep]:
+    """The steps of pass `number` that lead to output `nr` of a node, from the root down, along the gradient with the
+    largest norm where several meet; empty if a norm on the way was not recorded. The contributions of the other
+    gradients are not worked out, since norms do not add up."""
+    flow = query.deliveries(number)
+    steps: list[WayStep] = []
+    end = query.trace.count
+    while True:
+        arrivals = flow.arrivals_at(node, nr, end) if nr >= 0 else flow.arrivals(node, end)
+        known = [step for one in arrivals if (step := _step(query, one)) is not None]
+        if not known or len(known) < len(arrivals):
+            return []
+        largest = max(known, key=_size)
+        others = tuple(one.norm for one in known if one is not largest)
+        steps.append(
+            WayStep(largest.source, largest.event, largest.gradient, largest.norm, largest.odd, others)
+        )
+        if not largest.source or largest.event >= end:  # the latter only in a damaged trace
+            return steps[::-1]
+        node, nr, end = largest.source, -1, largest.event
+
+
+def _step(query: Query, delivery: Delivery) -> WayStep | None:
+    value = query.memory.value(delivery.gradient, delivery.event)
+    if value is None or value.stats is None:
+        return None
+    event = query.trace.event(delivery.event)
+    source = event.node if isinstance(event, Produced) else 0
+    norm = norm_of(value)
+    return WayStep(source, delivery.event, delivery.gradient, norm, odd_of(value), ())
+
+
+def norm_of(value: Snapshot) -> float:
+    """The Euclidean norm of the finite elements of a value; NaN if none is finite."""
+    assert value.stats is not None
+    finite = math.prod(value.shape) - value.stats.nan - value.stats.inf
+    return value.stats.rms * math.sqrt(finite)
+
+
+def odd_of(value: Snapshot) -> str:
+    """`NaN` if a value has one, else `inf` if it has one, else nothing."""
+    assert value.stats is not None
+    return "NaN" if value.stats.nan else "inf" if value.stats.inf else ""
+
+
+def _size(step: WayStep) -> float:
+    return math.inf if step.odd or math.isnan(step.norm) else step.norm

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 
-from gradviz.query.deliveries import Deliveries
-from gradviz.query.labels import Labels
-from gradviz.query.modules import Modules
-from gradviz.query.names import Names
+from gradviz.query.names import Labels, Names
 from gradviz.query.nodes import Nodes
-from gradviz.query.passes import Passes
+from gradviz.query.passes import Deliveries, Passes
 from gradviz.query.places import Places
-from gradviz.query.scopes import Scopes
-from gradviz.query.shared_memory import Memory
-from gradviz.query.tensors import Tensors
+from gradviz.query.scopes import Modules, Scopes
+from gradviz.query.tensors import Memory, Tensors
 from gradviz.tracefile import Trace
 
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
-from gradviz.query.lookup import Lookup
-from gradviz.query.sorted_tables import Log
+from gradviz.query.sorted_tables import Log, Lookup
 from gradviz.sets import contained, distinct_pairs
 from gradviz.tracefile.columns import Table
 

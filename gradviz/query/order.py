@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gradviz.query.changes import grad_changes, value_changes
+from gradviz.query.curves import norm_of
 from gradviz.query.query import Query
-from gradviz.query.trend import norm_of
 
 
 def gradient_norm(query: Query, tensor: int, k: int) -> float | None:

@@ -1,14 +1,17 @@
 """The optimizers that a backward pass belongs to: the optimizers whose steps use its gradients next. A leaf is judged
-by the passes of its own optimizers: a generator by the pass before its own step, not by that of the discriminator."""
+by the passes of its own optimizers: a generator by the pass before its own step, not by that of the discriminator. Also
+the names of optimizers, schedulers, the scaler and the roots of passes in the program."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
+from gradviz.query.source_trees import backward_call, method_calls, statement_at, trees
 from gradviz.query.training import BY_HAND, Training
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo
@@ -72,3 +75,121 @@ class PassOwners:
         held = {leaf for part in parts for leaf, holders in part.items() if holders & wanted}
         came = self.query.trace.table(Kind.ACCUMULATED)
         return set(came["in_pass"][contained(came["tensor"], sorted(held))].tolist())
+
+
+def optimizer_name(query: Query, optimizers: set[int]) -> str:
+    """The program's name for the only one of these optimizers (of all, if the set is empty); empty if unknown."""
+    held = query.trace.table(Kind.HOLDS)
+    numbers = optimizers or set(held["optimizer"].tolist())
+    if len(numbers) != 1:
+        return ""
+    sites = held.sites[held["optimizer"] == min(numbers)].tolist()
+    return next((name for site in sites if (name := assigned_at(query, site))), "")
+
+
+def scheduler_name(query: Query) -> str:
+    """The program's name for its only scheduler; empty if unknown."""
+    table = query.trace.table(Kind.SCHEDULED)
+    made = {assigned_at(query, site) for site in table.sites[table["steps"] == 0].tolist()}
+    return made.pop() if len(made) == 1 else ""
+
+
+def scaler_name(query: Query) -> str:
+    """The program's name for the scaler of its loss: the `s` of `s.scale(loss)`; empty if it has none or several."""
+    names = {
+        ast.unparse(scaler) for tree in query.of(trees).values() for _, scaler in method_calls(tree, "scale")
+    }
+    return names.pop() if len(names) == 1 else ""
+
+
+def root_name(query: Query, pass_number: int) -> str:
+    """The expression that backward() is called on in a pass, or in the first pass for 0; empty if unknown."""
+    backward_pass = query.trace.find_pass(pass_number) or next(iter(query.trace.passes), None)
+    if backward_pass is None:
+        return ""
+    call = backward_call(query, query.places.site(backward_pass.site))
+    method = call.func if call is not None else None
+    if isinstance(method, ast.Attribute) and method.attr == "backward":
+        receiver = ast.unparse(method.value)
+        if not receiver.endswith("autograd"):
+            return receiver
+    roots = query.passes.began(backward_pass.number).roots
+    return (query.names.of(roots[0].tensor) or "") if len(roots) == 1 else ""
+
+
+def call_with_first(query: Query, site: int, first: str) -> str:
+    """The call at a site with another first argument: `SGD(first, lr=0.1)`; empty if the source does not show it."""
+    statement = statement_at(query, query.places.site(site))
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(value, ast.Call) or not value.args:
+        return ""
+    return ast.unparse(ast.Call(value.func, [ast.Name(first, ast.Load()), *value.args[1:]], value.keywords))
+
+
+def first_argument(query: Query, site: int) -> str:
+    """The first argument of the call at a site, for use in a list: the inside of a list, else `*argument`. Empty if
+    unknown."""
+    statement = statement_at(query, query.places.site(site))
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(value, ast.Call) or not value.args:
+        return ""
+    text = ast.unparse(value.args[0])
+    return text[1:-1] if isinstance(value.args[0], ast.List) else f"*{text}"
+
+
+def seen_at(query: Query, site: int, name: str) -> str:
+    """The name by which a line sees a variable of the program: the name itself, or `self.name` in a method of a class
+    that has this attribute; empty if the line sees neither."""
+    place = query.places.site(site)
+    tree = query.of(trees).get(place.place.file) if place is not None else None
+    if place is None or tree is None:
+        return name
+    around = [tree, *(node for node in ast.walk(tree) if _is_around(node, place.place.line))]
+    if any(name in _bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
+        return name
+    of_self = (
+        node
+        for scope in around
+        if isinstance(scope, ast.ClassDef)
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Attribute) and node.attr == name
+    )
+    is_attribute = any(ast.unparse(node.value) == "self" for node in of_self)
+    return f"self.{name}" if is_attribute else ""
+
+
+def _is_around(node: ast.AST, line: int) -> bool:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _bound_in(scope: ast.AST) -> set[str]:
+    """The names that a function or a module binds, without those of the scopes inside of it."""
+    names = (
+        {one.arg for one in ast.walk(scope.args) if isinstance(one, ast.arg)}
+        if hasattr(scope, "args")
+        else set()
+    )
+    waiting = [*ast.iter_child_nodes(scope)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def assigned_at(query: Query, site: int) -> str:
+    """The variable or attribute that the value of a call is assigned to; empty if there is none, or several."""
+    place = query.places.site(query.places.named_at(site)) if site else None
+    statement = statement_at(query, place)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return ""
+    target = statement.targets[0]
+    return ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""

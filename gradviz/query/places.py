@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
-from gradviz.query.lookup import Lookup
+from gradviz.query.sorted_tables import Lookup
 from gradviz.tracefile import Site
 from gradviz.tracefile.contents import SCOPE
 

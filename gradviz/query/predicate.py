@@ -23,8 +23,7 @@ import numpy as np
 
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
-from gradviz.query.predicate_columns import STATISTICS, Column
-from gradviz.query.predicate_fields import FIELDS, FLAG, NAMES, TENSORS, TEXT, type_of
+from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, STATISTICS, TENSORS, TEXT, Column, type_of
 
 _COMPARE: dict[str, Callable[..., Any]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from gradviz.query.lookups import Lookups
-from gradviz.query.modes import Modes
-from gradviz.query.moment import Moment
+from gradviz.query.moment import Modes, Moment
 
 _T = TypeVar("_T")
 

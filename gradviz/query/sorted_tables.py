@@ -1,4 +1,5 @@
-"""Sorted tables over the events of a trace, for look-ups at any event."""
+"""Sorted tables over the events of a trace, for look-ups at any event, and look-ups whose tables are forgotten when
+more of the trace has been read."""
 
 from __future__ import annotations
 
@@ -125,3 +126,18 @@ class Nesting:
     def around(self, k: int, thread: int) -> list[int]:
         """The first events of the spans around k, outermost first."""
         return list(self.chain(k, thread))[::-1]
+
+
+class Lookup:
+    """Look-ups by subject. A table (`cached_property`) is computed on first use from what has been read by then."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        trace.watch(self)
+
+    def forget(self) -> None:
+        """Compute all tables anew: more of the trace has been read."""
+        for name in [
+            name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)
+        ]:
+            del self.__dict__[name]

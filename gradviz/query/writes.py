@@ -1,20 +1,26 @@
 """The writes to leaves, through any tensor on their memory: `p.data.add_(...)` changes `p`. Each has a time (a write
-before the first gradient of a leaf is its initialisation), an author and a place."""
+before the first gradient of a leaf is its initialisation), an author and a place. Also the nodes that still need the
+value that is written over, and the writes between forward and backward that autograd does not see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Kind, OpRan
+from gradviz.events.field_types import Saved
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Kind, NodeMade, OpRan
 from gradviz.query.copies import original
+from gradviz.query.equal_elements import same_elements
 from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
+from gradviz.query.tensors import State
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import Snapshot
 
 _FAR = 8  # the most views of views that are followed
 _LOADING = ("load_state_dict", "copy_")
@@ -184,3 +190,194 @@ class Writes:
             self.leaf_of(source) not in (0, leaf) and shape(source) == shape(leaf)
             for source in reach([tensor], onward, _FAR)
         )
+
+
+_LOOKED_AT = 10_000  # the most events before the write that are searched
+_SHOWN = 8  # the most nodes
+
+
+def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
+    """The nodes that saved an earlier version of a tensor that event k changes and that have not run yet, each with the
+    saved tensor. Their backward would fail. Only events shortly before k are searched."""
+    version = query.tensors.version(tensor, k)
+    if not version:
+        return []
+    first = max(k - _LOOKED_AT, 0)
+    query.trace.reach(first, k)
+    nodes, received = query.trace.table(Kind.NODE), query.trace.table(Kind.RECEIVED)
+    saved = nodes.lists("saved")
+    window = (nodes.events[saved.owners] >= first) & (nodes.events[saved.owners] < k)
+    window &= saved.elements[:, 1] < version
+    ran = received["node"][(received.events >= first) & (received.events < k)]
+    window[window] = ~contained(nodes["node"][saved.owners[window]], ran)
+    written = _counted_together(query, tensor, distinct(saved.elements[window, 0]).tolist(), k)
+    window &= contained(saved.elements[:, 0], list(written))
+    pairs = []
+    for event in nodes.events[distinct(saved.owners[window])][-_SHOWN:].tolist():
+        node = nodes.object(event)
+        kept = next(s for s in node.saved if s.tensor in written and s.version < version)
+        if kept.version == query.tensors.version(
+            kept.tensor, node.index
+        ):  # else the node's op itself wrote over the tensor, and saved a copy
+            pairs.append((node, kept))
+    return pairs
+
+
+def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) -> set[int]:
+    """The tensor, and those of `others` on the same memory that share its version counter. A result of `.data` has its
+    own counter."""
+    sharing = {tensor, *(other for other in others if query.memory.share(tensor, other, k))}
+    apart = {t for t in sharing if counts_apart(query, t)}
+    return {tensor} if tensor in apart else sharing - apart
+
+
+def counts_apart(query: Query, tensor: int) -> bool:
+    """Whether a tensor is an alias with its own version counter, as `.data` makes: the result of that op, or a TENSOR
+    event with a base."""
+    made = query.tensors.made(tensor)
+    if made is None or not query.trace.states.base(tensor):
+        return False
+    return made.op == "data" if isinstance(made, OpRan) else True
+
+
+@dataclass(frozen=True, slots=True)
+class SilentWrite:
+    """A write at `event` to a tensor that `node` had saved. `made` is the event that made the node, and `ran` the event
+    at which it received its gradients. `before` and `after` are the values of the tensor at these two events."""
+
+    event: int
+    tensor: int
+    node: int
+    made: int
+    ran: int
+    before: Snapshot
+    after: Snapshot
+
+
+def silent_writes(query: Query) -> list[SilentWrite]:
+    """The silent writes of a run whose values differ, in the order of the nodes. A write through `.data` does not count
+    a version of the tensor, and `w.data = v` gives it other memory: a node that saved the tensor then runs with the new
+    values, and raises nothing. Use `query.of(silent_writes)`."""
+    return list(_Search(query).found())
+
+
+def used_otherwise(query: Query, at: int) -> dict[State, SilentWrite]:
+    """The states of tensors that backward used with other values than forward, up to event `at`."""
+    writes = (write for write in query.of(silent_writes) if write.ran <= at)
+    return {query.tensors.after(write.tensor, write.made): write for write in writes}
+
+
+class _Search:
+    """Pairs the nodes that saved a tensor with the writes to its memory that count no version of it."""
+
+    def __init__(self, query: Query) -> None:
+        self.query, self.trace = query, query.trace
+        self.bases = self.trace.states.bases_at(self.trace.states.firsts)
+
+    def found(self) -> Iterator[SilentWrite]:
+        """All silent writes."""
+        writes = self._writes()
+        if not writes:
+            return
+        nodes = self.trace.table(Kind.NODE)
+        saved = nodes.lists("saved")
+        near = contained(saved.elements[:, 0], [*writes, *self.bases])
+        done: set[tuple[int, int]] = set()
+        for owner, tensor in zip(saved.owners[near].tolist(), saved.elements[near, 0].tolist(), strict=True):
+            made, node = int(nodes.events[owner]), int(nodes["node"][owner])
+            memory, counter = self._memory_and_counter(tensor)
+            if memory not in writes or (node, memory) in done or not self._is_whole(tensor, memory):
+                continue
+            done.add((node, memory))
+            for event, writer in writes[memory]:
+                ran = self._run_after(node, event) if event > made else 0
+                if not ran or (writer == counter if writer else tensor != memory):
+                    continue
+                write = self._compared(event, memory, node, made, ran)
+                if write is not None:
+                    yield write
+                    break
+
+    def _writes(self) -> dict[int, list[tuple[int, int]]]:
+        """The writes to each memory that a write may change unseen, each with the version counter that it counts; 0 for
+        an assignment to `.data`, which counts none."""
+        events, tensors = self.query.tensors.all_writes
+        mutated = self.trace.table(Kind.MUTATED)
+        assigned = set(mutated.events[self.trace.named(mutated["how"], ("data",))].tolist())
+        places = {tensor: self._memory_and_counter(tensor) for tensor in distinct(tensors).tolist()}
+        by_memory: dict[int, list[tuple[int, int]]] = {}
+        several: set[int] = set()  # memories with a counter of their own beside that of the tensor
+        for event, tensor in zip(events.tolist(), tensors.tolist(), strict=True):
+            memory, counter = places[tensor]
+            if event in assigned:
+                by_memory.setdefault(tensor, []).append((event, 0))
+                several.add(tensor)
+                continue
+            by_memory.setdefault(memory, []).append((event, counter))
+            if counter != memory:
+                several.add(memory)
+        several.update(self._memory_and_counter(tensor)[0] for tensor in self.bases if self._apart(tensor))
+        return {memory: by_memory[memory] for memory in several & by_memory.keys()}
+
+    def _memory_and_counter(self, tensor: int) -> tuple[int, int]:
+        """The tensor whose memory a tensor shares, and the tensor whose version counter it counts."""
+        counter = 0
+        for _ in range(_FAR):
+            if not counter and self._apart(tensor):
+                counter = tensor
+            if tensor not in self.bases:
+                break
+            tensor = self.bases[tensor]
+        return tensor, counter or tensor
+
+    def _apart(self, tensor: int) -> bool:
+        return tensor in self._perhaps_apart and counts_apart(self.query, tensor)
+
+    @cached_property
+    def _perhaps_apart(self) -> set[int]:
+        """The tensors with a base, but for those of which the columns show that an op made them which is not `data`:
+        a long run has a view for each call of a layer, and only few need to be decoded."""
+        ops, makers = self.trace.table(Kind.OP), self.query.tensors.makers
+        others = ops.events[~self.trace.named(ops["op"], ("data",))]
+        tensors = np.array(list(self.bases), np.int64)
+        events = np.array([makers.get(tensor, -1) for tensor in self.bases], np.int64)
+        return set(tensors[~contained(events, others)].tolist())
+
+    def _is_whole(self, tensor: int, memory: int) -> bool:
+        """Whether a tensor has all elements of a memory, so that every write to the memory changes it."""
+        size_of = self.trace.states.size_of
+        return tensor == memory or size_of(tensor) == size_of(memory)
+
+    def _run_after(self, node: int, event: int) -> int:
+        """The event at which a node received its gradients after a write; 0 if it did not run after it."""
+        received = self._received.get(node, [])
+        return next((ran for ran in received if ran > event), 0)
+
+    @property
+    def _received(self) -> dict[int, list[int]]:
+        return self.query.of(_received)
+
+    def _compared(self, event: int, tensor: int, node: int, made: int, ran: int) -> SilentWrite | None:
+        """The write, if the values of the tensor differ between forward and backward; else None."""
+        before, after = self.query.memory.value(tensor, made), self.query.memory.value(tensor, ran)
+        if before is None or after is None or _are_equal(before, after):
+            return None
+        return SilentWrite(event, tensor, node, made, ran, before, after)
+
+
+def _received(query: Query) -> dict[int, list[int]]:
+    """The events at which each node received gradients."""
+    table = query.trace.table(Kind.RECEIVED)
+    by_node: dict[int, list[int]] = {}
+    for node, event in zip(table["node"].tolist(), table.events.tolist(), strict=True):
+        by_node.setdefault(node, []).append(event)
+    return by_node
+
+
+def _are_equal(before: Snapshot, after: Snapshot) -> bool:
+    """Whether two values are the same, as far as they were kept."""
+    if before.array is not None and after.array is not None:
+        return same_elements(before.array, after.array)
+    if before.stats is None or after.stats is None:
+        return True
+    return repr(before.stats) == repr(after.stats)

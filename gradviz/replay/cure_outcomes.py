@@ -12,8 +12,8 @@ import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind, NodeMade, OpRan, Produced, TensorMade
 from gradviz.query.call_context import is_without_grad
-from gradviz.query.cut_places import GradMode, grad_mode_at
 from gradviz.query.equal_elements import same_bits
+from gradviz.query.flow import GradMode, grad_mode_at
 from gradviz.query.ops import CLAMPING
 from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.query import Query

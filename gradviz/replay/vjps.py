@@ -11,8 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind, Received
 from gradviz.query.flow import reach
-from gradviz.query.gradient_elements import elements, rounding
-from gradviz.query.gradient_paths import Path, Step
+from gradviz.query.gradient_paths import Path, Step, elements, rounding
 from gradviz.query.query import Query
 from gradviz.replay.outcome import Graph, Runner, Vjp
 from gradviz.replay.plan import CUT, DATA, Call, Input, Plan, ReplayError, step_of

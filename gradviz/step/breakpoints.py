@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.query.predicate import Predicate, PredicateError
-from gradviz.query.predicate_fields import FIELDS, FLAG, NAMES, TraceFields
+from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, TraceFields
 from gradviz.step.command_error import CommandError
 from gradviz.system.paths import file_name
 from gradviz.words.escape import clean, shortened

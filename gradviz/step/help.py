@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradviz.query.predicate_columns import STATISTICS
-from gradviz.query.predicate_fields import FIELDS, FLAG, NUMBER, TENSORS, TEXT
+from gradviz.query.predicate_columns import FIELDS, FLAG, NUMBER, STATISTICS, TENSORS, TEXT
 from gradviz.step.breakpoints import FORMS
 
 PREDICATES = (

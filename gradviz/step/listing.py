@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 
+from gradviz.query.curves import norm_of
 from gradviz.query.moment import TensorState
 from gradviz.query.order import last_change, ordered
-from gradviz.query.trend import norm_of
 from gradviz.step.command_error import CommandError
 from gradviz.step.leaves import View
 from gradviz.step.state import Session

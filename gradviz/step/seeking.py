@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradviz.query.predicate import Predicate
-from gradviz.query.predicate_fields import FIELDS_OF_VALUES
+from gradviz.query.predicate_columns import FIELDS_OF_VALUES
 from gradviz.sets import contained
 from gradviz.step.breakpoints import Breakpoint, breakpoint_of, neighbour, predicate
 from gradviz.step.command_error import NO_VALUES, CommandError

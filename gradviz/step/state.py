@@ -13,7 +13,7 @@ import numpy as np
 
 from gradviz.query.bad_numbers import BadNumbers, bad_numbers
 from gradviz.query.predicate import Predicate
-from gradviz.query.predicate_fields import TraceFields
+from gradviz.query.predicate_columns import TraceFields
 from gradviz.query.query import Query
 from gradviz.sets import distinct
 from gradviz.step.breakpoints import Breakpoints

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.control import Control
 
 from gradviz.errors import GradvizError
-from gradviz.query.predicate_fields import NAMES
+from gradviz.query.predicate_columns import NAMES
 from gradviz.query.ranks import label_of
 from gradviz.step.group import Group, group_of
 from gradviz.step.keys import Keys

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from gradviz.events.kinds import OpRan, TensorMade
-from gradviz.query.cut_places import place_of_cut
-from gradviz.query.flow import Reason, why_no_node
-from gradviz.query.lack import Lacks
+from gradviz.query.flow import Reason, place_of_cut, why_no_node
+from gradviz.query.missing_gradients import Absence, Lacks, Why, why_no_grad
 from gradviz.query.source_trees import in_place, statement_at
-from gradviz.query.why_none import Absence, Why, why_no_grad
 from gradviz.query.zeros import why_zero
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean

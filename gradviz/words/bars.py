@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gradviz.query.trend import Trend
+from gradviz.query.curves import Trend
 
 _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "!"

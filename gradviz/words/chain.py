@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 
 from gradviz.query.chain_step import ChainStep, is_number
-from gradviz.query.deliveries import Delivery
 from gradviz.query.moment import Moment
+from gradviz.query.passes import Delivery
 from gradviz.words.formulas import formulas, numbers_of
 from gradviz.words.numbers import SHOWN, brief, compact, scalar
 from gradviz.words.words import MOST_LISTED, Words

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
-from gradviz.query.modes import Modes, Pair, Sweep
+from gradviz.query.moment import Modes, Pair, Sweep
 from gradviz.words.escape import shortened
 from gradviz.words.numbers import number
 from gradviz.words.stop import Stop

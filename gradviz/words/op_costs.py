@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradviz.query.profile import Cost, is_profiled, profile
+from gradviz.query.overview import Cost, is_profiled, profile
 from gradviz.query.query import Query
 from gradviz.words.numbers import duration, flops, plural, size
 

@@ -26,9 +26,9 @@ from gradviz.events.kinds import (
     TangentPushed,
     TensorMade,
 )
-from gradviz.query.refused import is_refusal
-from gradviz.query.savers import needing
-from gradviz.query.trend import Trend
+from gradviz.query.curves import Trend
+from gradviz.query.failures import is_refusal
+from gradviz.query.writes import needing
 from gradviz.words.bars import bars
 from gradviz.words.chain import addition, contributes, downstream, local, so_far, summed, whole_op
 from gradviz.words.compare import beside

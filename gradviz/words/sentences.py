@@ -46,9 +46,9 @@ from gradviz.events.kinds import (
     TensorMade,
     ValueKept,
 )
+from gradviz.query.failures import is_refusal, refused_root
 from gradviz.query.flow import Reason, why_no_node
 from gradviz.query.optimizer_settings import rates_of, settings_of
-from gradviz.query.refused import is_refusal, refused_root
 from gradviz.words.escape import clean
 from gradviz.words.jvp import in_numbers
 from gradviz.words.numbers import duration, flops, listed, number, plural, size

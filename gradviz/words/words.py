@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 from gradviz.events.kinds import Kind, NodeMade, OpRan, PassBegan
+from gradviz.query.curves import Trend, trend
 from gradviz.query.moment import Moment
+from gradviz.query.names import short_expression
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.ops import function_name
 from gradviz.query.query import Query
-from gradviz.query.short_expressions import short_expression
-from gradviz.query.trend import Trend, trend
 from gradviz.sets import distinct
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean

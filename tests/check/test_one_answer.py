@@ -14,7 +14,7 @@ from gradviz.explain.origin import NoAnswer, why
 from gradviz.graph.build import build
 from gradviz.page.firsts import reasons
 from gradviz.query import Query
-from gradviz.query.lack import Lacking, Lacks
+from gradviz.query.missing_gradients import Lacking, Lacks
 from gradviz.step.plain import script
 from gradviz.step.state import Session
 from gradviz.tracefile import Trace, open_trace

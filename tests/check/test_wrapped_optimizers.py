@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradviz.query import Query
-from gradviz.query.pass_summaries import pass_summaries, step_summaries
+from gradviz.query.curves import pass_summaries, step_summaries
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace, passes_of
 

@@ -25,8 +25,8 @@ from gradviz.pictures.node_text import exchange_told  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.collective_calls import calls_around, sums  # noqa: E402
+from gradviz.query.curves import gradients_of_modules  # noqa: E402
 from gradviz.query.flow import sources  # noqa: E402
-from gradviz.query.module_curves import gradients_of_modules  # noqa: E402
 from gradviz.query.ranks import same_pass  # noqa: E402
 from gradviz.sources.torch_recorder.collectives import WRITTEN  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 from gradviz.events.kinds import Kind
 from gradviz.live.debugger import Debugger
-from gradviz.query.predicate_fields import TraceFields
+from gradviz.query.predicate_columns import TraceFields
 from gradviz.sources.script import Target, run
 from gradviz.step.breakpoints import breakpoint_of, events_of
 from gradviz.step.state import Resume, Session, Settings

@@ -12,10 +12,9 @@ import gradviz as package
 import gradviz.engine as torch
 from gradviz.events.values import BINS
 from gradviz.query import Query
-from gradviz.query.histograms import distributions
-from gradviz.query.model_summary import model_summary
-from gradviz.query.module_curves import (
+from gradviz.query.curves import (
     changes_of_modules,
+    distributions,
     gradients_of_modules,
     gradients_relative,
     layers_of,
@@ -24,6 +23,7 @@ from gradviz.query.module_curves import (
     modules_of,
     partition,
 )
+from gradviz.query.overview import model_summary
 from gradviz.tracefile import open_trace
 
 STEPS = 5

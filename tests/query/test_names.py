@@ -17,8 +17,7 @@ from gradviz.page import views
 from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.render import svg
 from gradviz.query import Query
-from gradviz.query.labels import LONGEST
-from gradviz.query.short_expressions import short_expression
+from gradviz.query.names import LONGEST, short_expression
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from gradviz.words import Stop, Words

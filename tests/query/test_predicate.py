@@ -11,7 +11,7 @@ import pytest
 from gradviz.events import kinds as k
 from gradviz.query import Query
 from gradviz.query.predicate import Predicate, PredicateError
-from gradviz.query.predicate_fields import FIELDS, TraceFields
+from gradviz.query.predicate_columns import FIELDS, TraceFields
 from gradviz.tracefile import Trace, open_trace
 from tests.step.test_step import CUBE, EVERYTHING, LOOP, lesson
 

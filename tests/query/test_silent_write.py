@@ -11,7 +11,7 @@ from gradviz.graph.build import build
 from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
-from gradviz.query.silent_writes import silent_writes
+from gradviz.query.writes import silent_writes
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.words import Words

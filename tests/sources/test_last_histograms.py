@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 import gradviz.engine as engine  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.histograms import Binned, binned  # noqa: E402
+from gradviz.query.curves import Binned, binned  # noqa: E402
 from gradviz.sources.torch_recorder import leaf_histograms  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -30,8 +30,13 @@ from gradviz.events.kinds import (  # noqa: E402
     StepSummed,
 )
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.module_curves import changes_of_steps, learning_rates, losses, norms_of_steps  # noqa: E402
-from gradviz.query.pass_summaries import relative_changes  # noqa: E402
+from gradviz.query.curves import (  # noqa: E402
+    changes_of_steps,
+    learning_rates,
+    losses,
+    norms_of_steps,
+    relative_changes,
+)
 from gradviz.sources.torch_recorder import pass_numbers, tensor_values  # noqa: E402
 from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402

@@ -22,7 +22,7 @@ from gradviz.cli.report_curves import spreads  # noqa: E402
 from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
 from gradviz.events.values import COUNTS, counts_of_rows  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.histograms import Binned, binned  # noqa: E402
+from gradviz.query.curves import Binned, binned  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
 from gradviz.tracefile.unreadable import TraceError  # noqa: E402
 from gradviz.words import Stop, Words  # noqa: E402

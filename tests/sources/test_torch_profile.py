@@ -15,8 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import gradviz  # noqa: E402
 from gradviz.events.kinds import KernelRan, Kind, OpMeasured  # noqa: E402
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.model_summary import model_summary  # noqa: E402
-from gradviz.query.profile import BACKWARD, FORWARD, OPTIMIZER, Cost, profile  # noqa: E402
+from gradviz.query.overview import (  # noqa: E402
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    Cost,
+    model_summary,
+    profile,
+)
 from gradviz.tracefile import Trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
 from gradviz.words import Stop, Words  # noqa: E402

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradviz.query import Query
-from gradviz.query.modes import Modes
+from gradviz.query.moment import Modes
 from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session

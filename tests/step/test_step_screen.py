@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from gradviz.cli.export_moment import export_moment
 from gradviz.events.kinds import Kind, NodeMade
 from gradviz.pictures.render import DrawError
-from gradviz.query.trend import Trend
+from gradviz.query.curves import Trend
 from gradviz.step.command_error import CommandError
 from gradviz.step.lanes import drawn
 from gradviz.step.neighbourhood import HERE, neighbourhood

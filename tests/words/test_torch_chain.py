@@ -10,7 +10,7 @@ import pytest
 import gradviz
 from gradviz.events.kinds import OpRan, Produced, Received
 from gradviz.query import Query
-from gradviz.query.labels import Labels
+from gradviz.query.names import Labels
 from gradviz.tracefile import open_trace
 from gradviz.words.rows import rows
 from gradviz.words.stop import Stop

@@ -28,8 +28,8 @@ from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.last_line import wrong_values
 from gradviz.query.source_trees import statement_at
+from gradviz.query.statements import wrong_values
 from gradviz.words.escape import clean
 
 

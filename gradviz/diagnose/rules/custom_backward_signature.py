@@ -34,7 +34,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
-from gradviz.query.function_returns import returned_at
+from gradviz.query.statements import returned_at
 from gradviz.words.escape import clean
 
 _MESSAGES = ("returned an incorrect number of gradients", "returned an invalid gradient")

@@ -25,29 +25,29 @@ detached features, a sampled action beside its log-probability, a part that a li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_causes import how_cut
 from gradviz.diagnose.cut_edits import without_cut
-from gradviz.diagnose.cut_holdings import cut_holdings
-from gradviz.diagnose.cut_inputs import CutInput, cut_inputs
-from gradviz.diagnose.cut_parts import CutPart, cut_parts
-from gradviz.diagnose.cut_rows import cut_rows
-from gradviz.diagnose.cut_terms import CutTerm, cut_terms, equal_sides
-from gradviz.diagnose.cut_uses import CutUse, cut_uses
+from gradviz.diagnose.cuts import (
+    Cut,
+    cut_holdings,
+    cut_inputs,
+    cut_parts,
+    cut_rows,
+    cut_terms,
+    cut_uses,
+    equal_sides,
+)
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Fix
-from gradviz.diagnose.reach import Wanting, lacking
-from gradviz.diagnose.rootless import rootless, roots_of_numbers
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.cut_places import place_of_cut
-from gradviz.query.lack import Lack, Lacks
-from gradviz.query.own_names import optimizer_name
+from gradviz.diagnose.without_gradient import Wanting, lacking, rootless, roots_of_numbers
+from gradviz.query.flow import place_of_cut
+from gradviz.query.missing_gradients import Lack, Lacks
+from gradviz.query.pass_owners import optimizer_name
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
-
-_Cut = TypeVar("_Cut", CutInput, CutPart, CutTerm, CutUse)
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -144,19 +144,19 @@ def _holdings(case: Case) -> Iterator[Found]:
 def _parts(case: Case) -> Iterator[Found]:
     """Parts of a result that are cut off, and then joined with the rest, which still has its graph."""
     for part in _of_what_learns(case, cut_parts):
-        what = f"a part of {case.words.called(part.whole)} is cut off here"
+        what = f"a part of {case.words.called(part.tensor)} is cut off here"
         joined = f", and joined with the rest, which is not: {_lose_it(case, part.leaves)}"
-        yield _at_cut(case, part.event, part.leaves, what, joined, part.joined)
+        yield _at_cut(case, part.event, part.leaves, what, joined, part.reader)
 
 
 def _rows(case: Case) -> Iterator[Found]:
     """Rows of a weight behind a cut, though its other rows learn."""
     for part in case.of(cut_rows):
-        what = f"{part.share:.0%} of {case.called([part.leaf])} never gets a gradient: what it computes is cut off here"
-        yield _at_cut(case, part.event, (part.leaf,), what)
+        what = f"{part.share:.0%} of {case.called(part.leaves)} never gets a gradient: what it computes is cut off here"
+        yield _at_cut(case, part.event, part.leaves, what)
 
 
-def _of_what_learns(case: Case, question: Callable[[Case], list[_Cut]]) -> Iterator[_Cut]:
+def _of_what_learns(case: Case, question: Callable[[Case], list[Cut]]) -> Iterator[Cut]:
     """The cuts behind which every leaf gets a gradient. A leaf without a gradient has a finding of its own. A library
     cuts on purpose, and no line of the program could mend it."""
     without = {lack.leaf for lack in case.of(lacking)}

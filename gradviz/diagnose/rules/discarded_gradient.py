@@ -31,10 +31,10 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE
 from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.reach import lacking
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.without_gradient import lacking
 from gradviz.events.kinds import Kind
-from gradviz.query.lack import Lack
+from gradviz.query.missing_gradients import Lack
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.source_trees import follow_each_other
 from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED

@@ -34,15 +34,15 @@ from dataclasses import dataclass
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, removed, typed_as
-from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.events.kinds import Kind
 from gradviz.nearest import nearest
 from gradviz.query.copies import original
 from gradviz.query.flow import leaves_of, transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.source_trees import trees
-from gradviz.query.statements_run import StatementsRun
+from gradviz.query.statements import StatementsRun
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean

@@ -32,10 +32,9 @@ from gradviz.events.kinds import NodeMade
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called
-from gradviz.query.own_names import root_name
-from gradviz.query.savers import counts_apart
+from gradviz.query.pass_owners import root_name
 from gradviz.query.source_trees import statement_at
-from gradviz.query.writes import Writes
+from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean

@@ -29,8 +29,8 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, with_keyword
-from gradviz.diagnose.rootless import rootless
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.without_gradient import rootless
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import Downstream, leaves_behind, reach
 from gradviz.query.ops import SHARING, SUMS

@@ -24,11 +24,11 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_causes import of_tensors
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf
-from gradviz.diagnose.rootless import Rootless, rootless
 from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.query.flow import Ways
-from gradviz.query.last_line import WrongValue, wrong_values
 from gradviz.query.source_trees import assigned_to, backward_call, trees
+from gradviz.query.statements import WrongValue, wrong_values
 from gradviz.words.escape import clean
 
 _NUMBERS = ("float", "int", "complex", "bool")

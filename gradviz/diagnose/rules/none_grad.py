@@ -27,9 +27,9 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_as
 from gradviz.diagnose.own_words import update_in_place
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import TensorMade
-from gradviz.query.last_line import WrongValue, wrong_values
+from gradviz.query.missing_gradients import Why, why_no_grad
 from gradviz.query.source_trees import method_calls, statement_at, trees
-from gradviz.query.why_none import Why, why_no_grad
+from gradviz.query.statements import WrongValue, wrong_values
 from gradviz.words.absence import no_grad_reason
 from gradviz.words.escape import clean
 from gradviz.words.stop import Stop

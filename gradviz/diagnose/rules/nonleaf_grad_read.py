@@ -31,7 +31,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, updated_in_place
 from gradviz.diagnose.own_words import by_expressions, update_in_place
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.last_line import wrong_values
+from gradviz.query.statements import wrong_values
 
 _SHORT = 2_000  # events
 

@@ -42,8 +42,8 @@ from gradviz.diagnose.lost_change import lost_averages, lost_changes
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
-from gradviz.query.lack import PARAMETER
-from gradviz.query.own_names import call_with_first, first_argument, seen_at
+from gradviz.query.missing_gradients import PARAMETER
+from gradviz.query.pass_owners import call_with_first, first_argument, seen_at
 from gradviz.query.source_trees import in_place, statement_at, trees
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct

@@ -35,12 +35,12 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import learns_in_other_blocks
+from gradviz.diagnose.without_gradient import Wanting, lacking
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import leaves_of
-from gradviz.query.lack import Lack, Lacks
+from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.source_trees import assigned_to, following, names_read, statement_at
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site

@@ -32,7 +32,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.lack import PARAMETER
+from gradviz.query.missing_gradients import PARAMETER
 from gradviz.sets import contained, distinct
 
 

@@ -27,7 +27,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.silent_writes import SilentWrite, silent_writes
+from gradviz.query.writes import SilentWrite, silent_writes
 from gradviz.words.numbers import value
 
 

@@ -29,7 +29,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.own_names import optimizer_name, seen_at
+from gradviz.query.pass_owners import optimizer_name, seen_at
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 from gradviz.sets import distinct
 from gradviz.words.escape import clean

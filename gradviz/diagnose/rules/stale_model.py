@@ -41,7 +41,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
-from gradviz.query.own_names import seen_at
+from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes
 from gradviz.tracefile import Site

@@ -36,9 +36,8 @@ from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.lack import PARAMETER
-from gradviz.query.own_names import call_with_first
-from gradviz.query.pass_owners import PassOwners
+from gradviz.query.missing_gradients import PARAMETER
+from gradviz.query.pass_owners import PassOwners, call_with_first
 from gradviz.sets import contained, distinct, without
 from gradviz.words.escape import clean
 

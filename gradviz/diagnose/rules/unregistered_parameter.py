@@ -42,7 +42,7 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called
-from gradviz.query.lack import PARAMETER
+from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
 

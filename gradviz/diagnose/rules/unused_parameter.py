@@ -31,10 +31,10 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.reach import Wanting, lacking
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import has_used_twin, learns_in_another_model, learns_in_other_blocks
-from gradviz.query.lack import Lack
+from gradviz.diagnose.without_gradient import Wanting, lacking
+from gradviz.query.missing_gradients import Lack
 
 
 def _search(case: Case) -> Iterator[Found]:

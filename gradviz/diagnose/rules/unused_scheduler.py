@@ -32,7 +32,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.own_names import assigned_at
+from gradviz.query.pass_owners import assigned_at
 from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct
 from gradviz.words.escape import clean

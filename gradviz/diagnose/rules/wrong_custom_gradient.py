@@ -39,8 +39,8 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import FunctionCompared, Kind, OpRan, Produced
-from gradviz.query.function_returns import returned_at
 from gradviz.query.scopes import FUNCTION
+from gradviz.query.statements import returned_at
 from gradviz.sets import distinct
 from gradviz.words.escape import clean
 from gradviz.words.numbers import number

@@ -36,7 +36,6 @@ from gradviz.events.values import Stat
 from gradviz.query.failures import Failure
 from gradviz.query.flow import op_behind
 from gradviz.query.functions_of_source import called
-from gradviz.query.last_line import wrong_values
 from gradviz.query.ops import (
     CONVERTING,
     LOG_SHARES,
@@ -47,6 +46,7 @@ from gradviz.query.ops import (
     SELECTING,
 )
 from gradviz.query.source_trees import expression_at, statement_at
+from gradviz.query.statements import wrong_values
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 

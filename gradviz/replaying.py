@@ -199,13 +199,14 @@ def replayed(findings: Sequence[Finding], trace: Trace) -> list[Finding]:
 
 
 def _is_cure_of(finding: Finding, outcome: CureOutcome) -> bool:
-    """Whether a tried cure is the cure of a finding: the finding names the code to be removed."""
-    from gradviz.replay.cure_outcomes import DETACH, NO_GRAD
+    """Whether a tried cure is the cure of a finding: both take out the same code."""
+    from gradviz.replay.cure_outcomes import NO_GRAD
 
-    if outcome.kind == NO_GRAD:
-        return NO_GRAD in finding.fix
-    typed = outcome.typed.strip(".()").rpartition(".")[2]
-    return typed in finding.fix if outcome.kind == DETACH else typed in finding.message
+    tried, meant = (
+        code.strip(".()").rpartition(".")[2]
+        for code in (NO_GRAD if outcome.kind == NO_GRAD else outcome.typed, finding.without)
+    )
+    return tried == meant
 
 
 def _told(words: Words, outcome: CureOutcome) -> str:

@@ -29,7 +29,7 @@ _NOT_REENTRANT = Fix(
         with_keyword(spot.source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]
     ],
 )
-_DETACH, _SAMPLE = ".detach()", ".sample("
+_DETACH, _SAMPLE, _NO_GRAD = ".detach()", ".sample(", "no_grad"
 _COPYING = ("tensor", "as_tensor")  # makers that take the numbers of a tensor
 _COPY = Fix(
     "keep the tensor itself, or torch.stack() of several: not .item(), .numpy() or torch.tensor()",
@@ -37,7 +37,7 @@ _COPY = Fix(
 )
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: Fix("make the leaf with requires_grad=True", without_cut),
-    Reason.GRAD_MODE_OFF: Fix("compute it outside of torch.no_grad()", without_cut),
+    Reason.GRAD_MODE_OFF: Fix("compute it outside of torch.no_grad()", without_cut, _NO_GRAD),
     Reason.NOT_DIFFERENTIABLE: Fix(
         "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
         without_cut_of_discrete,
@@ -55,10 +55,13 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
                 Fix(
                     "switch grad mode off by a block with torch.no_grad(), which ends with its block",
                     without_cut,
+                    _NO_GRAD,
                 ),
             )
         if maker.op == "data":
-            return ".data is outside of the graph", Fix("use the tensor itself, without .data", without_cut)
+            return ".data is outside of the graph", Fix(
+                "use the tensor itself, without .data", without_cut, ".data"
+            )
         reason = why_no_node(case.query, maker)
         if reason is Reason.NOTHING_REQUIRES_GRAD and written_in_its_line(case.query, event):
             return "what is written here are plain numbers", _of_tensors(case, event)
@@ -79,7 +82,7 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
     if case.query.trace.states.base(maker.tensor):
         return (
             f".{clean(maker.how)} is outside of the graph",
-            Fix(f"use the tensor itself, without .{clean(maker.how)}", without_cut),
+            Fix(f"use the tensor itself, without .{clean(maker.how)}", without_cut, f".{maker.how}"),
         )
     return f"{clean(maker.how)} makes a new leaf of the plain numbers", _without_copy(case, maker) or _COPY
 
@@ -190,8 +193,8 @@ def _without_detach(case: Case, event: int) -> Fix:
     place = place_of_cut(case.query, event)
     text = _text_of_cut(case, event)
     if text.endswith(_DETACH):
-        return Fix(f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}", without_cut)
+        return Fix(f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}", without_cut, _DETACH)
     line = case.query.places.line_text(place.number) if place is not None else ""
     if "detach" in line:
-        return Fix(f"leave out {_DETACH} here", without_cut)
+        return Fix(f"leave out {_DETACH} here", without_cut, _DETACH)
     return Fix("use the tensor itself here, not a copy of its values", without_cut)

@@ -22,7 +22,8 @@ class Finding:
     unknown. `node`, `number` (of the pass) and `tensor` are 0 if there is none. `consequences` are the findings that
     follow from it. `ranks` are the ranks that have the fault, and the events are those of the first rank; empty if a
     single trace is checked. `replayed` is the result of a pass that ran again with the cure; empty if none did.
-    `patch` has the edits of the cure; None if it is advice."""
+    `patch` has the edits of the cure; None if it is advice. `without` is the call, the block or the number that the
+    cure takes out; empty for other cures."""
 
     rule: str
     severity: str
@@ -37,6 +38,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     replayed: str = ""
     patch: Patch | None = field(default=None, repr=False, compare=False)
+    without: str = field(default="", repr=False, compare=False)
 
     @property
     def tensor(self) -> int:

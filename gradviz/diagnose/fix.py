@@ -305,10 +305,12 @@ Edits = Callable[[Spot], list[Edit]]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A cure: its text, and the function that makes its edits; None if the cure is advice."""
+    """A cure: its text, and the function that makes its edits; None if the cure is advice. `without` is the call or the
+    block that the cure takes out, or the number that it replaces by a tensor; empty for other cures."""
 
     text: str
     edits: Edits | None = None
+    without: str = ""
 
 
 def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -> Patch | None:

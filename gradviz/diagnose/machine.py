@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
+from gradviz.diagnose.fix import Patch
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rule_page import markdown, page_of
@@ -54,6 +55,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
                         "rules": [_rule(rule) for rule in report.checked],
                     }
                 },
+                "columnKind": "unicodeCodePoints",
                 "results": [_result(finding) for finding in report.findings],
                 "invocations": [
                     {
@@ -96,6 +98,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": f"{finding.message}. Cure: {finding.fix}"},
         **({"properties": {"ranks": list(finding.ranks)}} if finding.ranks else {}),
         "locations": [_location(finding.site)] if finding.site is not None else [],
+        **({"fixes": [_fix(finding, finding.patch)]} if finding.patch is not None else {}),
     }
     related = [
         {**_location(follows.site), "message": {"text": f"{follows.rule}: {follows.message}"}}
@@ -103,6 +106,17 @@ def _result(finding: Finding) -> dict[str, Any]:
         if follows.site is not None
     ]
     return {**result, "relatedLocations": related} if related else result
+
+
+def _fix(finding: Finding, patch: Patch) -> dict[str, Any]:
+    """The edits of a cure as replacements of regions."""
+    replacements = []
+    for edit in sorted(patch.edits, key=lambda edit: edit.start):
+        (line, column), (end_line, end_column) = patch.position(edit.start), patch.position(edit.end)
+        region = {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
+        replacements.append({"deletedRegion": region, "insertedContent": {"text": edit.new}})
+    change = {"artifactLocation": {"uri": uri(patch.file)}, "replacements": replacements}
+    return {"description": {"text": finding.fix}, "artifactChanges": [change]}
 
 
 def _location(site: Site) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _finding(case: Case, rule: Rule, found: Found) -> Finding:
-    site, edits = _site(case, found), found.cure.edits
+    site, cure = _site(case, found), found.cure
+    patch = patch_of(case.query, site, found.tensors, cure.edits) if site is not None and cure.edits else None
     return Finding(
         rule=rule.id,
         severity=found.severity or rule.severity,
@@ -118,7 +119,8 @@ def _finding(case: Case, rule: Rule, found: Found) -> Finding:
         node=found.node,
         number=found.number,
         tensors=found.tensors,
-        patch=patch_of(case.query, site, found.tensors, edits) if site is not None and edits else None,
+        patch=patch,
+        without=cure.without,
     )
 
 

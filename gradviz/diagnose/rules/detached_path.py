@@ -210,7 +210,7 @@ def _terms(case: Case) -> Iterator[Found]:
             f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
             how_cut(case, term.event)[1]
             if blocks
-            else Fix(f"use {name} itself, which is a tensor", without_cut),
+            else Fix(f"use {name} itself, which is a tensor", without_cut, term.reading),
             (term.event,),
             site=place_of_cut(case.query, term.event),
             tensors=term.leaves,
@@ -245,6 +245,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
             Fix(
                 _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",
                 without_cut,
+                reading,
             ),
             (event, *filter(None, (case.query.tensors.maker(result),))),
             site=case.query.of(Lacks).place(lacks[0].lacking),

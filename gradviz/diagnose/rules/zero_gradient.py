@@ -165,10 +165,8 @@ def _cure(case: Case, op: int | None, expression: str) -> Fix | str:
     x = read if read.replace(".", "").isidentifier() else f"({read})"
     if not read or read not in expression or "…" in expression:
         x, expression = "x", f"x.{ran.op}()"
-    if ran.op not in _CURES:
-        return _CURE
-    text, edits = _CURES[ran.op]
-    return Fix(text.format(x=x, op=expression), edits)
+    text, edits = _CURES.get(ran.op, (_CURE, None))
+    return Fix(text.format(x=x, op=expression), edits, ran.op)
 
 
 def _is_minimum(case: Case, op: int | None) -> bool:

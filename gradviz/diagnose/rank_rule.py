@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gradviz.diagnose.finding import Finding
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.query.rank_values import alike
+from gradviz.query.ranks import alike
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.escape import clean
@@ -22,27 +23,34 @@ _SHOWN = 3  # the most parameters that are named
 _MOST_TEXTS = 4  # the most different texts that are shown
 
 
+ARE_AVERAGED: Callable[[Replicas], bool] = attrgetter("are_averaged")
+ARE_REPLICAS: Callable[[Replicas], bool] = attrgetter("are_replicas")
+
+
 @dataclass(frozen=True, slots=True)
 class RankFound:
-    """A result of a rule's search, before it becomes a Finding. The events are events of the first of `ranks`."""
+    """A result of a rule's search, before it becomes a Finding. The events are events of the first of `ranks`. Its line
+    is that of `site`, else that of the first event."""
 
     message: str
     fix: str
-    site: Site | None
     ranks: tuple[int, ...]
     events: tuple[int, ...] = ()
+    site: Site | None = None
     pass_number: int = 0
     severity: str = ""  # empty: the severity of the rule
 
 
 @dataclass(frozen=True, slots=True)
 class RankRule:
-    """A rule: its stable id, its severity, what it looks for in one sentence, and the search over the ranks."""
+    """A rule: its stable id, its severity, what it looks for in one sentence, and the search over the ranks, which is
+    made only if they meet all `needs`."""
 
     id: str
     severity: str
     looks_for: str
     search: Callable[[Replicas], Iterator[RankFound]]
+    needs: tuple[Callable[[Replicas], bool], ...] = ()
 
     @property
     def opt_in(self) -> bool:
@@ -51,13 +59,18 @@ class RankRule:
 
     def findings(self, ranks: Replicas) -> Iterator[Finding]:
         """The findings of the rule in the ranks of a run."""
+        if not all(need(ranks) for need in self.needs):
+            return
         for found in self.search(ranks):
+            site = found.site
+            if site is None and found.events:
+                site = ranks.ranks[found.ranks[0]].places.at(found.events[0])
             yield Finding(
                 self.id,
                 found.severity or self.severity,
                 found.message,
                 found.fix,
-                found.site,
+                site,
                 found.events,
                 number=found.pass_number,
                 ranks=found.ranks,

@@ -23,7 +23,7 @@ from gradviz.graph.model import (
     scopes_around,
 )
 from gradviz.query.query import Query
-from gradviz.query.rank_values import alike
+from gradviz.query.ranks import alike
 from gradviz.query.reduced_gradients import reduced_gradients
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Snapshot

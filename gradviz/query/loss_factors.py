@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan
 from gradviz.query.flow import op_of
-from gradviz.query.of_one_rank import MOST_ROOTS
 from gradviz.query.ops import DIVIDING, MULTIPLYING
 from gradviz.query.query import Query
+from gradviz.query.replicas import MOST_ROOTS
 
 
 class ScaledLoss(NamedTuple):

@@ -3,39 +3,305 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
 from gradviz.events.values import Stats
-from gradviz.query.changed_after_average import changed_since, last_average
 from gradviz.query.collective_calls import (
     MixedUp,
     all_reduced,
+    changes_between,
     collective_clock,
     collectives,
     mixed_up,
 )
-from gradviz.query.of_one_rank import (
-    MOST_ROOTS,
-    MOST_STEPS,
-    dropped,
-    first_roots,
-    holds,
-    module_calls,
-    optimizer_steps,
-    parameters_by_name,
-    running_statistics,
-)
+from gradviz.query.flow import Ways, op_of
+from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
+from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
-from gradviz.query.rank_values import are_apart, are_same
-from gradviz.query.settings_apart import OtherSetting, settings_apart
-from gradviz.query.shards import whole_of
+from gradviz.query.ranks import are_apart, are_same
+from gradviz.query.training import Training
+from gradviz.sets import distinct
 from gradviz.tracefile import Snapshot
+
+
+class Averaged(NamedTuple):
+    """The `.grad` of a parameter on one rank, all-reduced before a step: the parameter, the gradient, the event of the
+    last all_reduce (`since`), and the event of the step (`until`)."""
+
+    query: Query
+    parameter: int
+    gradient: int
+    since: int
+    until: int
+
+
+def last_average(query: Query, pairs: np.ndarray, parameter: int, until: int) -> Averaged | None:
+    """The last all_reduce of the `.grad` of a parameter up to the event `until`; None if there is none since the
+    `.grad` was last None. `pairs` are all-reduced gradients with their events."""
+    events, gradients = query.tensors.grads.of(parameter)
+    before = events <= until
+    events, gradients = events[before], gradients[before]
+    since = int(events[gradients == 0].max(initial=-1))
+    candidates = (
+        np.isin(pairs[:, 0], gradients[events >= since]) & (pairs[:, 1] <= until) & (pairs[:, 1] >= since)
+    )
+    if not candidates.any():
+        return None
+    gradient, event = pairs[candidates][pairs[candidates][:, 1].argmax()].tolist()
+    return Averaged(query, parameter, gradient, event, until)
+
+
+def changed_since(averages: Sequence[Averaged]) -> tuple[int, ...]:
+    """The events, one for each rank or 0, that made the `.grad` of a parameter differ between the ranks since it was
+    all-reduced. Empty if there are none, or if it differed already then."""
+    if not are_same([_value(one, one.since) for one in averages]):
+        return ()
+    changes = [_changes(one) for one in averages]
+    alone = _at_own_lines(averages, changes)
+    if any(alone):
+        return alone
+    for together in zip(*changes, strict=False):
+        if are_apart([_value(one, event) for one, event in zip(averages, together, strict=True)]):
+            return together
+    return ()
+
+
+def _value(one: Averaged, event: int) -> Snapshot | None:
+    return one.query.tensors.gradient(one.parameter, event)
+
+
+def _changes(one: Averaged) -> list[int]:
+    """The events that write to the `.grad` since the average, or make it another tensor."""
+    events, gradients = one.query.tensors.grads.of(one.parameter)
+    other = gradients != np.append(0, gradients[:-1])[: len(gradients)]
+    between = (events > one.since) & (events < one.until)
+    held = [one.gradient, *gradients[between].tolist()]
+    assigned = events[between & other & (one.query.trace.kinds[events] == Kind.GRAD_ASSIGNED)]
+    written = {
+        event
+        for gradient in dict.fromkeys(held)
+        for event in changes_between(one.query, gradient, one.since, one.until)
+        if one.query.tensors.grad(one.parameter, event) == gradient
+    }
+    return sorted({*written, *assigned.tolist()})
+
+
+def _at_own_lines(averages: Sequence[Averaged], changes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The first change of each rank at a line that not all ranks have a change at; 0 if a rank has none."""
+    sites = [
+        {event: one.query.places.at(event) for event in of_rank}
+        for one, of_rank in zip(averages, changes, strict=True)
+    ]
+    on_all = set(sites[0].values()).intersection(*(of_rank.values() for of_rank in sites))
+    return tuple(
+        next((event for event, site in of_rank.items() if site not in on_all), 0) for of_rank in sites
+    )
+
+
+def whole_of(parts: Sequence[Snapshot | None]) -> Stats | None:
+    """The statistics of a tensor from the statistics of its parts on all ranks. None if they are not known, or if the
+    parts do not have each element of one tensor exactly once."""
+    pairs = [(part.part, part.stats) for part in parts if part is not None]
+    known = [(part[0], stats) for part, stats in pairs if part is not None and stats is not None]
+    counts = {part[1] for part, _ in pairs if part is not None}
+    if len(known) < len(parts) or len(counts) != 1 or sum(here for here, _ in known) != counts.pop():
+        return None
+    finite = np.array([here - stats.nan - stats.inf for here, stats in known], float)
+    some = finite > 0
+    statistics = np.array([(stats.min, stats.max, stats.mean, stats.rms) for _, stats in known])[some]
+    weights = finite[some] / finite.sum() if some.any() else finite[some]
+    return Stats(
+        float(statistics[:, 0].min()) if some.any() else float("nan"),
+        float(statistics[:, 1].max()) if some.any() else float("nan"),
+        float(weights @ statistics[:, 2]) if some.any() else float("nan"),
+        float(np.sqrt(weights @ statistics[:, 3] ** 2)) if some.any() else float("nan"),
+        sum(stats.nan for _, stats in known),
+        sum(stats.inf for _, stats in known),
+        sum(stats.zeros for _, stats in known),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSetting:
+    """A setting of an optimizer that differs between the ranks at a step, which counts from 1."""
+
+    name: str
+    step: int
+    values: tuple[Any, ...]
+
+
+def settings_apart(
+    queries: Sequence[Query], steps: Sequence[tuple[Stepped, ...]], common: Sequence[str]
+) -> list[OtherSetting]:
+    """The settings that differ between the ranks, each at the first of the `steps` at which it does. `common` are the
+    names of the parameters that all ranks have."""
+    differing: dict[str, OtherSetting] = {}
+    for number, together in enumerate(steps, 1):
+        types = tuple(step.type for step in together)
+        if len(set(types)) > 1:
+            differing.setdefault("optimizer", OtherSetting("optimizer", number, types))
+        if len({(step.type, len(step.groups)) for step in together}) > 1:
+            continue
+        for groups in zip(*(step.groups for step in together), strict=True):
+            if len({group.settings for group in groups}) > 1:
+                for name, values in _apart([settings_of(group) for group in groups]).items():
+                    differing.setdefault(name, OtherSetting(name, number, values))
+        if not differing and number == 1:  # equal groups may hold different parameters
+            differing |= _of_a_parameter(queries, together, common)
+    return list(differing.values())
+
+
+def _of_a_parameter(
+    queries: Sequence[Query], together: Sequence[Stepped], common: Sequence[str]
+) -> dict[str, OtherSetting]:
+    """The settings of the first parameter whose settings differ between the ranks at the first step; empty if there is
+    none."""
+    of_ranks = [settings_by_parameter(query, step) for query, step in zip(queries, together, strict=True)]
+    for parameter in (name for name in common if all(name in settings for settings in of_ranks)):
+        apart = _apart([known[parameter] for known in of_ranks])
+        if apart:
+            return {name: OtherSetting(f"{name} of {parameter}", 1, values) for name, values in apart.items()}
+    return {}
+
+
+def _apart(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """The settings that differ, by name, with the value of each rank."""
+    values = {name: tuple(of_rank.get(name) for of_rank in settings) for name in settings[0]}
+    return {name: each for name, each in values.items() if len(set(map(repr, each))) > 1}
+
+
+MOST_STEPS = 1000
+MOST_ROOTS = 32  # the most passes whose roots are compared, and the most dropouts
+
+
+def first_roots(query: Query, count: int) -> Iterator[Snapshot | None]:
+    """The value of the first root of each of the first passes; None if it is not known, was reduced, or was computed
+    from tensors that ranks put together."""
+    not_own = {0, *query.tensors.outputs.firsts[query.tensors.are_collectives].tolist()}
+    shared = _given_to_others(query)
+    for backward_pass in query.trace.passes[:count]:
+        roots = query.passes.began(backward_pass.number).roots
+        is_own = bool(roots) and roots[0].tensor not in not_own
+        if is_own and shared:
+            is_own = shared.isdisjoint(Ways(query, roots[0].tensor, backward_pass.first).reached)
+        yield query.memory.value(roots[0].tensor, backward_pass.first) if is_own else None
+
+
+def _given_to_others(query: Query) -> set[int]:
+    """The tensors that are given to collectives, such as the results of a network that ranks gather before the loss.
+    Leaves that require grad are left out."""
+    in_collectives = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
+    last = query.trace.count - 1
+    tensors = {
+        *in_collectives,
+        *(_copied(query, tensor) for tensor in in_collectives),
+    }  # a function with a gradient gives a copy to the collective
+    return {t for t in tensors if t and not query.tensors.is_leaf_that_requires_grad(t, last)}
+
+
+def _copied(query: Query, tensor: int) -> int:
+    """The tensor that a tensor is a copy of; 0 if it is no copy."""
+    op = op_of(query, tensor) if tensor else None
+    return op.inputs[0] if op is not None and op.op in COPYING and op.inputs else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a module in order: the events, and whether it was in training mode at each of them."""
+
+    events: np.ndarray
+    training: np.ndarray
+
+    def before(self, event: int) -> tuple[int, bool]:
+        """The last call before an event, and whether it was in training mode; (-1, False) if there is none."""
+        at = int(np.searchsorted(self.events, event)) - 1
+        return (int(self.events[at]), bool(self.training[at])) if at >= 0 else (-1, False)
+
+
+def module_calls(query: Query) -> dict[str, Calls]:
+    """The calls of each module, by name."""
+    entered = query.trace.table(Kind.SCOPE_ENTERED)
+    is_module = query.trace.named(entered["kind"], ("module",))
+    numbers, events, training = (
+        entered["name"][is_module],
+        entered.events[is_module],
+        entered["training"][is_module],
+    )
+    calls = {}
+    for number in distinct(numbers).tolist():
+        rows = numbers == number
+        if name := query.trace.text(number):
+            calls[name] = Calls(events[rows], training[rows])
+    return calls
+
+
+class Read(NamedTuple):
+    """A buffer, and the events of the ops that read it."""
+
+    tensor: int
+    events: list[int]
+
+
+def running_statistics(query: Query) -> dict[str, Read]:
+    """The running statistics that normalisations read while they train, by name."""
+    ops = query.trace.table(Kind.OP)
+    statistics: dict[str, Read] = {}
+    for event in ops.events[query.trace.named(ops["op"], RUNNING)].tolist():
+        op = query.tensors.op(event)
+        for tensor in (op.inputs[1:3] if "training=True" in op.args else ())[:MOST_STEPS]:
+            if tensor and (name := query.names.of(tensor)):
+                statistics.setdefault(name, Read(tensor, [])).events.append(event)
+    return statistics
+
+
+def dropped(query: Query) -> list[tuple[int, np.ndarray]]:
+    """The first dropouts whose elements are known: the event of each, and a mask of the elements that it dropped."""
+    ops = query.trace.table(Kind.OP)
+    dropouts = []
+    for event in ops.events[query.trace.named(ops["op"], DROPOUTS)][:MOST_ROOTS].tolist():
+        op = query.tensors.op(event)
+        pair = [query.memory.value(t, event) for t in (*op.inputs[:1], *op.outputs[:1]) if t]
+        arrays = [value.array for value in pair if value is not None and value.array is not None]
+        if len(arrays) == 2 and "training=True" in op.args and np.all(arrays[0]):
+            dropouts.append((event, arrays[1] == 0))
+    return dropouts
+
+
+def optimizer_steps(query: Query) -> list[Stepped]:
+    """The first steps of optimizers. Use `query.of(optimizer_steps)`."""
+    table = query.trace.table(Kind.STEPPED)
+    return [table.object(event) for event in table.events[:MOST_STEPS].tolist()]
+
+
+def parameters_by_name(query: Query) -> dict[str, int]:
+    """The parameters of optimizers by name; a parameter without a name by its place."""
+    held = query.trace.table(Kind.HOLDS).lists("parameters").values.tolist()
+    stepped = query.trace.table(Kind.STEPPED).lists("parameters").values.tolist()
+    tensors = dict.fromkeys([*held, *stepped])
+    return {query.names.of(tensor) or f"parameter {place}": tensor for place, tensor in enumerate(tensors, 1)}
+
+
+def settings_by_parameter(query: Query, step: Stepped) -> dict[str, Mapping[str, Any]]:
+    """The settings with which an optimizer steps each parameter that has a gradient, by its name."""
+    parameters = iter(step.parameters)
+    return {
+        query.names.of(tensor) or "": settings_of(group)
+        for group in step.groups
+        for tensor in islice(parameters, group.size)
+    }
+
+
+def holds(query: Query, step: Stepped, tensor: int) -> bool:
+    """Whether the optimizer of a step holds a parameter, with or without a gradient."""
+    return step.optimizer in query.of(Training).holders.get(tensor, ()) or tensor in step.parameters
+
 
 _FEWEST_DROPPED = 24  # elements: so many are not dropped alike by chance
 
@@ -384,3 +650,91 @@ class Replicas:
 def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:
     """Whether the ranks called equally many collectives before their steps; `clocks` are the events of the calls."""
     return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenOnSome:
+    """Parameters that do not require a gradient on the ranks in `places`, and do on all others, when the pass
+    `pass_number` begins (0: at the end of a run without a pass). For each of these ranks, `tensors` has the first
+    parameter, and `events` the last event that changed whether it requires a gradient, 0 for none."""
+
+    names: tuple[str, ...]
+    tensors: tuple[int, ...]
+    pass_number: int
+    places: tuple[int, ...]
+    events: tuple[int, ...]
+
+
+def frozen_on_some(ranks: Replicas) -> FrozenOnSome | None:
+    """The parameters that are first frozen on some ranks alone. The ranks must have one model: parameters of the same
+    names and shapes, with the same values where the first pass begins. None if there are none."""
+    parameters = [query.of(_named) for query in ranks.queries]
+    if not _are_alike(parameters):
+        parameters = [query.of(_in_order) for query in ranks.queries]
+    names = list(parameters[0])
+    if not names or not _are_alike(parameters):
+        return None
+    points = _points(ranks)
+    starts = points[0][1]
+    for name in names:
+        at = zip(ranks.queries, parameters, starts, strict=True)
+        if not are_same([query.memory.value(known[name], event) for query, known, event in at]):
+            return None
+    for pass_number, events in points:
+        requires = {
+            name: tuple(
+                query.tensors.requires_grad(known[name], event)
+                for query, known, event in zip(ranks.queries, parameters, events, strict=True)
+            )
+            for name in names
+        }
+        apart = [name for name in names if len(set(requires[name])) > 1]
+        if apart:
+            first = requires[apart[0]]
+            places = tuple(place for place, does in enumerate(first) if not does)
+            alike = tuple(name for name in apart if requires[name] == first)
+            changed = tuple(
+                _last_change(ranks.queries[place], parameters[place][apart[0]], events[place])
+                for place in places
+            )
+            tensors = tuple(parameters[place][apart[0]] for place in places)
+            return FrozenOnSome(alike, tensors, pass_number, places, changed)
+    return None
+
+
+def _are_alike(parameters: Sequence[Mapping[str, int]]) -> bool:
+    return bool(parameters[0]) and all(known.keys() == parameters[0].keys() for known in parameters)
+
+
+def _named(query: Query) -> dict[str, int]:
+    """The parameters of modules and of optimizers by name."""
+    trace = query.trace
+    tensors = dict.fromkeys([*trace.parameters, *parameters_by_name(query).values()])
+    return {
+        name: tensor for tensor in tensors if tensor not in trace.buffers and (name := query.names.of(tensor))
+    }
+
+
+def _in_order(query: Query) -> dict[str, int]:
+    """All parameters by their place and shape, for parameters that neither a called module nor an optimizer names."""
+    made = query.trace.table(Kind.TENSOR)
+    tensors = made["tensor"][query.trace.named(made["how"], ("Parameter",))].tolist()
+    shapes = [query.tensors.shape(tensor) or () for tensor in tensors]
+    pairs = zip(shapes, tensors, strict=True)
+    return {f"parameter {place} of shape {shape}": tensor for place, (shape, tensor) in enumerate(pairs, 1)}
+
+
+def _points(ranks: Replicas) -> list[tuple[int, tuple[int, ...]]]:
+    """The passes that all ranks begin: the number, and the event on each rank. The end of the run, if a rank begins
+    none."""
+    passes = list(zip(*(query.trace.passes[:MOST_STEPS] for query in ranks.queries), strict=False))
+    if not passes:
+        return [(0, tuple(query.trace.count - 1 for query in ranks.queries))]
+    return [(together[0].number, tuple(one.first for one in together)) for together in passes]
+
+
+def _last_change(query: Query, tensor: int, until: int) -> int:
+    """The last event up to `until` that changed whether a tensor requires a gradient; 0 if there is none."""
+    changed = query.trace.table(Kind.REQUIRES_GRAD_CHANGED)
+    events = changed.events[(changed["tensor"] == tensor) & (changed.events <= until)]
+    return int(events[-1]) if len(events) else 0

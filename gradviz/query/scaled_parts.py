@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.query.of_one_rank import parameters_by_name
 from gradviz.query.query import Query
+from gradviz.query.replicas import parameters_by_name
 from gradviz.tracefile import Snapshot
 
 _TO_PART = "_ToTorchTensor"  # the name of `DTensor.to_local()` in a trace

@@ -27,17 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import (
-    AVERAGE,
-    RankFound,
-    RankRule,
-    named,
-    site_of_event,
-    site_of_step,
-    values_of_each,
-)
-from gradviz.query.frozen_on_ranks import frozen_on_some
-from gradviz.query.replicas import Difference, Replicas
+from gradviz.diagnose.rank_rule import AVERAGE, RankFound, RankRule, named, site_of_step, values_of_each
+from gradviz.query.replicas import Difference, Replicas, frozen_on_some
 from gradviz.words.rank_names import called_ranks
 
 
@@ -55,8 +46,8 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"differ{'s' * (len(found) == 1)} between the ranks at step {first.step}, {_why(first, lacking)}: "
         f"{named([first.name])} has {values_of_each(ranks, first.gradients)}",
         _cure(first, lacking),
-        site_of_step(ranks.ranks[lacking[0]] if lacking else ranks.queries[0], first.step),
         tuple(lacking or ranks.ranks),
+        site=site_of_step(ranks.ranks[lacking[0]] if lacking else ranks.queries[0], first.step),
     )
 
 
@@ -71,7 +62,7 @@ def _frozen(ranks: Replicas, difference: Difference) -> tuple[str, ...]:
 def _changed(ranks: Replicas, first: Difference, names: list[str]) -> RankFound:
     """The finding for a line that changes gradients which were the same on all ranks."""
     events = {rank: event for rank, event in zip(ranks.ranks, first.changed, strict=True) if event}
-    rank, event = next(iter(events.items()))
+    event = next(iter(events.values()))
     where = (
         "not alike on all ranks" if len(events) == len(ranks.ranks) else f"on {called_ranks([*events])} alone"
     )
@@ -80,7 +71,6 @@ def _changed(ranks: Replicas, first: Difference, names: list[str]) -> RankFound:
         f"step {first.step}: this line changes {'them' if len(names) > 1 else 'it'} after the all_reduce, {where}: "
         f"{named([first.name])} has {values_of_each(ranks, first.gradients)}",
         "do this on all ranks, with the same numbers, or before the all_reduce",
-        site_of_event(ranks.ranks[rank], event),
         tuple(events),
         (event,),
     )

@@ -33,8 +33,8 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named, site_of_event
-from gradviz.query.rank_values import are_close
+from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named
+from gradviz.query.ranks import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.query.scaled_parts import ScaledPart, scaled_parts
 from gradviz.words.escape import clean
@@ -65,7 +65,6 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"the gradient{'s' * (len(apart) > 1)} of {named(apart)} {lie} on the ranks in parts, which the ranks scale by "
         f"different factors: that of {named([name])} by {factors}. {_norms_told(ranks, scaled, norms)}",
         _cure(names, _bound(scaled, norms, name)),
-        site_of_event(ranks.ranks[rank], event),
         tuple(rank for rank, parts in scaled.items() if name in parts),
         (event,),
     )

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, site_of_event
+from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank
 from gradviz.query.collective_calls import Collective, partings
 from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
@@ -37,7 +37,6 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"collective {parting.number} is not the same on all ranks: "
         f"{each_rank(ranks, [_called(call) for call in parting.calls])}",
         "call the same collectives, with the same shapes, on each rank",
-        site_of_event(ranks.ranks[rank], call.event),
         (rank,),
         (call.event,),
     )
@@ -48,12 +47,10 @@ def _mixed_up(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.mixed_up
     if found is None:
         return
-    query = ranks.queries[0]
     yield RankFound(
         f"collective {found.number} puts together what belongs to different parameters: "
         f"{each_rank(ranks, [clean(name) for name in found.names])}",
         "call the collectives for the parameters in the same order on each rank, as model.parameters() has them",
-        site_of_event(query, found.events[0]),
         tuple(ranks.ranks),
         (found.events[0],),
     )

@@ -27,25 +27,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, site_of_event
+from gradviz.diagnose.rank_rule import ARE_AVERAGED, ARE_REPLICAS, RankFound, RankRule
 from gradviz.query.replicas import Replicas
 
 _FEWEST = 2  # passes with the same loss
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
-    if ranks.same_roots < _FEWEST or not ranks.are_averaged or not ranks.are_replicas:
+    if ranks.same_roots < _FEWEST:
         return
     first = ranks.queries[0].trace.passes[0]
     yield RankFound(
         f"the loss is the same on all ranks, in each of {ranks.same_roots} passes: the ranks compute with the same "
         "data",
         "DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset))",
-        site_of_event(ranks.queries[0], first.first),
         tuple(ranks.ranks),
         (first.first,),
-        first.number,
+        pass_number=first.number,
     )
 
 
-RULE = RankRule("ranks-data", WARNING, "ranks that have the same data", _search)
+RULE = RankRule(
+    "ranks-data", WARNING, "ranks that have the same data", _search, needs=(ARE_AVERAGED, ARE_REPLICAS)
+)

@@ -31,11 +31,11 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import (
+    ARE_AVERAGED,
     RankFound,
     RankRule,
     named,
     odd_ranks,
-    site_of_event,
     site_of_step,
     values_of_each,
 )
@@ -48,7 +48,7 @@ _SHARE = "dist.broadcast(p.data, 0)  # for each parameter, on each rank, after t
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     drift = ranks.drift
-    if drift is None or not ranks.are_averaged or any(one.step <= drift.step for one in ranks.other_settings):
+    if drift is None or any(one.step <= drift.step for one in ranks.other_settings):
         return
     if any(one.step <= drift.step for one in ranks.gradients_apart):
         return
@@ -64,13 +64,17 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         yield RankFound(
             f"{began}; this line writes to it in between",
             _SHARE,
-            site_of_event(ranks.ranks[writing[0]], event),
             tuple(writing),
             (event,),
         )
         return
     apart = odd_ranks(ranks, drift.values)
-    yield RankFound(began, _SHARE, site_of_step(ranks.ranks[apart[0]], drift.step), apart)
+    yield RankFound(
+        began,
+        _SHARE,
+        apart,
+        site=site_of_step(ranks.ranks[apart[0]], drift.step),
+    )
 
 
 _NOT_ITS_OWN = (Author.OPTIMIZER, Author.UNKNOWN)
@@ -85,5 +89,9 @@ def _written(query: Query, leaf: int, since: int, until: int) -> int:
 
 
 RULE = RankRule(
-    "ranks-drift", WARNING, "replicas that part later, though their gradients are the same", _search
+    "ranks-drift",
+    WARNING,
+    "replicas that part later, though their gradients are the same",
+    _search,
+    needs=(ARE_AVERAGED,),
 )

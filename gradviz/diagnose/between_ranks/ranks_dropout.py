@@ -28,21 +28,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import NOTE
-from gradviz.diagnose.rank_rule import RankFound, RankRule, site_of_event
+from gradviz.diagnose.rank_rule import ARE_AVERAGED, ARE_REPLICAS, RankFound, RankRule
 from gradviz.query.replicas import Replicas
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     event = ranks.same_dropout
-    if event < 0 or not ranks.are_averaged or not ranks.are_replicas or ranks.same_roots:
+    if event < 0 or ranks.same_roots:
         return
     yield RankFound(
         "dropout drops the same elements on all ranks, though their data differ",
         "torch.manual_seed(dist.get_rank())  # after the model is made",
-        site_of_event(ranks.queries[0], event),
         tuple(ranks.ranks),
         (event,),
     )
 
 
-RULE = RankRule("ranks-dropout", NOTE, "dropout that drops the same elements on all ranks", _search)
+RULE = RankRule(
+    "ranks-dropout",
+    NOTE,
+    "dropout that drops the same elements on all ranks",
+    _search,
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
+)

@@ -34,9 +34,8 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, named, site_of_event, site_of_tensor
 from gradviz.query.collective_calls import all_reduced, collectives
 from gradviz.query.failures import failures
-from gradviz.query.frozen_on_ranks import frozen_on_some
 from gradviz.query.query import Query
-from gradviz.query.replicas import Replicas
+from gradviz.query.replicas import Replicas, frozen_on_some
 from gradviz.words.escape import clean
 from gradviz.words.rank_names import called_ranks
 
@@ -63,9 +62,9 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"{called_ranks(frozen_ranks)} {when}, and {'do' if many else 'does'} on the others"
         f"{', for which DistributedDataParallel refuses the model' if refused else ''}",
         f"{_expression(query, event)}  # on all ranks, or on none",
-        site_of_event(query, event) if event else site_of_tensor(query, found.tensors[0]),
         frozen_ranks,
         (event,) if event else (),
+        site=site_of_event(query, event) if event else site_of_tensor(query, found.tensors[0]),
     )
 
 

@@ -32,9 +32,9 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, odd_among, site_of_event
+from gradviz.diagnose.rank_rule import ARE_AVERAGED, RankFound, RankRule, each_rank, odd_among
 from gradviz.query.loss_factors import ScaledLoss, scaled_losses
-from gradviz.query.rank_values import are_close
+from gradviz.query.ranks import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.words.numbers import number, plural
 
@@ -43,7 +43,7 @@ _LEAST = 2  # passes: in a single pass the number may depend on its data
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     losses = _of_one_loss(ranks)
-    if len(losses) < _LEAST or not ranks.are_averaged or not _make_as_many_passes(ranks):
+    if len(losses) < _LEAST or not _make_as_many_passes(ranks):
         return
     factors = [loss.factor for loss in losses[0]]
     if are_close(factors) or _are_weights(factors):
@@ -56,7 +56,6 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"{plural(len(losses), 'pass', 'passes')}, and the gradients are averaged: "
         f"by {each_rank(ranks, [number(factor, 4) for factor in factors])}",
         "multiply the loss by the same number on all ranks, or by none",
-        site_of_event(ranks.ranks[rank], event),
         (rank, *(other for other in odd if other != rank)),
         (event,),
     )
@@ -117,4 +116,6 @@ def _are_weights(factors: Sequence[float]) -> bool:
     return min(factors) > 0 and (are_close([total, 1.0]) or are_close([total / len(factors), 1.0]))
 
 
-RULE = RankRule("ranks-loss", WARNING, "losses that ranks multiply by different numbers", _search)
+RULE = RankRule(
+    "ranks-loss", WARNING, "losses that ranks multiply by different numbers", _search, needs=(ARE_AVERAGED,)
+)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, site_of_event
+from gradviz.diagnose.rank_rule import ARE_AVERAGED, RankFound, RankRule
 from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
 from gradviz.words.rank_names import called_ranks
@@ -38,7 +38,7 @@ from gradviz.words.rank_names import called_ranks
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.other_mode
-    if found is None or not ranks.are_averaged:
+    if found is None:
         return
     name = clean(found.name)
     modes = dict(zip(ranks.ranks, found.modes, strict=True))
@@ -49,11 +49,12 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         f"{name} is in evaluation mode on {called_ranks(off)} for pass {found.pass_number}, and in training mode on "
         f"{called_ranks(on)}",
         f"{name}.train()  # before this call, on each rank",
-        site_of_event(ranks.ranks[off[0]], event),
         tuple(off),
         (event,),
-        found.pass_number,
+        pass_number=found.pass_number,
     )
 
 
-RULE = RankRule("ranks-mode", WARNING, "modules in evaluation mode on some ranks alone", _search)
+RULE = RankRule(
+    "ranks-mode", WARNING, "modules in evaluation mode on some ranks alone", _search, needs=(ARE_AVERAGED,)
+)

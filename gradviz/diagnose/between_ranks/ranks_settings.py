@@ -29,6 +29,8 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import (
+    ARE_AVERAGED,
+    ARE_REPLICAS,
     RankFound,
     RankRule,
     each_rank,
@@ -41,8 +43,6 @@ from gradviz.words.escape import clean
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
-    if not ranks.are_averaged or not ranks.are_replicas:
-        return
     for found in ranks.other_settings:
         values = each_rank(ranks, [f"{clean(found.name)}={clean(str(value))}" for value in found.values])
         apart = odd_among(ranks, [repr(value) for value in found.values])
@@ -52,9 +52,15 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
             "make the same optimizer on all ranks"
             if found.name == "optimizer"
             else f"give {clean(found.name)} the same value on all ranks",
-            site_of_optimizer(query) if found.step == 1 else site_of_step(query, found.step),
             apart,
+            site=site_of_optimizer(query) if found.step == 1 else site_of_step(query, found.step),
         )
 
 
-RULE = RankRule("ranks-settings", WARNING, "optimizers with other settings on some ranks", _search)
+RULE = RankRule(
+    "ranks-settings",
+    WARNING,
+    "optimizers with other settings on some ranks",
+    _search,
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
+)

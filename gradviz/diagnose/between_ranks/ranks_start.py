@@ -29,11 +29,11 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import (
+    ARE_AVERAGED,
     RankFound,
     RankRule,
     named,
     odd_ranks,
-    site_of_event,
     site_of_tensor,
     values_of_each,
 )
@@ -46,7 +46,7 @@ _SEED = "torch.manual_seed(0)  # before the model is made; or dist.broadcast(p.d
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.starts_apart
-    if not found or not ranks.are_averaged:
+    if not found:
         return
     first = found[0]
     names = [one.name for one in found]
@@ -65,7 +65,6 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
             f"{begins}, though the gradients are averaged: this line writes to {named(names[:1])} on "
             f"{called_ranks(writing)} alone, and it is {values}",
             "dist.broadcast(p.data, 0)  # for each parameter, on each rank, after this line",
-            site_of_event(ranks.ranks[rank], event),
             tuple(writing),
             (event,),
         )
@@ -73,8 +72,8 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         f"{begins}, though the gradients are averaged: {named(names[:1])} is {values}",
         _SEED,
-        site_of_tensor(ranks.ranks[apart[0]], first.tensors[[*ranks.ranks].index(apart[0])]),
         apart,
+        site=site_of_tensor(ranks.ranks[apart[0]], first.tensors[[*ranks.ranks].index(apart[0])]),
     )
 
 
@@ -89,4 +88,6 @@ def _last_write(ranks: Replicas, rank: int, tensor: int) -> int:
     return later[-1] if later else 0
 
 
-RULE = RankRule("ranks-start", WARNING, "replicas that differ before the first step", _search)
+RULE = RankRule(
+    "ranks-start", WARNING, "replicas that differ before the first step", _search, needs=(ARE_AVERAGED,)
+)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, site_of_step
+from gradviz.diagnose.rank_rule import ARE_AVERAGED, RankFound, RankRule, each_rank, site_of_step
 from gradviz.events.kinds import Kind
 from gradviz.query.replicas import Replicas
 from gradviz.words.numbers import plural
@@ -36,15 +36,15 @@ from gradviz.words.numbers import plural
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     counts = [len(query.trace.table(Kind.STEPPED).events) for query in ranks.queries]
-    if len(set(counts)) < 2 or not ranks.are_averaged:
+    if len(set(counts)) < 2:
         return
     rank = min((count, rank) for count, rank in zip(counts, ranks.ranks, strict=True) if count)[1]
     yield RankFound(
         "the ranks do not make the same number of steps: "
         f"{each_rank(ranks, [plural(count, 'step') for count in counts])}",
         _cure(ranks),
-        site_of_step(ranks.ranks[rank]),
         tuple(own for own, count in zip(ranks.ranks, counts, strict=True) if count == min(counts)),
+        site=site_of_step(ranks.ranks[rank]),
     )
 
 
@@ -54,4 +54,6 @@ def _cure(ranks: Replicas) -> str:
     return "give each rank the same number of batches: DistributedSampler(dataset, drop_last=True), or model.join()"
 
 
-RULE = RankRule("ranks-steps", WARNING, "ranks that make fewer steps than others", _search)
+RULE = RankRule(
+    "ranks-steps", WARNING, "ranks that make fewer steps than others", _search, needs=(ARE_AVERAGED,)
+)

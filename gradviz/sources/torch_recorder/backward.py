@@ -20,8 +20,14 @@ from gradviz.events.counters import next_pass_number
 from gradviz.events.field_types import Root
 from gradviz.events.listener import Listener, State, Where
 from gradviz.sources.torch_recorder.compiling import is_compiled_node
+from gradviz.sources.torch_recorder.function_nodes import (
+    HAS_GRAD_BUFFERS,
+    RunningFunction,
+    takes_no_hook_behind,
+)
 from gradviz.sources.torch_recorder.gradients import OUR_HOOK, Gradients
 from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, version_of
+from gradviz.sources.torch_recorder.memory import WARY
 from gradviz.sources.torch_recorder.module_scopes import name_the_rest
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.system.stack_size import make_room_for_graph
@@ -111,6 +117,9 @@ class Pass:
         self.preceded: list[Any] = []  # the hooks of tensors that ours were put before
         self.ran: set[int] = set()
         self.has_failed = False
+        self.is_wary = (
+            False  # a custom Function may take gradients that others have sent as `input_grad_buffers`
+        )
         self.leaves: set[int] = set()  # the tensors that have accumulated a gradient
         self.kept: set[int] = set()  # the gradients that are now the `.grad` of a leaf
         # The nodes that have begun and not ended, among those whose events are emitted separately.
@@ -178,6 +187,7 @@ class Pass:
                 # otherwise the node, which lives on, would keep the recorder alive
                 record.after = record.onward = None
         self.kept_alive.clear()
+        WARY.passes -= self.is_wary
         for hooks in self.preceded:
             hooks.pop(OUR_HOOK, None)
         if self.source.listener is not None:
@@ -281,6 +291,12 @@ class Pass:
                         stack.append((target, known))
                 seen[node] = onward = tuple(targets)
                 if wants is not None and not wants(node):
+                    continue
+                if record.of_function and takes_no_hook_behind(fn):
+                    handles.append(fn.register_prehook(partial(self._before_function, record, onward)))
+                    if HAS_GRAD_BUFFERS and not self.is_wary:
+                        self.is_wary = True
+                        WARY.passes += 1
                     continue
                 if record.of_function or record.retained or self.create_graph:
                     handles.append(fn.register_prehook(partial(self._before, record)))
@@ -417,9 +433,21 @@ class Pass:
             self.source.pause()
 
     @_in_hook
+    def _before_function(self, record: NodeRecord, targets: Sequence[int], received: Sequence[Any]) -> None:
+        self._before(record, received)
+        self.source.thread.function = RunningFunction(self, record, targets)
+
+    @_in_hook
     def _after(
-        self, record: NodeRecord, targets: Sequence[int], produced: Sequence[Any], received: Sequence[Any]
+        self,
+        record: NodeRecord,
+        targets: Sequence[int],
+        produced: Sequence[Any],
+        received: Sequence[Any],
+        added: Sequence[Any] = (),
     ) -> None:
+        """Emit that a node has run. `added` are the gradients that it has added to others in place: for each edge a
+        tensor, or None."""
         if is_compiled_node(record.name):
             self.source.go_on()
         if record.number in self.running:
@@ -429,7 +457,13 @@ class Pass:
             if self.create_graph:
                 self.flowing.tell_derivative(self.where, produced, received)
             flows, values = self.flowing.flows(targets, produced)
+            if added:
+                self.flowing.add_in_place(flows, values, added)
         if record.call is not None:
+            if added:
+                produced = [
+                    sent if sent is not None else more for sent, more in zip(produced, added, strict=True)
+                ]
             self.source.ran_backward(record, self.number, received, produced)
         with _Plain():
             self.listener.produced(record.number, self.number, flows, values)

@@ -32,6 +32,9 @@ class Gradients:
         self.sent: dict[int, int] = {}  # for each node, the first gradient that was sent to it
         # for each node, the other gradients, where several are added up
         self.sent_again: dict[int, list[int]] = {}
+        self.fitted: set[int] = (
+            set()
+        )  # the nodes that PyTorch has changed the dtype or shape of a gradient for
         self.summed: dict[int, int] = {}  # the gradient of a node with hooks, before they ran
 
     def number(self, gradient: torch.Tensor) -> tuple[int, Any]:
@@ -51,7 +54,8 @@ class Gradients:
             values.append(value)
         summed = self.summed.pop(record.number, None)
         sent = self.sent_to(record.number) if summed is None else [summed]
-        if len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0]):
+        is_changed = len(sent) == 1 and len(received) == 1 and numbers[0] not in (0, sent[0])
+        if is_changed and record.number not in self.fitted:
             self._tell_hooked(record, sent[0], received[0], numbers, values)
         return numbers, values
 
@@ -112,6 +116,15 @@ class Gradients:
                 sent[target] = number
             flows += (target, number)
         return flows, values
+
+    def add_in_place(self, flows: list[int], values: list[Any], added: Sequence[Any]) -> None:
+        """Put into what `flows` has returned the gradients that a node has added to others in place: for each edge a
+        tensor, or None."""
+        for at, gradient in enumerate(added):
+            if gradient is not None:
+                number = next_tensor_number()
+                flows[2 * at + 1], values[at] = number, gradient
+                self.send(flows[2 * at], number)
 
     def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
         """Emit the tensors that keep the gradient which has just arrived."""

@@ -14,6 +14,7 @@ import torch
 
 from gradviz.sources.torch_recorder.pytorchs_own import (
     TENSORS,
+    as_strided,
     data_ptr,
     detach,
     element_size,
@@ -51,6 +52,28 @@ def in_numpy(dtype: Any) -> np.dtype:
     return np.dtype(dtype_name(dtype))
 
 
+class _Wary:
+    """While `passes` is not 0, the recorder asks no tensor for its storage: a gradient whose storage has a Python
+    object, which lives as long as the storage, is not among `ctx.input_grad_buffers`."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+
+WARY = _Wary()
+
+
+def is_stored(value: torch.Tensor, end: Any) -> bool:
+    """Whether the storage of a tensor, which shows elements up to the byte `end`, has so many bytes."""
+    if not WARY.passes:
+        return end <= untyped_storage(value).nbytes()
+    try:
+        as_strided(detach(value), value.shape, stride(value))  # PyTorch compares, too
+    except RuntimeError:
+        return False
+    return True
+
+
 def check_room(value: torch.Tensor) -> None:
     """Raise RuntimeError if a strided tensor on any device shows more than its storage holds."""
     if is_contiguous(value):
@@ -61,7 +84,7 @@ def check_room(value: torch.Tensor) -> None:
         if elements:
             elements += sum([(size - 1) * step for size, step in zip(shape, stride(value), strict=True)])
     end = (storage_offset(value) + elements) * element_size(value)
-    if elements and end > untyped_storage(value).nbytes():
+    if elements and not is_stored(value, end):
         raise RuntimeError(_TOO_LITTLE)
 
 
@@ -71,7 +94,7 @@ def start_of(value: torch.Tensor) -> int:
     offset, size = storage_offset(value), element_size(value)
     if not is_contiguous(value):
         check_room(value)
-    elif (elements := numel(value)) and (offset + elements) * size > untyped_storage(value).nbytes():
+    elif (elements := numel(value)) and not is_stored(value, (offset + elements) * size):
         raise RuntimeError(_TOO_LITTLE)  # as `check_room` does, without a call
     start: int = data_ptr(value)
     if start == offset * size and numel(value):
@@ -85,7 +108,7 @@ def bytes_of(value: torch.Tensor) -> bytes:
     if not size:
         return b""
     offset = storage_offset(value) * element_size(value)
-    if offset + size > untyped_storage(value).nbytes():  # as in `start_of`, with fewer checks
+    if not is_stored(value, offset + size):  # as in `start_of`, with fewer checks
         raise RuntimeError(_TOO_LITTLE)
     start = data_ptr(value)
     if start == offset:

@@ -20,7 +20,7 @@ from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_needs import optional
-from gradviz.sources.torch_recorder import calls, collectives, tensor_values
+from gradviz.sources.torch_recorder import calls, collectives, function_nodes, tensor_values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.binning import Binning
@@ -164,6 +164,8 @@ class TorchRecorder:
         put = self.replaced_in_detail.put
         if (register := optional(torch, "autograd.Function._register_hook")) is not None:
             put(Function, "_register_hook", staticmethod(registering(register)))
+        for owner, name, new in function_nodes.replacements(self.source):
+            put(owner, name, new)
         put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         put(type(torch.nn.Parameter), "__call__", self._making_parameters())
         put(torch, "from_numpy", self._taking(torch.from_numpy))

@@ -40,7 +40,8 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 class _OfThread(threading.local):
     """The state of a thread: its passes, the innermost last, its scopes, an optimizer's step, and a collective. A
     `muted` thread emits nothing. While its calls are not watched for a time, `below` is the number of the program's
-    modes below ours; `unseen` means that compiled code runs."""
+    modes below ours; `unseen` means that compiled code runs. `function` is the custom Function whose backward is
+    about to run without a hook behind it, `running_function` the one whose backward runs."""
 
     def __init__(self) -> None:
         self.passes: list[Any] = []
@@ -50,6 +51,8 @@ class _OfThread(threading.local):
         self.in_collective = False
         self.below = 0
         self.unseen = False
+        self.function: Any = None
+        self.running_function: Any = None
 
 
 class Source:

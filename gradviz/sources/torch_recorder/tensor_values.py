@@ -18,6 +18,7 @@ from gradviz.events.values import packed_stats_of, packed_stats_of_each
 from gradviz.sources.torch_recorder.device_values import statistics_of, whole_of
 from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import (
+    WARY,
     array_of,
     bytes_of,
     bytes_type,
@@ -27,6 +28,7 @@ from gradviz.sources.torch_recorder.memory import (
     in_numpy,
     in_place,
     is_dense,
+    is_stored,
     start_of,
 )  # fmt: skip
 from gradviz.sources.torch_recorder.pytorchs_own import (
@@ -140,7 +142,12 @@ class TorchReader:
                 form, count, size, each, dtype, bytes_at = known
                 offset = storage_offset(value) * each  # as `bytes_of`, without a call
                 start = data_ptr(value)
-                if start == offset or offset + size > untyped_storage(value).nbytes():
+                if start == offset:
+                    return None
+                if WARY.passes:
+                    if not is_stored(value, offset + size):
+                        return None
+                elif offset + size > untyped_storage(value).nbytes():
                     return None
                 return form, count, bytes_at(start).raw, dtype
         except (RuntimeError, TypeError, NotImplementedError, ValueError):

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.events.kinds import ErrorRaised, OpRan, Produced, Received  # noqa: E402
 from tests.versions.programs import FOLDER, PRELUDE  # noqa: E402
+from tests.versions.table import row_of, with_row  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -160,3 +161,19 @@ except RuntimeError:
         [function] = [e for e in trace if isinstance(e, Received) and e.grad_fn == "WrongBackward"]
         [error] = [e for e in trace if isinstance(e, ErrorRaised)]
         assert error.node == function.node
+
+
+def test_the_row_of_a_version_is_made_of_what_was_printed() -> None:
+    page = "| PyTorch |\n|-|\n| 2.8.0 | old |\n| 2.13.0 | old |\nafter\n"
+    row = row_of(
+        "2.8.0",
+        "2026-11-28",
+        "= 1234 passed, 5 skipped in 3 s =",
+        "52 of 52 programs are recorded as they are",
+    )
+    assert row == "| 2.8.0 | 2026-11-28 | 1,234 | 5 | 52 of 52 |\n"
+    assert with_row(page, row) == page.replace("| 2.8.0 | old |\n", row)
+    newer = row.replace("2.8.0", "2.10.0")
+    assert with_row(page, newer) == page.replace("| 2.13.0", f"{newer}| 2.13.0")
+    with pytest.raises(ValueError, match="no counts"):
+        row_of("2.8.0", "2026-11-28", "no tests ran", "")

@@ -81,7 +81,9 @@ ENDINGS = [
     _odd("os._exit", "import os\nprint('lost?', flush=True)\nos._exit(9)"),
     _odd("os._exit without a flush", "import os\nprint('lost')\nos._exit(9)", shell='exec "$@" > kept.txt'),
     _odd("abort", "import os\nos.abort()", setup="ulimit -c 0", shell='ulimit -c 0; exec "$@"'),
-    _odd("segfault", "import ctypes\nctypes.string_at(0)", shell='ulimit -c 0; exec "$@"'),
+    _odd(
+        "SIGSEGV", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", shell='ulimit -c 0; exec "$@"'
+    ),
     _odd("raises", "def f(n):\n    return 1 / n\n\nf(0)\n"),
     _odd(
         "raises with a chain",

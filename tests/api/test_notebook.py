@@ -145,7 +145,7 @@ magic.quick_report = notebook.quick_report = counted
 @pytest.mark.parametrize("option", ["", "--page"])
 def test_a_cell_is_checked_once(outputs: Any, option: str) -> None:
     cell = "x = torch.tensor(3.0, requires_grad=True)\n(x * x).backward()"
-    *_, told = outputs(f"import torch{COUNTING}", f"%%gradviz {option}\n{cell}", "print(len(checks))")
+    *_, told = outputs(COUNTING, f"%%gradviz {option}\n{cell}", "print(len(checks))")
     assert printed(told) == "1\n"
 
 

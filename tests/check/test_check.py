@@ -278,6 +278,12 @@ def test_a_teacher_whose_average_is_lost_is_not_called_frozen(gradviz_here: Comm
     (tmp_path / "byol.py").write_text(LOST_AVERAGE)
     found = json.loads(gradviz_here("check", "--format", "json", "byol.py").stdout)["findings"]
     assert [(one["rule"], one["line"]) for one in found] == [("not-updated", 12)]
+
+
+def test_a_frozen_teacher_whose_statistics_change_is_noted(gradviz_here: Command, tmp_path: Path) -> None:
+    pytest.importorskip(
+        "torch", reason="PyTorch is not installed, and a trace of our engine has no running statistics"
+    )
     average = "            k = k.data * 0.9 + q.data * 0.1\n"
     (tmp_path / "frozen.py").write_text(LOST_AVERAGE.replace(average, "            pass\n"))
     found = json.loads(gradviz_here("check", "--format", "json", "frozen.py").stdout)["findings"]

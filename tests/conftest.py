@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import linecache
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +71,68 @@ def why_unix(file: str, test: str) -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the longest files first, and skip what this system cannot run."""
+CASES = 4  # of a test with many parameters, in the default suite
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--everything", action="store_true", help="run the slow tests, too, and all cases of each test"
+    )
+
+
+def named_files(config: pytest.Config) -> set[Path]:
+    """The files that the command line names. All tests in them run, and in this process."""
+    paths = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
+    return {path.resolve() for path in paths if path.is_file()}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files in which all tests are slow, before they are imported."""
+    if (
+        config.getoption("everything")
+        or collection_path.suffix != ".py"
+        or collection_path in named_files(config)
+    ):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    is_slow = re.search(r"^pytestmark = .*pytest\.mark\.slow", text, re.MULTILINE)
+    return True if is_slow and "pytest.mark.default" not in text else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share a run of whole folders among up to four workers: if pytest-xdist is there, and `-n` is not given."""
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not is_worker and getattr(config.option, "numprocesses", 0) is None and not named_files(config):
+        config.option.numprocesses = "auto"
+        config.option.maxprocesses = config.option.maxprocesses or 4
+        config.option.dist = "worksteal" if config.option.dist == "no" else config.option.dist
+
+
+def in_default_suite(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests that run without `--everything`. Of the cases of one test: those that are marked `default`, or else
+    some of those that are not slow, spread over all."""
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    chosen: set[pytest.Item] = set()
+    for cases in tests.values():
+        marked = [case for case in cases if case.get_closest_marker("default")]
+        quick = [case for case in cases if not case.get_closest_marker("slow")]
+        count = min(CASES, len(quick))
+        spread = [quick[number * (len(quick) - 1) // max(count - 1, 1)] for number in range(count)]
+        chosen.update(marked or spread)
+    return chosen
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests, put those of the longest files first, and skip what this system cannot run."""
+    if not config.getoption("everything"):
+        files = named_files(config)
+        chosen = in_default_suite([item for item in items if item.path not in files])
+        left_out = [item for item in items if item.path not in files and item not in chosen]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.path in files or item in chosen]
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
     if sys.platform == "win32":
@@ -77,6 +140,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = why_unix(item.path.stem, item.name)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=f"needs Unix: {reason}"))
+
+
+# What a test may need beside `pip install -e ".[test]"`: how reasons to skip call it, whether it is there, and the
+# command that brings it.
+NEEDED = (
+    (r"transformers|accelerate|lightning|gymnasium", find_spec("gymnasium"), 'pip install -e ".[programs]"'),
+    (r"[Tt]orch", find_spec("torch"), "pip install torch==2.13.0"),
+    (r"grimp|mypy|basedpyright|lint", find_spec("grimp"), 'pip install -e ".[lint]"'),
+    (r"\bdot\b", shutil.which("dot", path=os.environ.get("GRADVIZ_TESTS_PATH")), "apt-get install graphviz"),
+    (r"[Cc]hromium", shutil.which("chromium") or shutil.which("google-chrome"), "apt-get install chromium"),
+    (r"is not installed|could not import", None, 'pip install -e ".[test]"'),
+)
+
+
+def with_command(reason: str) -> str:
+    """A reason to skip a test, with the command that brings what is not there."""
+    for pattern, is_there, command in NEEDED:
+        if not is_there and re.search(pattern, reason) and command not in reason:
+            return f"{reason}: {command}"
+    return reason
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[Any]:
+    return _with_command((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[Any]:
+    return _with_command((yield))
+
+
+def _with_command(report: Any) -> Any:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        report.longrepr = (path, line, with_command(reason))
+    return report
 
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))

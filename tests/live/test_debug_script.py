@@ -27,7 +27,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 engines = pytest.mark.parametrize(
     "engine",
-    ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no torch"))],
+    ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))],
 )
 
 LAYER = """\
@@ -261,7 +261,7 @@ print(torch.rand(1).item())
 """
 
 
-@pytest.mark.skipif(not find_spec("torch"), reason="no torch")
+@pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")
 def test_check_node_refuses_a_random_op_and_leaves_the_random_numbers_alone(debug: Run) -> None:
     plain = debug(DROPPED, "continue", "--engine", "torch", "--run")
     done = debug(DROPPED, "until kind == 'produced' and line == 4; check-node", "--engine", "torch")

@@ -109,7 +109,10 @@ Answer = Callable[[str, str], str]
 
 
 @pytest.fixture(
-    params=["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="-"))]
+    params=[
+        "numpy",
+        pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
+    ]
 )
 def traced(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
     """The trace of a program."""

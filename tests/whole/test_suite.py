@@ -1,0 +1,101 @@
+"""Which tests run by default, and what a test that is skipped says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import conftest
+
+MANY_CASES = """\
+import pytest
+
+@pytest.mark.parametrize("case", range(21))
+def test_many(case):
+    pass
+
+@pytest.mark.parametrize("case", [*range(8), pytest.param(8, marks=[pytest.mark.default, pytest.mark.slow])])
+def test_marked(case):
+    pass
+
+@pytest.mark.slow
+def test_slow():
+    pass
+
+def test_one():
+    pass
+"""
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Callable[..., list[str]]:
+    """Gives the tests that pytest chooses among those of MANY_CASES, by their names."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  default\n")
+    (tmp_path / "conftest.py").write_text(
+        Path(conftest.__file__).read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    (tmp_path / "test_cases.py").write_text(MANY_CASES, encoding="utf-8")
+
+    def chosen(*arguments: str) -> list[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--collect-only",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+        ]
+        done = subprocess.run(
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+        )
+        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+    return chosen
+
+
+def test_of_a_test_with_many_cases_some_run_by_default_and_no_slow_ones(
+    chosen: Callable[..., list[str]],
+) -> None:
+    many = [f"test_many[{case}]" for case in (0, 6, 13, 20)]
+    assert chosen() == [*many, "test_marked[8]", "test_one"]
+
+
+@pytest.mark.parametrize("arguments", [["--everything"], ["test_cases.py"]])
+def test_an_option_or_the_name_of_the_file_runs_all_cases(
+    chosen: Callable[..., list[str]], arguments: list[str]
+) -> None:
+    assert len(chosen(*arguments)) == 21 + 9 + 1 + 1
+
+
+def test_a_test_that_is_named_runs(chosen: Callable[..., list[str]]) -> None:
+    assert chosen("test_cases.py::test_slow") == ["test_slow"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("could not import 'torch': No module named 'torch'", "pip install torch==2.13.0"),
+        ("there is no `dot` on PATH", "apt-get install graphviz"),
+        ("could not import 'duckdb': No module named 'duckdb'", 'pip install -e ".[test]"'),
+    ],
+)
+def test_a_reason_to_skip_has_the_command_that_brings_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, reason: str, command: str
+) -> None:
+    bare = [(pattern, None, brings) for pattern, _, brings in conftest.NEEDED]
+    monkeypatch.setattr(conftest, "NEEDED", bare)
+    assert conftest.with_command(f"Skipped: {reason}") == f"Skipped: {reason}: {command}"
+
+
+def test_a_reason_that_no_installation_removes_has_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = [(pattern, "there", brings) for pattern, _, brings in conftest.NEEDED[:-1]]
+    monkeypatch.setattr(conftest, "NEEDED", everything)
+    reason = "Skipped: PyTorch was built without torch.distributed"
+    assert conftest.with_command(reason) == reason

@@ -17,7 +17,8 @@ from tests.zoo_programs import ALL, OPT_IN, Program, checked
 
 BROKEN = [program for program in ALL if program.state == "broken"]
 SOUND = [program for program in ALL if program.state != "broken"]
-ON_NUMPY = [program for program in BROKEN if not program.needs_torch and program.rule not in OPT_IN]
+NEEDS_VALUES = {rule.id for rule in RULES if Need.VALUES in rule.needs} - OPT_IN
+ON_VALUES = {p.rule: p for p in reversed(BROKEN) if p.rule in NEEDS_VALUES and not p.needs_torch}
 WITH_TORCH = find_spec("torch") is not None
 
 
@@ -26,10 +27,21 @@ def named(program: Program) -> str:
 
 
 def on_each_engine(programs: list[Program]) -> list[Any]:
-    """Each program on the engines that can run it; on PyTorch it is slow."""
-    marks = [pytest.mark.slow, pytest.mark.skipif(not WITH_TORCH, reason="no PyTorch")]
-    found = [pytest.param(p, "numpy", id=f"{named(p)}-numpy") for p in programs if not p.needs_torch]
-    return found + [pytest.param(p, "torch", id=f"{named(p)}-torch", marks=marks) for p in programs]
+    """Each program on the engines that can run it. The first of each file of the zoo belongs to the default suite."""
+    found = []
+    for engine in ("numpy", "torch"):
+        marks = [pytest.mark.slow, pytest.mark.skipif(not WITH_TORCH, reason="no PyTorch")] * (
+            engine == "torch"
+        )
+        files: set[str] = set()
+        for program in programs:
+            if engine == "numpy" and program.needs_torch:
+                continue
+            file = program.name.partition(":")[0]
+            first = [pytest.mark.default] * (file not in files)
+            files.add(file)
+            found.append(pytest.param(program, engine, id=f"{named(program)}-{engine}", marks=marks + first))
+    return found
 
 
 @pytest.mark.parametrize(("program", "engine"), on_each_engine(BROKEN))
@@ -61,12 +73,11 @@ def test_a_sound_program_is_not_accused(program: Program, engine: str, tmp_path:
     assert [(f.rule, f.line, f.message) for f in report.at_least("warning")] == []
 
 
-@pytest.mark.parametrize("program", ON_NUMPY, ids=named)
+@pytest.mark.parametrize("program", ON_VALUES.values(), ids=named)
 def test_without_values_the_rules_on_values_are_not_checked(program: Program, tmp_path: Path) -> None:
     report = checked(program, tmp_path, values="none")
-    needing = {rule.id for rule in RULES if Need.VALUES in rule.needs} - OPT_IN
-    assert needing.isdisjoint(report.checked)
-    assert needing <= {rule for rule, _ in report.not_checked}
+    assert NEEDS_VALUES.isdisjoint(report.checked)
+    assert NEEDS_VALUES.issubset(rule for rule, _ in report.not_checked)
 
 
 def test_every_rule_has_two_broken_programs_and_each_broken_one_a_cured_twin() -> None:

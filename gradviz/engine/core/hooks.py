@@ -33,7 +33,7 @@ def run_tensor_hooks(run: Run, node: Any, gradients: list[Any], numbers: list[in
             _run_hooks(run, hooks, gradients, numbers, 0, number, 0)
         return
     for nr, (number, hooks) in node.rare.tensor_hooks.items():
-        if gradients[nr] is not None:
+        if gradients[nr] is not None or node.outputs > 1:  # PyTorch gives a hook None where nothing arrives
             _run_hooks(run, hooks, gradients, numbers, nr, number, node.number)
     for nr, reference in node.rare.retainers.items():
         tensor = reference()
@@ -73,6 +73,8 @@ def _change(
             "A hook returns the gradient to use instead, or None."
         )
     before = gradients[nr]
+    if before is None:
+        raise RuntimeError("can't replace a None gradient with a non-None value")
     if after.array.shape != (before.array if isinstance(before, Tensor) else before).shape:
         raise RuntimeError(
             f"hook '{hook_name(hook)}' has changed the size of value. It returned {list(after.shape)}."
@@ -102,9 +104,10 @@ def _retain(run: Run, node: Node, tensor: Tensor, gradients: list, numbers: list
 def run_node_prehooks(run: Run, node: Any, gradients: list[Any], numbers: list[int]) -> None:
     """Run the node's prehooks. They get all upstream gradients, and may replace them."""
     for hook in list(node.rare.prehooks.values()):
-        result = hook(_all_shown(run, gradients, numbers))
+        upstream = _upstream_shown(run, node, gradients, numbers)
+        result = hook(upstream)
         if result is not None:
-            _replace(run, node, hook, gradients, numbers, result)
+            _replace(run, node, hook, gradients, numbers, result, len(upstream))
 
 
 def run_node_posthooks(
@@ -118,24 +121,30 @@ def run_node_posthooks(
     """Run the node's posthooks. They get all downstream gradients, and may replace them."""
     produced = list(produced)
     for hook in list(node.rare.posthooks.values()):
-        result = hook(_all_shown(run, produced, given), _all_shown(run, gradients, numbers))
+        result = hook(_all_shown(run, produced, given), _upstream_shown(run, node, gradients, numbers))
         if result is not None:
-            _replace(run, node, hook, produced, given, result)
+            _replace(run, node, hook, produced, given, result, len(produced))
     return produced, given
 
 
 def _replace(
-    run: Run, node: Node, hook: Callable, gradients: list[Any], numbers: list[int], after: Any
+    run: Run, node: Node, hook: Callable, gradients: list[Any], numbers: list[int], after: Any, expected: int
 ) -> None:
     after = (after,) if isinstance(after, Tensor) else tuple(after)
-    if len(after) != len(gradients):
+    if len(after) != expected:
         raise RuntimeError(
             f"hook '{hook_name(hook)}' has returned an incorrect number of values "
-            f"(got {len(after)}, but expected {len(gradients)})"
+            f"(got {len(after)}, but expected {expected})"
         )
     for nr, new in enumerate(after):
         if new is not None and gradients[nr] is not None and new is not gradients[nr]:
             _change(run, hook, gradients, numbers, nr, new, 0, node.number)
+
+
+def _upstream_shown(run: Run, node: Any, gradients: Sequence[Any], numbers: list[int]) -> tuple[Any, ...]:
+    """The upstream gradients of the outputs that can have one: the indices of a maximum cannot."""
+    op = getattr(node, "op", None)
+    return _all_shown(run, gradients if op is None else gradients[: op.differentiable], numbers)
 
 
 def _all_shown(run: Run, gradients: Sequence[Any], numbers: list[int]) -> tuple[Any, ...]:

@@ -55,6 +55,7 @@ class Op:
     kept_for_first: tuple[bool, ...] = field(init=False)  # `keeps` where only the first is differentiated
     of_one: bool = field(init=False)  # one tensor in, one out
     saved: dict[str, Need] = field(init=False)  # what its nodes show, by PyTorch's names
+    differentiable: int = field(init=False)  # how many outputs have gradients: indices have not
     needs_spec: bool = field(init=False)  # whether a rule asks for an input's shape or dtype
     _keeps: dict[tuple[bool, ...], tuple[bool, ...]] = field(init=False, default_factory=dict)
     _rules: dict[tuple, Rule] = field(init=False, default_factory=dict)
@@ -75,6 +76,7 @@ class Op:
         kinds = {type(need) for need in needed}
         self.saves_all_outputs = Output in kinds
         self.saves_out = self.saves_all_outputs or Indices in kinds
+        self.differentiable = 1 if Indices in kinds or "indices" in self.args else self.outputs
         self.saves_inputs = any(self.need[name] in needed for name in self.inputs)
         self.needs_spec = self.variadic or Shape in kinds or Dtype in kinds
         self.kept_for_first = self.keeps(tuple(nr == 0 for nr in range(len(self.inputs))))

@@ -59,6 +59,7 @@ class WatchedPass:
         self.current = 0  # the number of the running node
         self.waiting: dict[Node, int] = {}  # how many gradients each node still waits for
         self.needed: set[Node] | None = None  # the nodes that have to run; None: all nodes
+        self.receivers: set[Node | None] = set()  # with `needed`: these, and the nodes of `wanted`
         self.reached: list[Tensor] = []  # leaves that have accumulated a gradient, if there is a listener
         self.kept: set[int] = set()  # the gradients that are the `.grad` of a leaf now
         # the gradients that have arrived, by node; a list if the node has several outputs
@@ -103,8 +104,7 @@ class WatchedPass:
 
     def reaches(self, node: Node) -> bool:
         """Whether a gradient reaches a node in this pass."""
-        wanted = self.needed is None or node in self.needed
-        return node in self.waiting and (wanted or any(edge_node(edge) is node for edge in self.wanted_edges))
+        return node in self.waiting and (self.needed is None or node in self.receivers)
 
     # --- the flow of gradients
 
@@ -112,6 +112,8 @@ class WatchedPass:
         nodes: list[Any] = [edge_node(edge) for edge in self.edges]
         self.waiting = waiting = count_dependencies(nodes)
         self.needed = needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
+        if needed is not None:
+            self.receivers = {*needed, *map(edge_node, self.wanted_edges)}
         for edge, start in zip(self.edges, self.gradients, strict=True):
             flowing = start if self.create_graph else start.array
             self._arrive(edge, flowing, getattr(start, "_number", 0))
@@ -121,7 +123,7 @@ class WatchedPass:
         node: Any
         gradient: Any
         for node in dict.fromkeys(nodes):
-            if waiting[node]:
+            if waiting[node] or (needed is not None and node not in self.receivers):
                 continue
             if node.runs_first:
                 leaves.append(node)
@@ -156,6 +158,8 @@ class WatchedPass:
                     continue
                 gradient, number = gradients[i], given[i]
                 target = edge.node if type(edge) is Output else edge
+                if needed is not None and target not in self.receivers:
+                    continue
                 if gradient is not None:
                     if target.outputs == 1 and target not in buffers:
                         buffers[target], numbers[target] = gradient, number
@@ -295,17 +299,25 @@ class WatchedPass:
             gradients, numbers = [gradients], [numbers]
         elif gradients is None:
             gradients, numbers = [None] * node.outputs, [0] * node.outputs
+        runs = needed is None or node in needed
+        if node.rare is not None and not runs:
+            run_tensor_hooks(self, node, gradients, numbers)
+        for tensor, edge in zip(self.wanted, self.wanted_edges, strict=True):
+            if (
+                edge_node(edge) is node
+            ):  # as in PyTorch before the hooks, if the node runs, and else after them
+                self._capture(tensor, edge, gradients[edge_nr(edge)], numbers[edge_nr(edge)])
+        n_edges = len(node.edges)
+        if not runs:
+            return (None,) * n_edges, (0,) * n_edges
         if node.rare is not None:
             run_tensor_hooks(self, node, gradients, numbers)
             run_node_prehooks(self, node, gradients, numbers)
-        for tensor, edge in zip(self.wanted, self.wanted_edges, strict=True):
-            if edge_node(edge) is node:
-                self._capture(tensor, edge, gradients[edge_nr(edge)], numbers[edge_nr(edge)])
-        n_edges = len(node.edges)
-        if needed is not None and node not in needed:
-            return (None,) * n_edges, (0,) * n_edges
         self._tell_received(node, gradients, numbers)
         produced = self._differentiate(node, gradients, numbers)
+        if needed is not None and not node.takes_tensors:
+            pairs = zip(produced, node.edges, strict=True)
+            produced = [g if edge_node(edge) in self.receivers else None for g, edge in pairs]
         if state.anomaly and state.check_nan:
             check_for_nan(node, produced)
         given = [self._number_of_result(g, gradients, numbers) for g in produced]
@@ -351,17 +363,21 @@ class WatchedPass:
         rare = tensor_rare(leaf)
         if rare.hooks:
             run_tensor_hooks(self, node, box, numbers)
+        asked = any(edge is node for edge in self.wanted_edges)
+        runs = self.how == "backward" and (asked or not self.wanted)
+        if runs and node.rare is not None:
+            run_node_prehooks(self, node, box, numbers)
         accumulates = self.how == "backward" and not (self.wanted or self.create_graph)
         is_plain = accumulates and bool(numbers[0]) and leaf._edge is not None
         if not is_plain:
             self._tell_received(node, box, numbers)
-        asked = bool(self.wanted) and any(edge is node for edge in self.wanted_edges)
         if asked and self.how == "grad":
             self._capture(leaf, node, box[0], numbers[0])
-        if self.how == "grad" or (self.wanted and not asked):
+        if (
+            not runs or leaf._edge is None
+        ):  # None: it required grad when the graph was made, but not any longer
             return
-        if leaf._edge is None:  # it required grad when the graph was made, but does not any longer
-            return
+        upstream = list(box) if node.rare is not None and node.rare.posthooks else None
         try:
             accumulate(leaf, box, self.create_graph)
         except BaseException:
@@ -380,6 +396,8 @@ class WatchedPass:
             tell(number_of(leaf), node.number, self.number, numbers[0], state_of(kept))
         for hook in list((rare.accumulate_hooks or {}).values()):
             hook(leaf)
+        if upstream is not None:
+            run_node_posthooks(self, node, (), [], upstream, numbers)
 
     def _capture(self, tensor: Tensor, edge: Edge, gradient: Any, number: int) -> None:
         """Keep the gradient of a wanted tensor, in its dtype: a rule may compute in a wider one."""

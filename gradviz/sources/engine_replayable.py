@@ -49,7 +49,7 @@ class _EngineTensors:
 
     def version(self, tensor: Tensor) -> int:
         """The number of in-place writes to a tensor."""
-        return tensor._version
+        return tensor._writes
 
     def has_node(self, tensor: Tensor) -> bool:
         """Whether a tensor has a `grad_fn`."""

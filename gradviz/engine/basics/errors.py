@@ -113,6 +113,17 @@ def nan_gradient(node: Any, nr: int) -> Exception:
     )
 
 
+def inference_saved() -> Exception:
+    """The error of an op that would save a tensor made in inference mode for its backward."""
+    return with_advice(
+        RuntimeError(
+            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+            "computation tracked by autograd."
+        ),
+        "clone the tensor to get a normal one, or use `no_grad` in the place of `inference_mode`.",
+    )
+
+
 def leaf_view_in_place() -> Exception:
     """The error of an in-place operation on a view of a leaf that requires grad."""
     error = RuntimeError(

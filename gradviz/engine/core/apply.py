@@ -25,6 +25,8 @@ from gradviz.engine.core.tensor import (
     accumulator,
     gradient_edge,
     new_tensor,
+    note_inference,
+    saved_version,
 )
 from gradviz.engine.core.views import share_memory
 from gradviz.events.listener import Listener
@@ -68,7 +70,7 @@ def unary(op: Op) -> Callable:
         if saves_x:
             node.x = input
             if input._rare is not None:
-                node.x_version = input._version
+                node.x_version = saved_version(input)
         if saves_out:
             node.out = array
             node.out_counter = None
@@ -125,11 +127,11 @@ def binary(op: Op) -> Callable:
             if (a_saves_x and a is not None) or (b_saves_x and b is not None):
                 node.x = input
                 if input._rare is not None:
-                    node.x_version = input._version
+                    node.x_version = saved_version(input)
             if (a_saves_y and a is not None) or (b_saves_y and b is not None):
                 node.y = other
                 if other._rare is not None:
-                    node.y_version = other._version
+                    node.y_version = saved_version(other)
         if saves_out:
             node.out = array
             node.out_counter = None
@@ -223,7 +225,7 @@ def _apply_to_one(
     if op.saves_inputs:
         node.x = x
         if x._rare is not None:
-            node.x_version = x._version
+            node.x_version = saved_version(x)
     if op.saves_out:
         node.out = array
         node.out_counter = None
@@ -242,6 +244,8 @@ def _push_and_tell(
     node: Node | None,
 ) -> None:
     """In forward mode push tangents through an op that has run. Tell the listener, if there is one."""
+    if state.modes.inference and not op.view:
+        note_inference(*outputs)
     tangents: Sequence[tuple[Tensor, Tensor]] = ()
     if state.forward_mode is not None:
         tangents = state.forward_mode.push(op, inputs, outputs, args)
@@ -268,13 +272,13 @@ def make_node(
     if not node.arity:
         node._edges = edges
         node.tensors = kept = saved_inputs(op, inputs, edges)
-        node.versions = tuple([0 if tensor is None else tensor._version for tensor in kept])
+        node.versions = tuple([0 if tensor is None else saved_version(tensor) for tensor in kept])
     elif op.saves_inputs:
         kept = saved_inputs(op, inputs, edges)
         if kept[0] is not None:
-            node.x, node.x_version = kept[0], kept[0]._version
+            node.x, node.x_version = kept[0], saved_version(kept[0])
         if node.arity == 2 and kept[1] is not None:
-            node.y, node.y_version = kept[1], kept[1]._version
+            node.y, node.y_version = kept[1], saved_version(kept[1])
     if node.arity == 1:
         (node.a,) = edges
     elif node.arity == 2:
@@ -390,4 +394,4 @@ def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()
         expected = default_dtype()
     if array.dtype == expected:
         return array
-    return np.asarray(op.forward(*(a.astype(expected) for a in arrays), *args))
+    return np.asarray(op.forward(*(a.astype(expected) for a in arrays), *args), expected)

@@ -14,7 +14,7 @@ from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.core.node import Edge, Node, output_edge
 from gradviz.engine.core.packing import Packed
 from gradviz.engine.core.state import next_node_number, no_grad, state
-from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, node_of
+from gradviz.engine.core.tensor import Tensor, counter_of, new_tensor, node_of, saved_version
 
 
 class FunctionNode(Node):
@@ -80,6 +80,7 @@ class FunctionNode(Node):
             if tensor is None:
                 self._saved.append((None, None, 0))
                 continue
+            saved_version(tensor)  # raises for a tensor made in inference mode
             nr = next((i for i, result in enumerate(results) if result is tensor), None)
             kept = tensor if nr is None else (nr, tensor.array)
             hooks = state.modes.saved_tensors_hooks

@@ -90,7 +90,7 @@ class Input(Need):
         return unchanged(node, getattr(node, slot), getattr(node, f"{slot}_version", 0))
 
     def put(self, node: Any, tensor: Tensor | None) -> None:
-        version = 0 if tensor is None else tensor._version
+        version = 0 if tensor is None else tensor._writes
         if isinstance(node, ManyInputsNode):
             node.tensors = _with(node.tensors or (), self.nr, tensor)
             node.versions = _with(node.versions, self.nr, version)

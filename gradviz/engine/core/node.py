@@ -28,7 +28,7 @@ class SavedTensorLike(Protocol):
     _rare: Any
 
     @property
-    def _version(self) -> int: ...
+    def _writes(self) -> int: ...
 
     @property
     def grad_fn(self) -> Node | None: ...
@@ -302,8 +302,8 @@ def unpack_nth(node: Any, n: int) -> Any:
 
 def unchanged(node: Node, tensor: _Saved, version: int) -> _Saved:
     """The tensor, after a check of its version. Raises RuntimeError where it was modified or detached in place."""
-    if tensor._version != version:
-        raise mutated_since_saved(node, tensor.grad_fn, tensor.array, version, tensor._version)
+    if tensor._writes != version:
+        raise mutated_since_saved(node, tensor.grad_fn, tensor.array, version, tensor._writes)
     if tensor._rare is not None and tensor._rare.detached > node.number:
         raise detached_since_saved(node)
     return tensor

@@ -35,10 +35,10 @@ class Packed:
         self, tensor: Tensor, hooks: Hooks, nr: int | None = None, shown: Tensor | None = None
     ) -> None:
         pack_hook, self.unpack_hook = hooks
-        version = tensor._version
+        version = tensor._writes
         with no_grad():
             self.thing = pack_hook(tensor if shown is None else shown)
-        if tensor._version != version:
+        if tensor._writes != version:
             raise RuntimeError(
                 "A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook "
                 "cannot be modified by in-place operations as this can lead to unexpected side-effects. Please open "

@@ -34,6 +34,7 @@ __all__ = [
 
 class _ThreadModes(threading.local):
     grad_enabled = True
+    inference = False
     backward_depth = 0
     saved_tensors_hooks: tuple = ()  # pairs of hooks; the last pair is in use
     hooks_disabled: str | None = None  # the message of the error where hooks are used
@@ -235,8 +236,18 @@ class enable_grad(_GradMode):
 class inference_mode(_GradMode):
     """Ops inside record no graph. `inference_mode(False)` is a normal region inside an inference mode region."""
 
+    outer = False
+
     def __init__(self, mode: Any = True) -> None:
         self.enabled = mode is False  # without brackets `mode` is the decorated function
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self.outer, state.modes.inference = state.modes.inference, not self.enabled
+
+    def __exit__(self, *args: object) -> None:
+        state.modes.inference = self.outer
+        super().__exit__(*args)
 
 
 class set_grad_enabled:

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import next_tensor_number, state
-from gradviz.engine.core.tensor import Tensor, base_of, flags_of, gradient_edge, number_of, state_of
+from gradviz.engine.core.tensor import (
+    Tensor,
+    base_of,
+    flags_of,
+    gradient_edge,
+    note_inference,
+    number_of,
+    state_of,
+)
 from gradviz.events.field_types import Rule
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, edges_of, saved_of
@@ -54,7 +62,7 @@ def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) ->
     """Tell of an elementwise op of one tensor that ran and made `node`."""
     n = heard_of(x)
     out._number = number = next_tensor_number()
-    saved = (number, 0) if op.saves_out else (n, x._version) if op.saves_inputs else ()
+    saved = (number, 0) if op.saves_out else (n, x._writes) if op.saves_inputs else ()
     listener.differentiated(
         sys._getframe(2), op.name, "", op.fixed_rule or op.rule(()), 0, (n,), number, out.array, REQUIRES_GRAD, 0, 0,
         node.number, node.label, (*edge_numbers(node.a), n), saved,
@@ -81,9 +89,9 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
         x_kept, y_kept = op.keeps((a is not None, b is not None))
     if op.saves_inputs:
         if x_kept and n:
-            saved = (n, 0 if x._rare is None else x._version)
+            saved = (n, 0 if x._rare is None else x._writes)
         if y_kept and m:
-            saved += (m, 0 if y._rare is None else y._version)
+            saved += (m, 0 if y._rare is None else y._writes)
     if op.saves_out:
         saved += (number, 0)
     args = "" if n and m else constants_text((x, y))
@@ -116,7 +124,7 @@ def tell_made(
         saved += (number, 0)
     flags, version, base = REQUIRES_GRAD, 0, 0
     if out._rare is not None:
-        flags, version, base = flags_of(out), out._version, base_of(out)
+        flags, version, base = flags_of(out), out._writes, base_of(out)
     listener.differentiated(
         sys._getframe(2), op.name, text, op.rule(args), 0, numbers, number, out.array, flags, version, base,
         node.number, node.label, _edges(node, inputs, numbers), saved,
@@ -129,6 +137,8 @@ def _with_constants(text: str, inputs: Sequence[Any]) -> str:
 
 def without_node(name: str, inputs: Sequence[Any], out: _Result, args: str = "") -> _Result:
     """What an op gave that makes no node, a tensor or several; the listener hears of it first."""
+    if state.special and state.modes.inference:
+        note_inference(*(out if isinstance(out, tuple) else (out,)))
     if state.listener is not None:
         outputs: Any = out if isinstance(out, tuple) else (out,)
         tell_op(name, inputs, outputs, args, None)
@@ -185,7 +195,7 @@ def tell(told: Told, frame: Any) -> None:
         (out,) = outputs
         flags, version, base = REQUIRES_GRAD, 0, 0
         if out._rare is not None:
-            flags, version, base = flags_of(out), out._version, base_of(out)
+            flags, version, base = flags_of(out), out._writes, base_of(out)
         listener.differentiated(
             frame, name, args, rule, in_pass, inputs, out._number, out.array, flags, version, base, node.number,
             node.label, edges, saved,
@@ -195,7 +205,7 @@ def tell(told: Told, frame: Any) -> None:
         listener.op(
             frame, name, args, rule, in_pass, state.modes.grad_enabled, inputs, numbers,
             [tensor.array for tensor in outputs], [flags_of(tensor) for tensor in outputs],
-            [tensor._version for tensor in outputs], [base_of(tensor) for tensor in outputs],
+            [tensor._writes for tensor in outputs], [base_of(tensor) for tensor in outputs],
         )  # fmt: skip
         if node is not None:
             tell_node(told, _differentiable(outputs), frame)

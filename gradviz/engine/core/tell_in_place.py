@@ -116,7 +116,7 @@ class InPlace:
         edges[2::3] = [x if tensor == result else tensor for tensor in edges[2::3]]
         for at in range(0, len(saved), 2):
             if saved[at] == result:
-                saved[at : at + 2] = x, self.x._version
+                saved[at : at + 2] = x, self.x._writes
         return told._replace(edges=edges, saved=saved)
 
     def _outputs(self, node: Node) -> list[int]:

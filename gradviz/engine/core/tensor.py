@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.basics.errors import inference_saved
 from gradviz.engine.basics.missing import TENSOR_LACKS
 from gradviz.engine.basics.printing import format_array, format_with_spec
 from gradviz.engine.basics.turns import new_own_turn
@@ -59,6 +60,7 @@ class TensorRare:
     maker = ""  # and which output of which node it was before
     views: list[weakref.ref[Tensor]] | None = None
     alias_of = 0  # the number of the tensor whose memory it shares, for the listener
+    inference = False  # whether it was made in inference mode
     alias_whole = False  # whether it shows all of that memory's elements, in their order
     tangent: tuple[int, Tensor] | None = None  # the dual level, and the tangent
 
@@ -107,6 +109,10 @@ class Tensor(Values):
                 "you can only change requires_grad flags of leaf variables. "
                 "If you want to use a computed variable in a subgraph that doesn't require differentiation "
                 "use var_no_grad = var.detach()."
+            )
+        if requires_grad and self.is_inference() and not state.modes.inference:
+            raise RuntimeError(
+                "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed. Clone it first."
             )
         if requires_grad and self.array.dtype.kind not in "fc":
             raise RuntimeError(
@@ -158,11 +164,20 @@ class Tensor(Values):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+            raise TypeError(
+                f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}"
+            )
+        if value is self:
+            raise RuntimeError("can't assign Variable as its own grad")
+        if value is not None and value.array.dtype != self.array.dtype:
+            raise RuntimeError(
+                f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with grad_dtype "
+                f"'{self.dtype}'. Convert it with .to(dtype)."
+            )
         if value is not None and value.array.shape != self.array.shape:
             raise RuntimeError(
-                f"assigned grad has data of a different size. The tensor is {list(self.shape)}, "
-                f"the gradient {list(value.shape)}."
+                f"attempting to assign a gradient of size '{list(value.shape)}' to a tensor of size "
+                f"'{list(self.shape)}'. Please ensure that the gradient and the tensor are the same size"
             )
         tensor_rare(self).grad = value
         if state.listener is not None:
@@ -250,6 +265,13 @@ class Tensor(Values):
 
     @property
     def _version(self) -> int:
+        """How often its memory was written to. Raises RuntimeError for a tensor made in inference mode."""
+        if self.is_inference():
+            raise RuntimeError("Inference tensors do not track version counter.")
+        return self._writes
+
+    @property
+    def _writes(self) -> int:
         rare = self._rare
         return rare.counter.n if rare is not None and rare.counter is not None else 0
 
@@ -259,6 +281,10 @@ class Tensor(Values):
 
     def _is_view(self) -> bool:
         return self._base is not None
+
+    def is_inference(self) -> bool:
+        """Whether it was made in inference mode, or is a view of such a tensor."""
+        return self._rare is not None and self._rare.inference
 
     def numpy(self) -> np.ndarray:
         """The memory as an array. Raises RuntimeError where the tensor requires grad."""
@@ -352,6 +378,23 @@ def counter_of(tensor: Tensor) -> Counter:
     return rare.counter
 
 
+def saved_version(tensor: Tensor) -> int:
+    """The version of a tensor that a node saves. Raises RuntimeError for a tensor made in inference mode."""
+    rare = tensor._rare
+    if rare is None:
+        return 0
+    if rare.inference:
+        raise inference_saved()
+    return 0 if rare.counter is None else rare.counter.n
+
+
+def note_inference(*made: Any) -> None:
+    """Remember of new tensors that they were made in inference mode."""
+    for tensor in made:
+        if isinstance(tensor, Tensor):
+            tensor_rare(tensor).inference = True
+
+
 def node_of(tensor: Tensor) -> Node | None:
     """The node behind `grad_fn`. None for a leaf."""
     return None if tensor.is_leaf else edge_node(tensor._edge)
@@ -441,6 +484,8 @@ def number_of(tensor: Tensor) -> int:
 def announce(tensor: Tensor, how: str, source: Tensor | None = None) -> None:
     """Number a tensor that no op made, and tell the listener, if there is one. `how` says what made it, `source` is
     the tensor that it was copied or made from."""
+    if state.special and state.modes.inference and how != "earlier":
+        note_inference(tensor)
     if state.listener is not None:
         origin = 0 if source is None else number_of(source)
         give_number(tensor, next_tensor_number())

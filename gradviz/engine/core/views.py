@@ -29,6 +29,9 @@ ONE_OF_SEVERAL = (
     "This view is the output of a function that returns multiple views. Such functions do not allow the output views "
     "to be modified inplace. You should replace the inplace operation by an out-of-place one."
 )
+PART_OF_COMPLEX = (
+    "gradviz does not differentiate writes to the parts of complex numbers: compute a new tensor instead."
+)
 MADE_IN_FUNCTION = (
     "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic "
     "to handle view+inplace would override the custom backward associated with the custom Function, leading to "
@@ -41,7 +44,7 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
     if not _is_seen_in(source.array, view.array):
         return
     rare = tensor_rare(view)
-    rare.counter = counter_of(source)
+    rare.counter, rare.inference = counter_of(source), source.is_inference()
     if state.special and state.listener is not None:
         rare.alias_of, rare.alias_whole = number_of(source), _shows_all(source.array, view.array)
     if not op.derivatives:  # detach shares the memory, but the result is no view for autograd
@@ -50,6 +53,8 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
     rare.base = base = source if of_source.base is None else of_source.base
     if state.special and not state.modes.grad_enabled:
         rare.view_kind = MADE_WITHOUT_GRAD
+    elif op.name == "view_as_real":
+        rare.view_kind = PART_OF_COMPLEX
     elif op.name in SEVERAL:
         rare.view_kind = ONE_OF_SEVERAL
     elif of_source.view_kind:

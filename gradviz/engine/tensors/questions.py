@@ -99,7 +99,7 @@ def never(input: Tensor) -> bool:
 
 
 METHODS: dict[str, Callable] = {
-    **dict.fromkeys(("is_conj", "is_neg", "is_inference", "is_distributed"), never),
+    **dict.fromkeys(("is_conj", "is_neg", "is_distributed"), never),
     "is_complex": is_complex,
     "is_signed": is_signed,
     "is_same_size": is_same_size,

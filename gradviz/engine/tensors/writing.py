@@ -32,6 +32,10 @@ def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -
 
     From here on the versions of x are counted."""
     counter_of(x)  # this comes before its node changes: the node that made it has to notice
+    if x.is_inference() and not state.modes.inference:
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed. Clone it first."
+        )
     if is_grad_enabled():
         _check_place_in_graph(x, others)
     if is_overlapping(x.array if part is None else part):

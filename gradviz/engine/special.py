@@ -2,8 +2,10 @@
 
 from gradviz.engine.basics.keywords import with_pytorchs_names
 from gradviz.engine.basics.missing import says_what_is_missing
+from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table.ops import functions as _functions
-from gradviz.engine.table.ops import log_softmax, logit, logsumexp, ndtr, polygamma, round, softmax
+from gradviz.engine.table.ops import log_softmax, logit, logsumexp, ndtr, polygamma, softmax
+from gradviz.engine.table.ops import round as _round
 
 erf, erfc, erfinv, exp2, expm1, log1p, sinc = (
     _functions[name] for name in "erf erfc erfinv exp2 expm1 log1p sinc".split()
@@ -14,6 +16,12 @@ gammaln, i0, xlogy = _functions["lgamma"], _functions["i0"], _functions["xlogy"]
 entr, erfcx, i0e, i1, i1e, log_ndtr, ndtri, xlog1py = (
     _functions[f"special_{name}"] for name in "entr erfcx i0e i1 i1e log_ndtr ndtri xlog1py".split()
 )
+
+
+def round(x: Tensor, decimals: int = 0) -> Tensor:
+    """x rounded to `decimals` digits after the point (RoundBackward1)."""
+    return _round(x, decimals=decimals)
+
 
 __all__ = [
     "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "i1",

@@ -100,6 +100,18 @@ def test_an_error_says_what_pytorchs_says(name: str) -> None:
     assert said(engine, name) == said(torch, name)
 
 
-def test_the_same_draws_for_all_are_refused() -> None:
-    with pytest.raises(NotImplementedError, match="draws anew"):
-        engine.func.vmap(engine.sin, randomness="same")
+def test_draws_need_a_randomness() -> None:
+    for library in (engine, torch):
+        x = library.ones(3, 2)
+        for draws in (
+            lambda x, t=library: t.nn.functional.dropout(x, 0.5),
+            lambda x, t=library: x * t.randn(2),
+        ):
+            with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
+                library.vmap(draws)(x)
+            assert library.vmap(draws, randomness="different")(x).shape == (3, 2)
+            same = library.vmap(draws, randomness="same")(x)
+            assert (same == same[0]).all()
+        assert (library.vmap(lambda x, t=library: t.nn.functional.dropout(x, 0.5, False))(x) == x).all()
+        with pytest.raises(RuntimeError, match="Only allowed values for randomness"):
+            library.vmap(library.sin, randomness="none")(x)

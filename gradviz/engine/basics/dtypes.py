@@ -104,6 +104,11 @@ def default_dtype() -> np.dtype:
     return _default[0]
 
 
+def complex_of(kind: np.dtype) -> np.dtype:
+    """The complex dtype whose parts are of a floating-point dtype. float16 has complex64."""
+    return np.result_type(kind, BY_NAME["complex64"])
+
+
 def get_default_dtype() -> dtype:
     """The default dtype of floating-point tensors."""
     return dtype_of(_default[0])
@@ -145,7 +150,7 @@ def result_type(*operands: Any) -> np.dtype:
         elif isinstance(operand, float):
             groups[2].append(default_dtype())
         elif isinstance(operand, complex):
-            groups[2].append(BY_NAME["complex64"])
+            groups[2].append(complex_of(default_dtype()))
         else:
             groups[1 if operand.ndim == 0 else 0].append(operand.dtype)
     result: np.dtype | None = None
@@ -159,9 +164,9 @@ def result_type(*operands: Any) -> np.dtype:
 def _promote(dtypes: list[np.dtype]) -> np.dtype:
     result = dtypes[0]
     for other in dtypes[1:]:
-        if _category(result) == 1 and _category(other) == 2:
+        if _category(result) == 1 and _category(other) in (2, 3):
             result = other
-        elif not (_category(other) == 1 and _category(result) == 2):
+        elif not (_category(other) == 1 and _category(result) in (2, 3)):
             result = np.promote_types(result, other)
     return result
 

@@ -52,7 +52,7 @@ TENSOR_LACKS = frozenset(
     (
         "apply_ as_strided_scatter as_subclass bfloat16 cauchy_ ccol_indices cdouble cfloat chalf cholesky "
         "cholesky_inverse cholesky_solve coalesce col_indices const_data_ptr crow_indices cuda dense_dim dequantize "
-        "diagonal_scatter dim_order eig frexp geometric_ geqrf grad_dtype hardshrink hash_tensor histogram imag index "
+        "diagonal_scatter dim_order eig frexp geometric_ geqrf grad_dtype hardshrink hash_tensor histogram index "
         "index_reduce index_reduce_ indices int_repr ipu is_coalesced is_set_to istft layout log_normal_ lstsq lu "
         "lu_solve map2_ map_ matrix_exp module_load mtia narrow_copy new new_empty_strided nextafter nextafter_ "
         "nonzero_static orgqr ormqr pin_memory put put_ q_per_channel_axis q_per_channel_scales "

@@ -12,7 +12,13 @@ from typing import Any
 
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.func.trees import leaves, rebuilt
+from gradviz.engine.rng.generator import default_generator, refusing_to_draw
 from gradviz.engine.table import ops
+
+_NO_DRAWS = (
+    "vmap: called random operation while in randomness error mode. Please either use the 'same' or 'different' "
+    "randomness flags on vmap or perform the randomness operation out of vmap"
+)
 
 
 def vmap(
@@ -25,17 +31,17 @@ def vmap(
 ) -> Callable:
     """Run `func` on the slices of its tensors along `in_dims`, and stack the results along `out_dims`.
 
-    An argument whose entry in `in_dims` is None is passed as it is. With a `randomness` other than "same" each
-    element draws new random numbers. Raises ValueError where dimensions do not fit the arguments, and
-    NotImplementedError for randomness "same"."""
+    An argument whose entry in `in_dims` is None is passed as it is. With randomness "different" each element draws
+    random numbers of its own, with "same" all draw the same, with "error" draws raise RuntimeError. Raises ValueError
+    where dimensions do not fit the arguments."""
     name = getattr(func, "__name__", repr(func))
-    if randomness == "same":
-        raise NotImplementedError(
-            "gradviz's vmap draws anew for each element: randomness='same' is not there."
-        )
 
     @wraps(func)
     def over_batches(*args: Any, **kwargs: Any) -> Any:
+        if randomness not in ("error", "different", "same"):
+            raise RuntimeError(
+                f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}"
+            )
         said = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>)"
         if not isinstance(in_dims, (int, tuple, list)) or isinstance(in_dims, bool):
             raise ValueError(
@@ -47,9 +53,15 @@ def vmap(
         dims = [*_spread(in_dims, args, f"{said}: in_dims is not compatible with the structure of `inputs`")]
         dims += [None] * (len(tensors) - len(dims))  # keyword arguments are passed as they are
         n = _size(tensors, dims, said)
-        results = [
-            func(*part, **words) for part, words in (_slices(inputs, tensors, dims, i) for i in range(n))
-        ]
+        generator = default_generator
+        start = (generator.bits.state, generator.next_normal)
+        results = []
+        with refusing_to_draw(_NO_DRAWS if randomness == "error" else ""):
+            for i in range(n):
+                if randomness == "same":
+                    generator.bits.state, generator.next_normal = start
+                part, words = _slices(inputs, tensors, dims, i)
+                results.append(func(*part, **words))
         return _stacked(results, out_dims, name)
 
     return over_batches

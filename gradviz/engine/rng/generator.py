@@ -62,6 +62,7 @@ class Generator:
 
 class _Chosen(threading.local):
     generator: Generator | None = None
+    refusal = ""  # why nothing may be drawn now
 
 
 default_generator = Generator()
@@ -70,7 +71,11 @@ _chosen = _Chosen()
 
 
 def stream() -> Generator:
-    """The generator to draw from: the one that the program named, else the common one."""
+    """The generator to draw from: the one that the program named, else the common one.
+
+    Raises RuntimeError inside of `refusing_to_draw`."""
+    if _chosen.refusal:
+        raise RuntimeError(_chosen.refusal)
     return _chosen.generator or default_generator
 
 
@@ -82,6 +87,16 @@ def drawing_from(generator: Generator | None) -> Iterator[None]:
         yield
     finally:
         _chosen.generator = previous
+
+
+@contextmanager
+def refusing_to_draw(why: str) -> Iterator[None]:
+    """Raise RuntimeError at draws inside the block; with "" they are allowed."""
+    previous, _chosen.refusal = _chosen.refusal, why
+    try:
+        yield
+    finally:
+        _chosen.refusal = previous
 
 
 def manual_seed(seed: int) -> Generator:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics.devices import on_the_cpu
-from gradviz.engine.basics.dtypes import default_dtype, float64, to_numpy
+from gradviz.engine.basics.dtypes import complex_of, default_dtype, float64, to_numpy
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, announce, new_tensor
 from gradviz.engine.rng import distributions
 from gradviz.engine.rng.generator import drawing_from
@@ -46,6 +46,8 @@ def array_of(data: Any, dtype: Any = None) -> np.ndarray:
     array = np.array(_without_tensors(data))
     if array.dtype.kind not in "fciub":
         raise ValueError(f"could not make a tensor of {data!r}: its elements are not numbers of equal shape")
+    if array.dtype.kind == "c":
+        return array.astype(complex_of(default_dtype()))
     return array.astype(default_dtype()) if array.dtype == float64 or array.size == 0 else array
 
 

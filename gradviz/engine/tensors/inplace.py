@@ -73,7 +73,7 @@ def in_place_of(name: str, function: Callable) -> Callable:
             if node is not None and getattr(node, "out", None) is result.array:
                 node.out = x.array  # type: ignore[attr-defined]
                 node.out_counter = counter_of(x)  # type: ignore[attr-defined]
-                node.out_version = x._version + 1  # type: ignore[attr-defined]
+                node.out_version = x._writes + 1  # type: ignore[attr-defined]
         write(x, result.array)
         told.result = result
         if with_graph or state.dual_level:
@@ -286,7 +286,7 @@ _FUNCTIONS: dict[str, Callable] = {
     **{name: unary(with_next_node(TABLE[key])) for name, key in _OF_THEIR_OWN.items()},
     **{name: getattr(ops, name) for name in _CHOSEN},
     "polygamma": lambda x, n: apply(_polygamma, (x,), (n,)),
-    "conj_physical": ops.itself,
+    "conj_physical": ops.conj_physical,
     "add": ops.add_with_alpha,
     "sub": ops.sub_with_alpha,
     "subtract": ops.sub_with_alpha,

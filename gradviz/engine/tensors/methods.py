@@ -120,7 +120,7 @@ OPERATORS: dict[str, Callable] = {
 # Functions that are methods too: `torch.f(x, ...)` and `x.f(...)`.
 _SHARED = """
     addcdiv addcmul clamp clamp_max clamp_min div float_power ldexp lerp logit mvlgamma nan_to_num pow round square
-    true_divide positive conj conj_physical resolve_conj resolve_neg real
+    true_divide positive conj conj_physical resolve_conj resolve_neg view_as_real
     all amax amin aminmax any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum dist kthvalue
     log_softmax logcumsumexp logsumexp max mean median min msort nanmean nansum norm prod softmax sort std sum topk
     unique var
@@ -142,7 +142,7 @@ FUNCTIONS: dict[str, Callable] = {
     for name in """
     cat concat concatenate stack hstack vstack row_stack dstack column_stack block_diag atleast_1d atleast_2d
     atleast_3d meshgrid broadcast_tensors einsum where std_mean var_mean trapezoid trapz polygamma bucketize
-    searchsorted rsub constant_pad_nd cdist cumulative_trapezoid cartesian_prod combinations
+    real imag searchsorted rsub constant_pad_nd cdist cumulative_trapezoid cartesian_prod combinations
     """.split()
 }
 
@@ -206,7 +206,8 @@ PROPERTIES: dict[str, Callable] = {
     "H": _transposed("H"),
     "mH": _transposed("mH"),
     "mT": _transposed("mT"),
-    "real": lambda x: x,
+    "real": ops.real,
+    "imag": ops.imag,
     "is_cpu": lambda x: True,
     **{f"is_{kind}": lambda x: False for kind in KINDS_THERE_ARE_NOT.split()},
     "itemsize": lambda x: x.array.itemsize,

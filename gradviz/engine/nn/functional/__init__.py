@@ -204,7 +204,7 @@ globals().update({name: with_pytorchs_names(globals()[name]) for name in __all__
 ALSO_TORCHS = """
     adaptive_avg_pool1d avg_pool1d bilinear celu channel_shuffle conv1d conv2d conv3d conv_transpose1d
     conv_transpose2d conv_transpose3d cosine_similarity hardshrink max_pool1d
-    max_pool2d pairwise_distance pdist pixel_shuffle pixel_unshuffle rms_norm selu threshold
+    max_pool2d pairwise_distance pdist pixel_shuffle pixel_unshuffle prelu rms_norm selu threshold
 """.split()
 
 __getattr__ = says_what_is_missing(__name__, globals())

@@ -99,7 +99,9 @@ def _dropout_channels(
     x: Tensor, p: float, training: bool, inplace: bool, dims: Sequence[int], name: str
 ) -> Tensor:
     if x.array.ndim not in dims:
-        raise RuntimeError(f"{name}: expected an input of {dims[-1]} dimensions, got {x.array.ndim}")
+        raise NotImplementedError(
+            f"gradviz's {name} takes an input of {dims[-1]} dimensions, got {x.array.ndim}"
+        )
     if not training or checked_probability(p) == 0:
         checked_probability(p)
         return x

@@ -22,7 +22,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     with no_grad():  # gradients ignore that the lengths are clamped
         for length in lengths:
             in_place["clamp_min_"](length, eps)
-    return ops.sum(ops.mul(ops.div(x1, lengths[0]), ops.div(x2, lengths[1])), dim)
+    second = ops.div(x2, lengths[1])  # first, as in PyTorch
+    return ops.sum(ops.mul(ops.div(x1, lengths[0]), second), dim)
 
 
 def pairwise_distance(
@@ -82,7 +83,7 @@ def triplet_margin_with_distance_loss(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = ops.minimum(far, distance(positive, negative))
-    return reduced(ops.clamp_min(ops.add(ops.sub(near, far), margin), 0), reduction)
+    return reduced(ops.clamp_min(ops.sub(ops.add(near, margin), far), 0), reduction)
 
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:

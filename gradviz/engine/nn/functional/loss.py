@@ -14,11 +14,12 @@ import numpy as np
 
 from gradviz.engine.basics.dtypes import torch_type_name
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.state import is_grad_enabled
+from gradviz.engine.core.state import is_grad_enabled, no_grad
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.nn.functional.activation import log_softmax, logsigmoid
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.tensors.inplace import in_place
 
 _UNSIGNED: dict[int, Any] = {
     1: np.dtype(np.uint8),
@@ -124,7 +125,7 @@ def _classes_and_shares(
 ) -> tuple[np.ndarray, np.ndarray | float]:
     """The target classes, and the share of each log-probability: the weight of the class, or 0 where it is ignored.
 
-    For a mean, shares are parts of the whole. An ignored class is 0. Where all shares are equal they are one number.
+    For a mean, shares are parts of the whole. An ignored class is −1. Where all shares are equal they are one number.
     Raises IndexError for a class that x does not have."""
     if target.array.dtype.kind not in "iu":
         raise RuntimeError(f"expected scalar type Long but found {target.dtype}: classes are whole numbers")
@@ -139,12 +140,12 @@ def _classes_and_shares(
     if weight is None and not 0 <= ignore_index < n_classes and _all_below(target.array, n_classes):
         return target.array.copy(), 1 / (target.array.size or math.nan) if mean else 1.0
     kept = np.asarray(target.array != ignore_index)
-    classes = np.where(kept, target.array, 0)
-    if classes.size and (classes.min() < 0 or classes.max() >= n_classes):
-        bad = classes.min() if classes.min() < 0 else classes.max()
-        raise IndexError(f"Target {bad} is out of bounds.")
+    outside = kept & ((target.array < 0) | (target.array >= n_classes))
+    if outside.any():
+        raise IndexError(f"Target {target.array[outside][0]} is out of bounds.")
+    classes = np.where(kept, target.array, -1)
     kind = x.array.dtype
-    share = kept.astype(kind) if weight is None else kept * weight.array[classes].astype(kind)
+    share = kept.astype(kind) if weight is None else np.where(kept, weight.array[classes], 0).astype(kind)
     if mean:
         share = share / (share.sum() or np.nan)  # the mean of nothing is NaN, as in PyTorch
     return classes, share
@@ -258,19 +259,13 @@ def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool 
     _check_dtypes(x, target)
     x, target = ops.broadcast_tensors(x, target)
     if log_target:
-        losses = ops.mul(ops.exp(target), ops.sub(target, x))
+        difference = ops.sub(target, x)  # before exp, as in PyTorch
+        losses = ops.mul(ops.exp(target), difference)
     else:
-        losses = ops.sub(_x_log_x(target), ops.mul(target, x))
+        losses = ops.sub(ops.functions["xlogy"](target, target), ops.mul(target, x))
     if reduction == "batchmean":
         return ops.div(ops.sum(losses), x.array.shape[0])
     return reduced(losses, reduction)
-
-
-def _x_log_x(x: Tensor) -> Tensor:
-    """x ln x, and 0 where x is 0."""
-    positive = np.asarray(x.array > 0)
-    one, zero = new_tensor(np.ones((), x.array.dtype)), new_tensor(np.zeros((), x.array.dtype))
-    return ops.where(positive, ops.mul(x, ops.log(ops.where(positive, x, one))), zero)
 
 
 def hinge_embedding_loss(x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
@@ -325,10 +320,9 @@ def poisson_nll_loss(
     else:
         losses = ops.sub(x, ops.mul(target, ops.log(ops.add(x, eps))))
     if full:
-        one, zero = (new_tensor(np.full((), n, target.array.dtype)) for n in (1, 0))
-        y = ops.where(target.array > 1, target, one)
+        y = target
         terms = ops.add(ops.sub(ops.mul(y, ops.log(y)), y), ops.mul(ops.log(ops.mul(y, 2 * np.pi)), 0.5))
-        losses = ops.add(losses, ops.where(target.array > 1, terms, zero))
+        losses = ops.add(losses, ops.masked_fill(terms, new_tensor(np.asarray(y.array <= 1)), 0))
     return reduced(losses, reduction)
 
 
@@ -347,8 +341,9 @@ def gaussian_nll_loss(
         raise ValueError("var has negative entry/entries")
     if var.array.shape != x.array.shape and var.array.shape == x.array.shape[:-1]:
         var = ops.unsqueeze(var, -1)
-    low = np.maximum(eps - var.array, 0).astype(var.array.dtype)
-    v = ops.add(var, new_tensor(low))
+    v = ops.clone(var)
+    with no_grad():
+        in_place["clamp_"](v, eps)
     losses = ops.mul(ops.add(ops.log(v), ops.div(ops.square(ops.sub(x, target)), v)), 0.5)
     if full:
         losses = ops.add(losses, 0.5 * float(np.log(2 * np.pi)))

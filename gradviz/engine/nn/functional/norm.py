@@ -114,7 +114,7 @@ def rms_norm(
     """Divide x by the root of its mean square over its last dimensions."""
     dims = tuple(range(x.array.ndim - len(tuple(normalized_shape)), x.array.ndim))
     eps = float(np.finfo(x.array.dtype).eps) if eps is None else eps
-    out = ops.mul(x, ops.rsqrt(ops.add(ops.mean(ops.mul(x, x), dims, True), eps)))
+    out = ops.mul(x, ops.rsqrt(ops.add_number(ops.mean(ops.pow(x, 2), dims, True), eps)))
     return out if weight is None else ops.mul(out, weight)
 
 

@@ -54,7 +54,7 @@ elementwise("pow_number", k.power, name="pow", node_name="PowBackward0", args="e
     x=by("exponent", {0: d("0", lambda g: k.none_of(g))},
         d("exponent · x^(exponent−1)", lambda g, x, exponent: g * k.power_slope(x, exponent))))
 elementwise("rpow", k.reversed_power, name="pow", node_name="PowBackward2", args="base",
-    x=by("base", {0: d("0", lambda g: g * 0)},
+    x=by("base", {0: d("0 where x ≥ 0, else −∞", lambda g, x, out: np.where(x >= 0, 0, g * (out * -np.inf)))},
         d("base^x · ln base", lambda g, out, base: g * (out * np.log(base)))))
 elementwise("neg", np.negative,
     x=d("−1", lambda g: -g))
@@ -110,10 +110,10 @@ for key, function in [("remainder", np.remainder), ("fmod", np.fmod)]:
     elementwise(f"{key}_number", function, name=key, node_name=f"{key.capitalize()}Backward0", args="number",
         x=d("1", lambda g: g))
 elementwise("floor_divide", np.floor_divide, node_name="NotImplemented",
-    x=d("", without_derivative("floor_divide")),
-    y=d("", without_derivative("floor_divide")))
+    x=d("", without_derivative("derivative for aten::floor_divide is not implemented")),
+    y=d("", without_derivative("derivative for aten::floor_divide is not implemented")))
 elementwise("floor_divide_number", np.floor_divide, name="floor_divide", node_name="NotImplemented", args="number",
-    x=d("", without_derivative("floor_divide")))
+    x=d("", without_derivative("derivative for aten::floor_divide is not implemented")))
 elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2", args="rounding_mode",
     x=d("0", lambda g, y: g * 0),
     y=d("0", lambda g, x, y: g * 0))
@@ -166,6 +166,10 @@ elementwise("deg2rad", np.deg2rad, node_name="Deg2RadBackward0",
 elementwise("rad2deg", np.rad2deg, node_name="Rad2DegBackward0",
     x=d("180 / π", lambda g: g * (180 / np.pi)))
 elementwise("angle", k.angle,
-    x=d("0", lambda g, x: g * 0))
+    x=d("0", lambda g, x: k.angle_back(g, x)))
+elementwise("conj", np.conjugate,
+    x=d("1, conjugated", lambda g: np.conjugate(g)))
+elementwise("conj_physical", np.conjugate,
+    x=d("1, conjugated", lambda g: np.conjugate(g)))
 
 # fmt: on

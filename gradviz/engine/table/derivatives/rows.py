@@ -40,11 +40,10 @@ def general(key: str, forward: Callable, /, **row: Any) -> None:
     _row(key, forward, "", derivatives, **row)
 
 
-def without_derivative(name: str) -> Callable:
-    """The rule of an op that has no derivative. The op can run on what requires grad; its backward raises
-    RuntimeError."""
+def without_derivative(message: str, error: type[RuntimeError] = RuntimeError) -> Callable:
+    """The rule of an op that has no derivative. The op can run on what requires grad; its backward raises `error`."""
 
     def rule(g: Any) -> Any:
-        raise RuntimeError(f"derivative for aten::{name} is not implemented")
+        raise error(message)
 
     return rule

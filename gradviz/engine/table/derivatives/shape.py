@@ -18,6 +18,10 @@ linear("reshape_alias", k.reshape, name="reshape", args="shape", node_name="Resh
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
 linear("unsafe_view", k.reshape, args="shape", node_name="UnsafeViewBackward0",
     x=d("1, in x's shape", lambda g, x_shape: g.reshape(x_shape)))
+linear("view_as_real", k.pairs_of_complex, view=True,
+    x=d("1, as complex numbers", lambda g: k.complex_of_pairs(g)))
+linear("view_as_complex", k.complex_of_pairs,
+    x=d("1, as pairs of real numbers", lambda g: k.pairs_of_complex(g)))
 linear("as_strided", k.as_strided, args="geometry", view=True,
     x=d("1 where shown, summed", lambda g, x_shape, geometry: k.strided_back(g, x_shape, geometry)))
 linear("copy_slices", k.with_slices, args="geometry", frees_args=True, node_name="CopySlices",

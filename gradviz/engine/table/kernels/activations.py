@@ -35,7 +35,7 @@ def elu(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
 def elu_slope(x: Any, alpha: float, scale: float, input_scale: float) -> Any:
     """The derivative of `elu`."""
     low = np.exp(np.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
-    return np.where(x <= 0, low, scale)
+    return np.where(x > 0, scale, low)
 
 
 def celu(x: Any, alpha: float) -> Any:
@@ -132,12 +132,12 @@ def hardswish(x: Any) -> Any:
 
 def hardswish_back(g: Any, x: Any) -> Any:
     """The gradient of `hardswish`: 0 below −3, x/3 + 1/2 up to 3, then 1."""
-    return np.where(x <= -3, 0, np.where(x < 3, g * (x / 3 + 0.5), g))
+    return np.where(x <= -3, 0, np.where(x >= 3, g, g * (x / 3 + 0.5)))
 
 
 def threshold(x: Any, threshold: float, value: float) -> Any:
     """x where it is above the threshold, else the value."""
-    return np.where(x > threshold, x, np.asarray(value, x.dtype))
+    return np.where(x <= threshold, np.asarray(value, x.dtype), x)
 
 
 def prelu(x: Any, weight: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics.scipy_later import special
-from gradviz.engine.table.kernels.row import row
+from gradviz.engine.table.kernels.row import raw, row
 
 
 def reversed_subtract(x: Any, y: Any) -> Any:
@@ -117,13 +117,18 @@ def to_the_winner(g: Any, loses: Any, ties: Any) -> Any:
 
 def copysign_slope(x: Any, out: Any) -> Any:
     """The derivative of copysign in x: 1 where x keeps its sign, else −1; 0 at 0."""
-    return np.where(x == 0, 0, np.sign(x) * np.sign(out))
+    return np.where(x == 0, 0, out / np.where(x == 0, 1, x))
+
+
+def lgamma(x: Any) -> Any:
+    """ln |Γ(x)|; ∞ at −∞."""
+    return np.where(x == -np.inf, np.inf, special.gammaln(x)).astype(x.dtype, copy=False)
 
 
 def mvlgamma(x: Any, p: int) -> Any:
     """The logarithm of the multivariate gamma function of p dimensions."""
     constant = p * (p - 1) / 4 * math.log(math.pi)
-    return sum(special.gammaln(x - i / 2) for i in range(p)) + constant
+    return sum(lgamma(x - i / 2) for i in range(p)) + constant
 
 
 def mvlgamma_slope(x: Any, p: int) -> Any:
@@ -170,8 +175,19 @@ def frac(x: Any) -> Any:
 
 
 def angle(x: Any) -> Any:
-    """π for negative numbers, else 0."""
-    return np.where(np.isnan(x), x, np.where(x < 0, np.asarray(np.pi, x.dtype), np.asarray(0, x.dtype)))
+    """π for negative numbers, else 0; of complex numbers their angle."""
+    if x.dtype.kind == "c":
+        return np.angle(x)
+    kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
+    return np.where(np.isnan(x), x, np.where(x < 0, np.asarray(np.pi, kind), np.asarray(0, kind)))
+
+
+def angle_back(g: Any, x: Any) -> Any:
+    """The gradient of `angle`: 0 for real numbers."""
+    if raw(x).dtype.kind != "c":
+        return g * 0
+    squares = np.abs(x) ** 2
+    return np.where(raw(x) == 0, 0, g * (1j * x) / np.where(raw(squares) == 0, 1, squares))
 
 
 def logit(x: Any, eps: float | None) -> Any:

@@ -23,7 +23,7 @@ def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -
     """−share · x at the target class (axis 1), and their sum unless `reduction` is "none".
 
     `share` is a number for each target, or one number. Where it is 0 the log-probability does not count, even if it
-    is −inf."""
+    is −inf. The class of an ignored target is −1."""
     picked = x[_at_classes(target)]
     if not isinstance(share, np.ndarray):
         return (picked if reduction == "none" else picked.sum()) * -share
@@ -34,8 +34,11 @@ def nll(x: Any, target: np.ndarray, share: np.ndarray | float, reduction: str) -
 
 
 def nll_back(g: Any, x_shape: tuple[int, ...], target: np.ndarray, share: np.ndarray | float) -> Any:
-    """The gradient of `nll`: −share at the target class, 0 elsewhere, even if the upstream gradient is NaN."""
+    """The gradient of `nll`: −share at the target class, 0 elsewhere and where the target is ignored, even if the
+    upstream gradient or the share is NaN."""
     given, at = g * -share, _at_classes(target)
+    if (target < 0).any():
+        given = np.where(target < 0, 0, given)
     if not isinstance(given, (np.ndarray, np.generic)):
         return put_back(np.broadcast_to(given, target.shape), x_shape, at)
     gradient = np.zeros(x_shape, given.dtype)

@@ -24,7 +24,7 @@ def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation
         whole = np.pad(np.maximum(x, np.finfo(x.dtype).min) if floats else x, border, constant_values=low)
     view = windows(whole, kernel, stride, dilation)
     view = view[(..., *(slice(o) for o in out))]
-    best = np.argmax(view.reshape(*x.shape[:2], int(np.prod(kernel)), *out), axis=2)  # NaN counts as greatest
+    best = _last_nan_or_first_maximum(view.reshape(*x.shape[:2], int(np.prod(kernel)), *out), 2)
     at = np.unravel_index(best, kernel)
     flat: Any = 0
     for i, size in enumerate(x.shape[2:]):
@@ -33,15 +33,24 @@ def max_positions(x: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation
     return flat
 
 
+def _last_nan_or_first_maximum(x: Any, axis: int) -> Any:
+    """The index that PyTorch's kernels find: that of the last NaN, or else that of the first maximum."""
+    best = np.argmax(x, axis=axis)
+    if x.dtype.kind != "f" or not (nans := np.isnan(x)).any():
+        return best
+    last = x.shape[axis] - 1 - np.argmax(np.flip(nans, axis), axis=axis)
+    return np.where(nans.any(axis), last, best)
+
+
 def adaptive_max_positions(x: Any, size: Sizes) -> Any:
-    """The flat index of the maximum of each of `size` parts of a plane: the first of ties, and NaN above all."""
+    """The flat index of the maximum of each of `size` parts of a plane: the first of ties, the last of NaNs."""
     height, width = x.shape[2:]
     indices = np.empty((*x.shape[:2], *size), np.int64)
     for i in range(size[0]):
         top, bottom = i * height // size[0], -(-(i + 1) * height // size[0])
         for j in range(size[1]):
             left, right = j * width // size[1], -(-(j + 1) * width // size[1])
-            best = x[:, :, top:bottom, left:right].reshape(*x.shape[:2], -1).argmax(-1)
+            best = _last_nan_or_first_maximum(x[:, :, top:bottom, left:right].reshape(*x.shape[:2], -1), -1)
             indices[:, :, i, j] = (top + best // (right - left)) * width + left + best % (right - left)
     return indices
 
@@ -86,7 +95,23 @@ def average(x: Any, size: Any, rows: Any, columns: Any) -> Any:
 def between(x: Any, rows: Any, columns: Any) -> Any:
     """rows · x · columnsᵀ for each plane."""
     dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
-    return np.matmul(np.matmul(rows.astype(dtype), x), columns.T.astype(dtype))
+    of_rows = np.swapaxes(_weighted(np.swapaxes(x, -1, -2), rows.T.astype(dtype)), -1, -2)
+    return _weighted(of_rows, columns.T.astype(dtype))
+
+
+def _weighted(x: Any, weights: np.ndarray) -> Any:
+    """x times a matrix, where inf and NaN are not multiplied by the weights of 0 of other windows."""
+    if not isinstance(x, np.ndarray) or np.isfinite(x).all():
+        return np.matmul(x, weights)
+    reaches = lambda elements, by: np.matmul(elements.astype(float), by.astype(float)) > 0
+    above, below = x == np.inf, x == -np.inf
+    up = reaches(above, weights > 0) | reaches(below, weights < 0)
+    down = reaches(below, weights > 0) | reaches(above, weights < 0)
+    sums = np.matmul(np.where(np.isfinite(x), x, 0), weights)
+    sums[up] += np.inf
+    sums[down] -= np.inf
+    sums[reaches(np.isnan(x), weights != 0)] = np.nan
+    return sums
 
 
 def resized(x: Any, size: Any, matrices: Any) -> Any:
@@ -99,7 +124,7 @@ def along_dimensions(x: Any, matrices: Any) -> Any:
     dtype = np.dtype(getattr(x.dtype, "numpy", x.dtype))
     for i, matrix in enumerate(reversed(matrices)):
         turned = np.swapaxes(x, -1, -1 - i) if i else x
-        turned = np.matmul(turned, matrix.T.astype(dtype))
+        turned = _weighted(turned, matrix.T.astype(dtype))
         x = np.swapaxes(turned, -1, -1 - i) if i else turned
     return x if not isinstance(x, np.ndarray) else np.ascontiguousarray(x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,21 @@ def topk(x: Any, k: int, dim: int, largest: bool) -> tuple:
     if x.ndim == 0:
         return x.copy(), np.zeros((), np.int64)
     return chosen(x, np.take(order_of(x, dim, largest), range(k), axis=dim), dim, True)
+
+
+def unique(x: Any, dim: int | None) -> tuple:
+    """The distinct elements (slices along `dim`) in order, the place of each among them, and their counts. NaNs are
+    not equal."""
+    return np.unique(x, return_inverse=True, return_counts=True, axis=dim, equal_nan=False)
+
+
+def unique_consecutive(x: Any, dim: int | None) -> tuple:
+    """x without consecutive duplicates, the place of each element in the result, and the counts."""
+    rows = x.reshape(-1) if dim is None else np.moveaxis(x, dim, 0)
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (flat[1:] != flat[:-1]).any(1)
+    starts = np.flatnonzero(begins)
+    values = rows[starts] if dim is None else np.moveaxis(rows[starts], 0, dim)
+    inverse = (np.cumsum(begins) - 1).reshape(x.shape if dim is None else (len(rows),))
+    return np.asarray(values, order="C"), inverse, np.diff(np.append(starts, len(rows)))

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from gradviz.engine.table.kernels.indexing import at, select
 from gradviz.engine.table.kernels.row import raw, row
@@ -232,3 +233,15 @@ def fold_windows(g: Any, shape: tuple[int, ...], dim: int, size: int, step: int)
 def copied_over(x: Any, y: Any) -> Any:
     """A copy of y, broadcast to the shape and cast to the dtype of x."""
     return np.array(np.broadcast_to(y, x.shape), x.dtype, order="C")
+
+
+@row("view_as_real")
+def pairs_of_complex(x: Any) -> Any:
+    """The view of complex numbers as pairs of real numbers, in a new last dimension."""
+    return as_strided(x.real, (*x.shape, 2), (*x.strides, x.itemsize // 2))
+
+
+@row("view_as_complex")
+def complex_of_pairs(x: Any) -> Any:
+    """The complex numbers whose parts are in the last dimension."""
+    return x[..., 0] + np.asarray(1j, np.result_type(x.dtype, np.complex64)) * x[..., 1]

@@ -83,4 +83,4 @@ def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     if extra < 0 or any(wanted[i - extra] != n for i, n in enumerate(shape) if i not in lost):
         raise RuntimeError(f"size {{{list(wanted)}}} is not expandable to size {{{list(shape)}}}.")
     x = sum_over(x, lost, keepdim=True) if lost else x
-    return view(x, *wanted) if extra else x
+    return view(x, *wanted) if extra or not lost else x

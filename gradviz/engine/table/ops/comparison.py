@@ -45,11 +45,16 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     return call
 
 
+def _heaviside(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """0 where x is negative or NaN, y where it is 0, else 1."""
+    return np.where(np.isnan(x), 0, np.heaviside(x, y)).astype(x.dtype)
+
+
 PLAIN: dict[str, Callable] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-    "logical_xor": np.logical_xor, "heaviside": np.heaviside,
+    "logical_xor": np.logical_xor, "heaviside": _heaviside,
     "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift, "gcd": np.gcd, "lcm": np.lcm,
     "igamma": special.gammainc, "igammac": special.gammaincc,
 }  # fmt: skip

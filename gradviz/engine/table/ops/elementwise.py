@@ -85,13 +85,15 @@ _rsub_tensor = binary(TABLE["rsub_tensor"])
 
 
 def pow(x: Any, exponent: Any) -> Any:
-    """x to the power of a number (PowBackward0) or of a tensor (PowBackward1).
+    """x to the power of a number (PowBackward0) or of a tensor (PowBackward1; PowBackward2 where x is a number).
 
     Raises RuntimeError for an integer tensor to a negative integer."""
     if isinstance(x, Tensor) and isinstance(exponent, (int, float)):
         if isinstance(exponent, int) and exponent < 0 and x.array.dtype.kind in "iu":
             raise RuntimeError("Integers to negative integer powers are not allowed.")
         return apply(TABLE["pow_number"], (x,), (exponent,))
+    if isinstance(exponent, Tensor) and isinstance(x, (int, float)):
+        return rpow(exponent, x)
     return _pow_tensors(x, exponent)
 
 
@@ -291,4 +293,39 @@ def itself(x: Tensor) -> Tensor:
     return x
 
 
-positive = conj = conj_physical = resolve_conj = resolve_neg = real = itself
+def conj(x: Tensor) -> Tensor:
+    """The complex conjugate; x itself where it is real."""
+    return apply(TABLE["conj"], (x,)) if x.array.dtype.kind == "c" else x
+
+
+def conj_physical(x: Tensor) -> Tensor:
+    """The complex conjugate; x itself where it is real."""
+    return apply(TABLE["conj_physical"], (x,)) if x.array.dtype.kind == "c" else x
+
+
+def view_as_real(x: Tensor) -> Tensor:
+    """The view of complex numbers as pairs of real numbers, in a new last dimension.
+
+    Raises RuntimeError for real numbers."""
+    if x.array.dtype.kind != "c":
+        raise RuntimeError("view_as_real is only supported for complex tensors")
+    return apply(TABLE["view_as_real"], (x,))
+
+
+def real(x: Tensor) -> Tensor:
+    """The view of the real parts; x itself where it is real."""
+    return _part(x, 0) if x.array.dtype.kind == "c" else x
+
+
+def imag(x: Tensor) -> Tensor:
+    """The view of the imaginary parts. Raises RuntimeError for real numbers."""
+    if x.array.dtype.kind != "c":
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return _part(x, 1)
+
+
+def _part(x: Tensor, index: int) -> Tensor:
+    return apply(TABLE["select"], (view_as_real(x),), (x.array.ndim, index))
+
+
+positive = resolve_conj = resolve_neg = itself

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-import numpy as np
-
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.tell import without_node
-from gradviz.engine.core.tensor import Tensor, new_tensor
+from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.elementwise import maximum, minimum
 from gradviz.engine.table.ops.reductions import dims_of
@@ -105,7 +102,12 @@ def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
     """The distinct elements in order. On request also the index of each element among them, and their counts."""
-    values, inverse, counts = np.unique(x.array, return_inverse=True, return_counts=True, axis=dim)
-    wanted = [True, return_inverse, return_counts]
-    parts = [new_tensor(part) for part, want in zip((values, inverse, counts), wanted, strict=True) if want]
-    return without_node("unique", (x,), parts[0] if len(parts) == 1 else tuple(parts))
+    outputs = apply(TABLE["unique" if dim is None else "unique_dim"], (x,), (dim,))
+    return wanted_of(outputs, return_inverse, return_counts)
+
+
+def wanted_of(outputs: tuple[Tensor, Tensor, Tensor], inverse: bool, counts: bool) -> Any:
+    """The values, with the inverse and the counts where they are wanted."""
+    values, *others = outputs
+    parts = [part for part, is_wanted in zip(others, (inverse, counts), strict=True) if is_wanted]
+    return (values, *parts) if parts else values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from gradviz.engine.table.ops.joining import stack
 from gradviz.engine.table.ops.pieces import narrow, select
 from gradviz.engine.table.ops.products import matmul
 from gradviz.engine.table.ops.reductions import checked_dim, cumsum, dims_of, sum
-from gradviz.engine.table.ops.selection import _mode, _nanmedian, sort
+from gradviz.engine.table.ops.selection import _mode, _nanmedian, sort, wanted_of
 from gradviz.engine.table.ops.shape import (
     diagonal,
     flatten,
@@ -134,17 +133,7 @@ def unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
     """x without consecutive duplicates. On request also the index of each element in the result, and the counts."""
-    rows = x.array.reshape(-1) if dim is None else np.moveaxis(x.array, dim, 0)
-    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
-    begins = np.ones(len(rows), bool)
-    begins[1:] = (flat[1:] != flat[:-1]).any(1)
-    starts = np.flatnonzero(begins)
-    values = rows[starts] if dim is None else np.moveaxis(rows[starts], 0, dim)
-    inverse = (np.cumsum(begins) - 1).reshape(x.array.shape if dim is None else (len(rows),))
-    parts = [values, inverse, np.diff(np.append(starts, len(rows)))]
-    wanted = [True, return_inverse, return_counts]
-    kept = [new_tensor(np.asarray(part, order="C")) for part, want in zip(parts, wanted, strict=True) if want]
-    return without_node("unique_consecutive", (x,), kept[0] if len(kept) == 1 else tuple(kept))
+    return wanted_of(apply(TABLE["unique_consecutive"], (x,), (dim,)), return_inverse, return_counts)
 
 
 def cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:

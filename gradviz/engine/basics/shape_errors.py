@@ -19,7 +19,7 @@ class LinAlgError(RuntimeError):
 def check_kernel(kernel: str, array: np.ndarray) -> None:
     """Raise NotImplementedError where an array is not floating point, but PyTorch's kernel of that name needs it to
     be."""
-    if array.dtype.kind not in "fc":
+    if array.dtype.kind != "f":
         error = NotImplementedError(f"\"{kernel}\" not implemented for '{scalar_type_name(array.dtype)}'")
         raise with_advice(error, "convert the input with .float() first.")
 

@@ -394,4 +394,5 @@ def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()
         expected = default_dtype()
     if array.dtype == expected:
         return array
-    return np.asarray(op.forward(*(a.astype(expected) for a in arrays), *args), expected)
+    settled = np.asarray(op.forward(*(a.astype(expected) for a in arrays), *args))
+    return settled.astype(expected, copy=False) if settled.dtype.kind == expected.kind else settled

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from gradviz.engine.basics.errors import backward_twice
 from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.core.derivative import AnyDerivative, selection
@@ -103,9 +105,20 @@ def compile_vjp(op: Row, base: type[Node], recorded: bool) -> Callable:
         "out_tensor": out_tensor,
         "backward_twice": backward_twice,
         "reduced": reduced,
+        "is_complex": is_complex,
+        "conjugated": conjugated,
     }
     body = _of_all_inputs(op, scope, recorded) if op.variadic else _of_each_input(op, base, scope, recorded)
-    source = "\n".join(["def vjp(n, g):", *(f"    {line}" for line in body)])
+    asked = "is_complex(g)" if recorded or op.outputs > 1 else "g.dtype.kind == 'c'"
+    body = [f"if {asked}: return conjugated(of_conjugate, n, g)", "return of_conjugate(n, g)"], body
+    source = "\n".join(
+        [
+            "def vjp(n, g):",
+            *(f"    {line}" for line in body[0]),
+            "def of_conjugate(n, g):",
+            *(f"    {line}" for line in body[1]),
+        ]
+    )
     exec(compile(source, "<gradviz>", "exec"), scope)
     return scope["vjp"]
 
@@ -164,6 +177,20 @@ def reduced(gradient: Any, spec: tuple) -> Any:
     shape, dtype = spec
     gradient = sum_to(gradient, shape)
     return gradient if gradient.dtype == dtype else gradient.astype(dtype)
+
+
+def is_complex(g: Any) -> bool:
+    """Whether upstream gradients, arrays or Tensors, one or several, are complex."""
+    parts = g if isinstance(g, tuple) else (g,)
+    return any(getattr(part, "array", part).dtype.kind == "c" for part in parts if part is not None)
+
+
+def conjugated(vjp: Callable, node: Any, g: Any) -> Any:
+    """What `vjp` gives for a complex gradient. Rules are written as for real numbers: g · f′. PyTorch's gradient of a
+    complex function is g · conj(f′), which is the conjugate of the rule's for conj(g)."""
+    conjugate = lambda x: None if x is None else np.conjugate(x)
+    of_all = lambda x: tuple(map(conjugate, x)) if isinstance(x, tuple) else conjugate(x)
+    return of_all(vjp(node, of_all(g)))
 
 
 def out_tensor(node: Any, saved: Any) -> Any:

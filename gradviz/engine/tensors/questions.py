@@ -112,6 +112,7 @@ METHODS: dict[str, Callable] = {
 }
 _METHODS_ONLY = {"type", "storage_offset", "is_shared", "is_pinned"}
 FUNCTIONS = {name: function for name, function in METHODS.items() if name not in _METHODS_ONLY} | {
+    "is_inference": lambda input: input.is_inference(),
     "result_type": result_dtype,
     "can_cast": can_cast,
     "numel": numel,

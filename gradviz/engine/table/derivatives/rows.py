@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
+
+import numpy as np
 
 from gradviz.engine.core.derivative import AnyDerivative, Choice, Derivative
 from gradviz.engine.core.op import Op
 from gradviz.engine.core.registry import TABLE
+
+# What these compute, or its gradient, is not PyTorch's for complex numbers.
+_OF_REAL_NUMBERS = set(
+    "eigh norm qr sgn sigmoid softplus std std_mean svd var var_mean vdot vector_norm".split()
+)
+
+
+def _real_only(name: str, forward: Callable) -> Callable:
+    @wraps(forward)
+    def checked(*arguments: Any) -> Any:
+        if any(isinstance(array, np.ndarray) and array.dtype.kind == "c" for array in arguments):
+            raise NotImplementedError(f"gradviz does not compute {name} of complex numbers")
+        return forward(*arguments)
+
+    return checked
 
 
 def _row(
@@ -17,6 +35,8 @@ def _row(
     inputs = tuple(settings.pop("inputs", " ".join(derivatives) or "x").split())
     args, internal = (tuple(settings.pop(words, "").split()) for words in ("args", "internal"))
     forward = getattr(forward, "on_arrays", forward)  # a kernel that is a row: it is called with arrays only
+    if key in _OF_REAL_NUMBERS:
+        forward = _real_only(key, forward)
     if key in TABLE:
         raise ValueError(f"there are two rows {key!r}")
     TABLE[key] = Op(name, forward, inputs, args, derivatives, kind=kind, internal=internal, **settings)

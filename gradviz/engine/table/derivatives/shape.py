@@ -21,7 +21,7 @@ linear("unsafe_view", k.reshape, args="shape", node_name="UnsafeViewBackward0",
 linear("view_as_real", k.pairs_of_complex, view=True,
     x=d("1, as complex numbers", lambda g: k.complex_of_pairs(g)))
 linear("view_as_complex", k.complex_of_pairs,
-    x=d("1, as pairs of real numbers", lambda g: k.pairs_of_complex(g)))
+    x=d("1, as pairs of real numbers", lambda g: k.pairs_of_complex(np.conjugate(g))))  # see `conjugated`
 linear("as_strided", k.as_strided, args="geometry", view=True,
     x=d("1 where shown, summed", lambda g, x_shape, geometry: k.strided_back(g, x_shape, geometry)))
 linear("copy_slices", k.with_slices, args="geometry", frees_args=True, node_name="CopySlices",

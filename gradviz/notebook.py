@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from gradviz.diagnose.finding import Finding, Report
+from gradviz.diagnose.finding import Finding, Report, place_of
 from gradviz.diagnose.marked import faults_of, mark, pass_of, pass_of_first
-from gradviz.diagnose.place import place_of
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build

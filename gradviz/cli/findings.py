@@ -8,9 +8,8 @@ from rich.text import Text
 
 from gradviz.cli.common import stderr
 from gradviz.diagnose import Finding
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING, place_of
 from gradviz.diagnose.marked import faults_of
-from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.replaying import quick_report

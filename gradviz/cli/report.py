@@ -13,8 +13,8 @@ from gradviz.cli.common import all_opened, fail, how_ended, patience, traces_arg
 from gradviz.cli.report_costs import costs_of
 from gradviz.cli.report_curves import MOST_RUNS, charts_of_run, charts_of_runs, model_rows, spreads
 from gradviz.diagnose import Finding, Report
+from gradviz.diagnose.finding import place_of
 from gradviz.diagnose.marked import mark
-from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rank_reports import compared, on_ranks
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.settings_file import settings_at

@@ -61,6 +61,11 @@ class Finding:
         return self.site.place.line if self.site is not None else 0
 
 
+def place_of(finding: Finding) -> str:
+    """The place of a finding: `train.py:12`, or `no source location`."""
+    return finding.place or "no source location"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The findings of a check, the cause first. `checked` are the rules that were checked, `not_checked` the other

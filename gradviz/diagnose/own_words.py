@@ -12,6 +12,7 @@ from gradviz.query.pass_owners import optimizer_name, root_name, scaler_name, sc
 from gradviz.query.source_trees import in_place, statement_at
 from gradviz.words.escape import clean
 
+_LONGEST_CALL = 80
 _UNNAMED = re.compile(r"\bt(\d+)\b")
 # PyTorch's name of a parameter may have a number after a dot, which is no Python.
 _INDEX = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])*)\.(\d+)\b")
@@ -78,3 +79,17 @@ def _expression(case: Case, tensor: int) -> str:
     if site is None:
         return ""
     return clean(case.query.places.expression(site.number)) or f"the result of line {site.place.line}"
+
+
+def in_order(case: Case, *sites: int) -> str:
+    """The calls at some sites, in the order in which they should be made: as one line that can be typed, if one
+    function makes them all, otherwise each with its line."""
+    texts = [case.words.expression(site, _LONGEST_CALL) for site in sites]
+    places = [case.query.places.site(site) for site in sites]
+    functions = {(known.place.file, known.place.function) for known in places if known is not None}
+    if all(texts) and len(functions) == 1:
+        return f"{'; '.join(texts)}  # in this order"
+    calls = (
+        f"{text or 'the call'}{case.words.at_line(site)}" for text, site in zip(texts, sites, strict=True)
+    )
+    return f"make these calls in this order: {'; '.join(calls)}"

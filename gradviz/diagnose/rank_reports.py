@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
-from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.rule_settings import Settings
-from gradviz.diagnose.run_rules import check, rule_called
+from gradviz.diagnose.run_rules import check, is_ignored, rule_called
 from gradviz.events.kinds import Kind
 from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query

@@ -8,6 +8,7 @@ from enum import Enum
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.fix import Fix
+from gradviz.diagnose.rule_settings import Threshold
 from gradviz.tracefile import Site
 
 
@@ -50,8 +51,9 @@ class Found:
 class Rule:
     """A rule: its stable id, its usual severity, what it looks for in one sentence, and the search. A finding of a rule
     in `follows` explains a finding of this rule, if both are about the same tensor or one is about no tensor. A rule
-    that is `opt_in` is checked only if it is selected, or if the run was `asked_for_it`. `left_out` are the things that
-    the rule could not check, each with the reason."""
+    that is `opt_in` is checked only if it is selected, or if the run was `asked_for_it`. A finding of a rule that is
+    `at_once` stands however the run goes on: it is about one thing that has happened. `threshold` is the number of the
+    rule that the settings may change. `left_out` are the things that the rule could not check, each with the reason."""
 
     id: str
     severity: str
@@ -60,6 +62,8 @@ class Rule:
     needs: tuple[Need, ...] = ()
     follows: tuple[str, ...] = ()
     opt_in: bool = False
+    at_once: bool = False
+    threshold: Threshold | None = None
     asked_for_it: Callable[[Case], bool] = lambda case: False
     left_out: Callable[[Case], Iterable[tuple[str, str]]] = lambda case: ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,16 +18,6 @@ class Threshold:
     says: str
 
 
-# By the id of the rule.
-THRESHOLDS: Mapping[str, Threshold] = {
-    "dead-relu": Threshold(0.99, 0.5, 1, "the share of zeros in the results of a rectifier"),
-    "exploding-gradient": Threshold(1e4, 0, math.inf, "the norm of all gradients of a pass"),
-    "lr-too-large": Threshold(1e3, 1, math.inf, "how many times larger the norm of the gradients becomes"),
-    "vanished-lr": Threshold(1e-6, 0, 1, "the learning rate relative to the highest one before"),
-    "vanishing-gradient": Threshold(1e-7, 0, math.inf, "the root mean square of a leaf's gradient"),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a check. `select` and `ignore` are ids of rules, `fail_on` is `error` or `warning`, `thresholds`
@@ -39,6 +28,7 @@ class Settings:
     fail_on: str = WARNING
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
-    def threshold(self, rule: str) -> float:
-        """The threshold of a rule."""
-        return self.thresholds.get(rule, THRESHOLDS[rule].default)
+    def threshold(self, rule: str, known: Threshold | None) -> float:
+        """The threshold of a rule: that of the settings, else its default."""
+        assert known is not None
+        return self.thresholds.get(rule, known.default)

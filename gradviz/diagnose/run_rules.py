@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,6 @@ from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
 from gradviz.diagnose.fix import patch_of
-from gradviz.diagnose.ignoring import is_ignored
 from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Found, Need, Rule, unmet
@@ -187,3 +187,25 @@ def _ordered(findings: Iterable[Finding]) -> list[Finding]:
         findings,
         key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0),
     )
+
+
+# --- comments `# gradviz: ignore[rule]`
+
+
+_COMMENT = re.compile(r"#\s*gradviz:\s*ignore(?:\[(?P<rules>[\w\s,-]*)\])?")
+
+
+def is_ignored(trace: Trace, finding: Finding) -> bool:
+    """Whether a comment on the line of a finding names its rule, or no rule at all."""
+    if finding.site is None:
+        return False
+    lines = trace.source(finding.file)
+    last = max(finding.site.place.end_line, finding.line)
+    return any(_names(line, finding.rule) for line in lines[finding.line - 1 : last])
+
+
+def _names(line: str, rule: str) -> bool:
+    comment = _COMMENT.search(line)
+    if comment is None:
+        return False
+    return comment["rules"] is None or rule in re.split(r"[\s,]+", comment["rules"])

@@ -10,12 +10,14 @@ from typing import Any
 
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.rule_settings import THRESHOLDS, Settings
-from gradviz.diagnose.rules import BY_ID
+from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError
 
 _FILE = "pyproject.toml"
 _FAILING = (ERROR, WARNING)
+# By the id of the rule.
+THRESHOLDS = {rule.id: rule.threshold for rule in sorted(RULES, key=lambda rule: rule.id) if rule.threshold}
 
 
 class BadSettings(GradvizError):

@@ -10,8 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report
-from gradviz.diagnose.place import place_of
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING, Finding, Report, place_of
 from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.diagnose.rule_page import RulePage
 from gradviz.diagnose.rules import RULES

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from gradviz.diagnose.finding import Finding, Report
+from gradviz.diagnose.finding import Finding, Report, place_of
 from gradviz.diagnose.fix import Patch
-from gradviz.diagnose.place import place_of
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gradviz.diagnose import check
-from gradviz.diagnose.sure import Sure
+from gradviz.diagnose.while_running import Sure
 from gradviz.events.kinds import FunctionCompared
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run

@@ -9,8 +9,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from gradviz.diagnose import RULES
-from gradviz.diagnose.rule_settings import THRESHOLDS, Settings
-from gradviz.diagnose.settings_file import BadSettings, settings_at
+from gradviz.diagnose.rule_settings import Settings
+from gradviz.diagnose.settings_file import THRESHOLDS, BadSettings, settings_at
 
 Command = Callable[..., CompletedProcess[str]]
 
@@ -41,7 +41,11 @@ def test_the_file_of_a_directory_above_applies(tmp_path: Path) -> None:
     (tmp_path / "inner" / "pyproject.toml").write_text("[project]\n")
     write(tmp_path, 'ignore = ["late-clip"]\nfail-on = "error"\n[tool.gradviz.thresholds]\ndead-relu = 0.9\n')
     found = settings_at(tmp_path / "inner")
-    assert (found.ignore, found.fail_on, found.threshold("dead-relu")) == (("late-clip",), "error", 0.9)
+    assert (found.ignore, found.fail_on, found.threshold("dead-relu", THRESHOLDS["dead-relu"])) == (
+        ("late-clip",),
+        "error",
+        0.9,
+    )
     assert found.threshold("lr-too-large") == 1e3
 
 

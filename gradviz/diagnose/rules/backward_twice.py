@@ -219,4 +219,5 @@ RULE = Rule(
     "a second pass through a graph whose saved tensors are freed",
     _search,
     follows=("unregistered-parameter", "missing-create-graph"),
+    at_once=True,
 )

@@ -163,4 +163,5 @@ RULE = Rule(
     "(N, 1) against (N,) on the way to a loss",
     _search,
     needs=(Need.DETAILS, Need.PASS),
+    at_once=True,
 )

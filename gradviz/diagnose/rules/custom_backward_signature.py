@@ -83,4 +83,5 @@ RULE = Rule(
     ERROR,
     "a custom Function whose backward returns the wrong number or shape of gradients",
     _search,
+    at_once=True,
 )

@@ -33,6 +33,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Fix, leaky
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule_settings import Threshold
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.flow import leaves_behind, op_of
@@ -67,7 +68,7 @@ def _search(case: Case) -> Iterator[Found]:
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)
     share, sizes = _zero_share(case, rows)
-    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= case.settings.threshold("dead-relu"))
+    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= case.settings.threshold(RULE.id, RULE.threshold))
     if not dead.any():
         return
     sites = case.query.places.of_events[events]
@@ -142,4 +143,5 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.DETAILS, Need.PASS),
     follows=("huge-start", "constant-start"),
+    threshold=Threshold(0.99, 0.5, 1, "the share of zeros in the results of a rectifier"),
 )

@@ -20,6 +20,7 @@ Not reported: one large gradient in an otherwise quiet run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ from gradviz.diagnose.gains import gains
 from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule_settings import Threshold
 from gradviz.events.kinds import Kind
 from gradviz.sets import distinct
 from gradviz.words.numbers import number
@@ -42,7 +44,7 @@ _ROUNDS, _GAIN = 3, 3.0  # a line is blamed from so many rounds and so many powe
 
 def _search(case: Case) -> Iterator[Found]:
     for passes, norms in norms_of_passes(case):
-        large = ~(norms <= case.settings.threshold("exploding-gradient"))
+        large = ~(norms <= case.settings.threshold(RULE.id, RULE.threshold))
         if large.mean() < _SHARE or not large[0]:
             continue
         backward_pass = passes[0]
@@ -88,4 +90,5 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.PASS, Need.DETAILS),
     follows=("huge-start",),
+    threshold=Threshold(1e4, 0, math.inf, "the norm of all gradients of a pass"),
 )

@@ -91,4 +91,5 @@ RULE = Rule(
     "gradients of one optimizer's pass in the step of another",
     _search,
     needs=(Need.STEPS, Need.PASSES),
+    at_once=True,
 )

@@ -244,4 +244,5 @@ RULE = Rule(
     "a saved tensor, or a leaf, changed in place",
     _search,
     follows=("missing-detach", "stale-graph"),  # without that graph, nothing would have been saved
+    at_once=True,
 )

@@ -28,10 +28,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradviz.diagnose.call_order import in_order
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
+from gradviz.diagnose.own_words import in_order
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED

@@ -22,6 +22,7 @@ its gradient, which is `nonfinite-forward`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_finite
 from gradviz.diagnose.norms import norms_of_passes
 from gradviz.diagnose.range_test import range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule_settings import Threshold
 from gradviz.query.optimizer_settings import number_of, settings_of
 from gradviz.query.training import STEPPED
 from gradviz.sets import contained
@@ -56,7 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
         overflow = origin is not None and not finite.all()
         if len(rising) < (_LEAST if overflow else _LEAST_FINITE):
             continue
-        growth = case.settings.threshold("lr-too-large")
+        growth = case.settings.threshold(RULE.id, RULE.threshold)
         if rising[-1] < growth * (rising[0] if overflow else np.median(rising[:3])):
             continue
         if np.mean(np.diff(rising) > 0) < _RISING:
@@ -149,4 +151,5 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
     follows=("huge-start",),
+    threshold=Threshold(1e3, 1, math.inf, "how many times larger the norm of the gradients becomes"),
 )

@@ -115,4 +115,5 @@ RULE = Rule(
         "huge-start",
         "lr-too-large",
     ),
+    at_once=True,
 )

@@ -241,4 +241,5 @@ RULE = Rule(
     "a gradient in a loss that was made without create_graph=True",
     _search,
     needs=(Need.DETAILS,),
+    at_once=True,
 )

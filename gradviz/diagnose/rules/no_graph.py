@@ -131,4 +131,5 @@ RULE = Rule(
     "backward() on a tensor that does not require grad",
     _search,
     follows=("detached-path", "frozen-parameter", "missing-create-graph"),
+    at_once=True,
 )

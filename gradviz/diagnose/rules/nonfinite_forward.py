@@ -161,4 +161,5 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.DETAILS),
     follows=("huge-start", "lr-too-large", "exploding-gradient"),
+    at_once=True,
 )

@@ -75,4 +75,5 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.DETAILS),
     follows=("lr-too-large",),
+    at_once=True,
 )

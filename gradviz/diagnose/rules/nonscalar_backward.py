@@ -84,4 +84,5 @@ RULE = Rule(
     ERROR,
     "backward() on a tensor of more than one element, without a gradient of its shape",
     _search,
+    at_once=True,
 )

@@ -78,4 +78,5 @@ RULE = Rule(
     "a saved tensor that is changed unseen by autograd, so that its gradient is wrong",
     _search,
     needs=(Need.PASS, Need.VALUES, Need.DETAILS),
+    at_once=True,
 )

@@ -61,4 +61,5 @@ RULE = Rule(
         "huge-start",
         "lr-too-large",
     ),
+    at_once=True,
 )

@@ -106,4 +106,5 @@ RULE = Rule(
     "gradients that are not cleared after a step, so that the next pass adds to them",
     _search,
     needs=(Need.PASSES, Need.TRAINING),
+    at_once=True,
 )

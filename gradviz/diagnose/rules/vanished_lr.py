@@ -33,6 +33,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule_settings import Threshold
 from gradviz.events.kinds import Kind
 from gradviz.sets import distinct
 from gradviz.words.numbers import number
@@ -55,7 +56,7 @@ def _search(case: Case) -> Iterator[Found]:
         events, rates = stepped.events[of_optimizer], case.training.rates[of_optimizer]
         if not np.isfinite(rates).all():
             continue
-        last = _tiny_at_the_end(rates, case.settings.threshold("vanished-lr"))
+        last = _tiny_at_the_end(rates, case.settings.threshold(RULE.id, RULE.threshold))
         if last < max(_LEAST, _SHARE * len(rates)):
             last = _tiny_at_the_end(rates, _THOUSANDTH)
             if last < max(_LEAST, _HALF * len(rates)) or not _is_stepped_per_batch(case, optimizer):
@@ -129,4 +130,5 @@ RULE = Rule(
     _search,
     needs=(Need.VALUES, Need.STEPS),
     follows=("unused-scheduler",),
+    threshold=Threshold(1e-6, 0, 1, "the learning rate relative to the highest one before"),
 )

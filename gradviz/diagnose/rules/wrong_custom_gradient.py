@@ -212,4 +212,5 @@ RULE = Rule(
     opt_in=True,
     asked_for_it=lambda case: bool(case.trace.meta.get("check_functions")),
     left_out=_left_out,
+    at_once=True,
 )

@@ -292,4 +292,5 @@ RULE = Rule(
     "probabilities where a loss expects logits, or no log-probabilities where it expects those",
     _search,
     needs=(Need.DETAILS,),
+    at_once=True,
 )

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.finding import ERROR, WARNING, Finding, Report
+from gradviz.diagnose.rules import RULES
 
-# Rules about one thing that has happened. The other rules are about things that did not happen and still may.
-AT_ONCE = frozenset(
-    (
-        "nonfinite-forward", "nonfinite-gradient", "masked-nan", "singular-derivative", "inplace-modified",
-        "silent-write", "backward-twice", "nonscalar-backward", "no-graph", "custom-backward-signature",
-        "stale-gradient", "missing-create-graph", "gradient-leak", "broadcast-surprise", "wrong-loss-input",
-        "wrong-custom-gradient",
-    )
-)  # fmt: skip
+# The other rules are about things that did not happen and still may.
+AT_ONCE = frozenset(rule.id for rule in RULES if rule.at_once)
 _LEAST = 4  # passes before a finding of the other rules
 
 

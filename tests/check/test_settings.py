@@ -46,7 +46,7 @@ def test_the_file_of_a_directory_above_applies(tmp_path: Path) -> None:
         "error",
         0.9,
     )
-    assert found.threshold("lr-too-large") == 1e3
+    assert found.threshold("lr-too-large", THRESHOLDS["lr-too-large"]) == 1e3
 
 
 def test_every_threshold_belongs_to_a_rule() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -174,7 +175,21 @@ def test_the_readme_shows_what_the_commands_print(folder: Path) -> None:
     told, shown = blocks(ROOT / "README.md", "text")
     traced, then = commands(ROOT / "README.md")[:2]
     assert run(traced, folder).stderr == told
-    assert run(then, folder).stdout.startswith(shown.rstrip())
+    assert run(then, folder).stdout.strip() == shown.strip()
+
+
+def test_the_readme_counts_the_lines_of_its_example() -> None:
+    tree = ast.parse((ROOT / "examples/quickstart.py").read_text())
+    lines = len(tree.body) - 1  # the docstring
+    words = {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
+    assert f"quickstart.py), {words[lines]} lines of code" in (ROOT / "README.md").read_text()
+
+
+def test_every_script_that_the_readme_runs_is_in_the_checkout() -> None:
+    words = [word for command in commands(ROOT / "README.md") for word in shlex.split(command)]
+    scripts = [word for word in words if word.endswith(".py")]
+    assert len(scripts) > 2
+    assert [script for script in scripts if not (ROOT / script).exists()] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, *SHOWING], ids=lambda page: page.name)

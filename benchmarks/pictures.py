@@ -37,7 +37,7 @@ import resource, sys, time
 from gradviz.tracefile import open_trace
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
-from gradviz.graph.many import no_collection
+from gradviz.graph.model import no_collection
 from gradviz.pictures.render import svg
 start = time.perf_counter()
 with no_collection(), open_trace(sys.argv[2]) as trace:

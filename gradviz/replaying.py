@@ -80,8 +80,8 @@ def filled_in(query: Query, number: int | None) -> bool:
     impossible."""
     if not _can_fill(query.trace):
         return False
+    from gradviz.replay.outcome import fill_in
     from gradviz.replay.plan import ReplayError  # here, since most traces need no replay
-    from gradviz.replay.replayed_elements import fill_in
     from gradviz.sources.torch_replay import runner_of
 
     try:
@@ -139,9 +139,8 @@ def _alone_by_nodes(query: Query, number: int, paths: Sequence[PathToTensor]) ->
 
 def _alone(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | str:
     """The gradients that some paths of a pass would bring alone, or why the pass cannot run again."""
-    from gradviz.replay.outcome import Edge
+    from gradviz.replay.outcome import Edge, graph_of
     from gradviz.replay.plan import ReplayError, plan_of
-    from gradviz.replay.replayed_elements import graph_of
     from gradviz.sources.torch_replay import runner_of
 
     ways = [[Edge(*step.arrival[:3]) for step in path.steps] for path in paths]

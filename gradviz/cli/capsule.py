@@ -46,7 +46,7 @@ def capsule(trace: Path | None, number: int | None, output: Path | None, script:
                 write(query, plan, output)
                 click.echo(f"wrote {output}: pass {plan.number}, {_size(output)}")
             if script is not None:
-                from gradviz.replay.step_script import write_script
+                from gradviz.replay.pass_capsule import write_script
 
                 values = write_script(query, plan, script)
                 click.echo(f"wrote {script} and {values}: pass {plan.number}, {_size(values)}")

@@ -9,10 +9,9 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import all_opened, fail, opened
-from gradviz.compare.parting import TOLERANCE
+from gradviz.compare.noise import replicas_text
+from gradviz.compare.parting import TOLERANCE, difference_json, difference_text
 from gradviz.compare.parting import diff as difference_of
-from gradviz.compare.parting_text import difference_json, difference_text
-from gradviz.compare.replicas_text import replicas_text
 from gradviz.query.ranks import ranked_traces
 from gradviz.tracefile import Trace
 from gradviz.tracefile.rank_files import are_of_one_run
@@ -95,8 +94,7 @@ def diff(
 
 def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -> bool:
     """Show the differences beyond rounding between a pass of each run; returns whether there are none."""
-    from gradviz.compare.noise import noise
-    from gradviz.compare.noise_text import noise_json, noise_text
+    from gradviz.compare.noise import noise, noise_json, noise_text
     from gradviz.sources.torch_replay import TorchRunner
 
     difference = noise(one, other, TorchRunner(), numbers)

@@ -91,10 +91,9 @@ def _add_layout(table: Table) -> bool:
 
 
 def _add_picture(table: Table) -> bool:
-    from gradviz.pictures.ladder import laid_out
-    from gradviz.pictures.layout import LayoutError
+    from gradviz.pictures.layout import LayoutError, laid_out
     from gradviz.pictures.legend import legend
-    from gradviz.pictures.png import to_png
+    from gradviz.pictures.render import to_png
 
     try:
         picture = to_png(laid_out(legend()))

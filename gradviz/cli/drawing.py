@@ -14,12 +14,10 @@ from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.graph import slices
-from gradviz.graph.beside import beside, passes_beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
-from gradviz.graph.many import no_collection
-from gradviz.graph.model import LEAF, TENSOR, Graph
-from gradviz.graph.over_ranks import over_ranks
+from gradviz.graph.joined import beside, over_ranks, passes_beside
+from gradviz.graph.model import LEAF, TENSOR, Graph, no_collection
 from gradviz.pictures.picture import counted
 from gradviz.pictures.render import PAGE, check_path, save
 from gradviz.pictures.textbook import textbook
@@ -28,8 +26,7 @@ from gradviz.query.ranks import label_of, ranked_traces, same_pass
 from gradviz.replaying import mark_edits, with_cures
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
-from gradviz.words.numbers import plural
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks, plural
 from gradviz.words.words import Words
 
 _UNCHECKED = "cuts were not checked: a gradient may be due at some (gradviz check)"

@@ -22,7 +22,7 @@ def export_in_lesson(trace: Trace, position: int, file: Path) -> None:
 def _export(trace: Trace, position: int, file: Path, in_lesson: bool) -> None:
     from gradviz.graph.build import build
     from gradviz.graph.fold import folded
-    from gradviz.graph.many import no_collection
+    from gradviz.graph.model import no_collection
     from gradviz.page.books import is_small
     from gradviz.pictures.render import PAGE, SCENES, check_path, save
     from gradviz.pictures.textbook import textbook

@@ -26,8 +26,7 @@ from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.part import Part
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
-from gradviz.words.numbers import brief, number, of_passes, plural
-from gradviz.words.op_costs import profile_line
+from gradviz.words.numbers import brief, number, of_passes, plural, profile_line
 
 _MOST_LEAVES = 50
 _MOST_WHOLES = 12  # parameters

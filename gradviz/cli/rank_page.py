@@ -11,13 +11,13 @@ from gradviz.diagnose import Finding
 from gradviz.diagnose.marked import faults_of
 from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rule_settings import Settings
+from gradviz.graph.joined import of_first_rank
 from gradviz.graph.model import Graph
-from gradviz.graph.over_ranks import of_first_rank
 from gradviz.query import Query
 from gradviz.replaying import MOST_EVENTS, fill_in_where_bad
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 _MOST_RANKS = 8  # the most ranks whose graphs are built for each pass of the page
 

@@ -8,8 +8,7 @@ from gradviz.pictures.report_page import Costs, Line
 from gradviz.query.overview import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, is_profiled, profile
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
-from gradviz.words.numbers import duration, flops, plural, size
-from gradviz.words.op_costs import total_of
+from gradviz.words.numbers import duration, flops, plural, size, total_of
 
 _MOST_LINES = 20
 _COLUMNS = ("ops", "forward", "backward", "optimizer", "memory made", "computed")

@@ -10,15 +10,20 @@ from rich.console import Console, Group
 
 from gradviz.cli.common import fail, opened
 from gradviz.compare.compiled import compiled as compiled_pass
-from gradviz.compare.compiled_text import compiled_json, compiled_text
+from gradviz.compare.compiled import compiled_json, compiled_text
+from gradviz.replay.changed_pass import DTYPES
 from gradviz.replay.changed_pass import what_if as what_if_of
-from gradviz.replay.changed_pass_text import what_if_json, what_if_text
-from gradviz.replay.edit_texts import DTYPES
+from gradviz.replay.changed_pass_text import (
+    samples_json,
+    samples_text,
+    scaled_step_json,
+    scaled_step_text,
+    what_if_json,
+    what_if_text,
+)
 from gradviz.replay.outcome import Runner
 from gradviz.replay.samples import samples as samples_of
-from gradviz.replay.samples_text import samples_json, samples_text
 from gradviz.replay.scaled_step import scaled_step
-from gradviz.replay.scaled_step_text import scaled_step_json, scaled_step_text
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
 

@@ -9,12 +9,11 @@ from rich.console import Console
 
 from gradviz.cli.common import fail, opened
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
-from gradviz.explain.origin import PATHS
-from gradviz.explain.origin_text import reason_json, reason_text
+from gradviz.explain.origin import PATHS, reason_json, reason_text
 from gradviz.replaying import why as reason_of
 from gradviz.system.paths import as_argument
 from gradviz.words.escape import json_text
-from gradviz.words.subject import UnknownName
+from gradviz.words.stop import UnknownName
 
 
 @click.command(

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
-from gradviz.tracefile import Site
+import numpy as np
+
+from gradviz.events.values import stats_of
+from gradviz.query.query import Query
+from gradviz.query.run_items import Stretch, Timeline
+from gradviz.replay.outcome import Edits, Flowed, Outcome, Runner, graph_of
+from gradviz.replay.plan import Plan
+from gradviz.system.paths import file_name
+from gradviz.tracefile import Site, Snapshot, Trace
 
 ADDED, GONE, CHANGED = "added", "gone", "changed"
 
@@ -86,3 +97,230 @@ class Difference:
     def same(self) -> bool:
         """Whether no difference was found."""
         return self.forward is None and self.backward is None and not self.changes
+
+
+# The distance of two values, and the lines that differ between two sources.
+
+
+def apart(one: Snapshot, other: Snapshot) -> float | None:
+    """The largest difference between the elements of two tensors, relative to the largest element. If the elements were
+    not kept, the largest difference between their statistics. NaN if the shapes differ, or if NaNs or infinities are
+    not in the same places; None if it is not known."""
+    if one.shape != other.shape:
+        return float("nan")
+    values = _numbers(one, other)
+    if values is None:
+        return None
+    left, right = values
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    if not np.isfinite(left[~same]).all() or not np.isfinite(right[~same]).all():
+        return float("nan")
+    size = max(_largest(left), _largest(right)) or 1.0
+    return float(np.max(np.abs(left[~same] - right[~same]), initial=0.0)) / size
+
+
+def _numbers(one: Snapshot, other: Snapshot) -> tuple[np.ndarray, np.ndarray] | None:
+    """The elements of both values, else their statistics; None if neither is known."""
+    if one.array is not None and other.array is not None:
+        is_complex = "c" in (one.array.dtype.kind, other.array.dtype.kind)
+        wide = np.complex128 if is_complex else np.float64
+        return one.array.astype(wide), other.array.astype(wide)
+    if one.stats is None or other.stats is None:
+        return None
+    left, right = (
+        np.array([s.min, s.max, s.mean, s.rms, s.nan or 0.0, s.inf or 0.0]) for s in (one.stats, other.stats)
+    )
+    return left, right
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
+
+
+def changed_lines(one: Trace, other: Trace) -> Iterator[Lines]:
+    """The lines of source that differ between two runs, file by file."""
+    for file, partner in _files(one, other):
+        texts = one.source(file), other.source(partner)
+        for tag, start, end, begin, stop in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+            if tag != "equal":
+                before, after = tuple(texts[0][start:end]), tuple(texts[1][begin:stop])
+                yield Lines(file, partner, start + 1, begin + 1, before, after)
+
+
+def _files(one: Trace, other: Trace) -> list[tuple[str, str]]:
+    """The pairs of files that correspond in two runs: the two scripts, and files with the same name."""
+    left, right = (
+        {site.place.file for site in trace.sites.values() if trace.source(site.place.file)}
+        for trace in (one, other)
+    )
+    scripts = one.meta.get("script", ""), other.meta.get("script", "")
+    partners = {scripts[0]: scripts[1]} if scripts[0] in left and scripts[1] in right else {}
+    by_name = {file_name(file): file for file in right if file not in partners.values()}
+    for file in sorted(left - partners.keys()):
+        partner = file if file in right else by_name.get(file_name(file))
+        if partner is not None:
+            partners[file] = partner
+    return list(partners.items())
+
+
+# Lays two runs beside each other: pairs of items that correspond, and items that only one run has.
+#
+# First, items with the same name on the same line of source are pairs. Between these pairs, items with the same name
+# are pairs; then, one by one, the items that are left in the same place, if their kinds agree.
+
+NONE = -1  # in place of an item that one side lacks
+_MOST = 4_000  # the most items of a side that are compared with each other
+
+
+def aligned(one: Timeline, other: Timeline, pairs: list[tuple[Stretch, Stretch]]) -> np.ndarray:
+    """Rows of two: an item of one run, and the item of the other run that corresponds to it; NONE if there is none."""
+    known: dict[tuple[bytes, bytes], np.ndarray] = {}
+    found = [np.zeros((0, 2), np.int64)]
+    for left, right in pairs:
+        a, b = one.strong[left.items], other.strong[right.items]
+        key = a.tobytes(), b.tobytes()
+        if key not in known:
+            weak = one.words[left.items], other.words[right.items]
+            known[key] = np.array(list(_pairs(a, b, *weak)), np.int64).reshape(-1, 2)
+        part = known[key]
+        columns = [
+            _at(items, places) for items, places in zip((left.items, right.items), part.T, strict=True)
+        ]
+        found.append(np.stack(columns, axis=1))
+    return np.concatenate(found)
+
+
+def _at(items: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The items at these places; NONE at a place NONE."""
+    return np.append(items, NONE)[places]
+
+
+Pair = tuple[int, int]
+
+
+def _pairs(a: np.ndarray, b: np.ndarray, weak_a: np.ndarray, weak_b: np.ndarray) -> Iterator[Pair]:
+    """Places in `a` and `b` that correspond."""
+    for same, (start, end, begin, stop) in _blocks(a, b):
+        if same:
+            yield from zip(range(start, end), range(begin, stop), strict=True)
+            continue
+        for alike, (s, e, t, u) in _blocks(weak_a[start:end], weak_b[begin:stop]):
+            one, other = range(start + s, start + e), range(begin + t, begin + u)
+            if alike or _kinds(weak_a, one) == _kinds(weak_b, other):
+                yield from zip(one, other, strict=True)
+                continue
+            yield from ((i, NONE) for i in one)
+            yield from ((NONE, j) for j in other)
+
+
+def _kinds(words: np.ndarray, places: range) -> list[int]:
+    """The kinds of items, without their names."""
+    return (words[places.start : places.stop] % 64).tolist()
+
+
+def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[bool, tuple[int, int, int, int]]]:
+    """Parts of two sequences, in order: (whether they are equal, (start and end in a, start and end in b))."""
+    shorter = min(len(a), len(b))
+    differs = np.flatnonzero(a[:shorter] != b[:shorter])
+    head = int(differs[0]) if len(differs) else shorter
+    rest = shorter - head
+    differs = np.flatnonzero(a[len(a) - rest :][::-1] != b[len(b) - rest :][::-1])
+    tail = int(differs[0]) if len(differs) else rest
+    if head:
+        yield True, (0, head, 0, head)
+    middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
+    if len(middle_a) or len(middle_b):
+        yield from _middle(middle_a, middle_b, head)
+    if tail:
+        yield True, (len(a) - tail, len(a), len(b) - tail, len(b))
+
+
+def _middle(a: np.ndarray, b: np.ndarray, offset: int) -> Iterator[tuple[bool, tuple[int, int, int, int]]]:
+    if max(len(a), len(b)) > _MOST or not len(a) or not len(b):
+        yield False, (offset, offset + len(a), offset, offset + len(b))
+        return
+    matcher = SequenceMatcher(None, a.tolist(), b.tolist(), autojunk=False)
+    for tag, *bounds in matcher.get_opcodes():
+        start, end, begin, stop = (bound + offset for bound in bounds)
+        yield tag == "equal", (start, end, begin, stop)
+
+
+# The effect of rounding on each tensor of a pass. It is measured: the pass runs again with inputs that are disturbed
+# by one unit in the last place. The idea is that of TTrace (arXiv 2506.09280).
+
+REPLAYS = 4
+_MARGIN = 5.0  # two runs may be so many times as far apart as the replays
+# The machine epsilon of each dtype: the distance from 1 to the next number.
+UNITS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Rounding:
+    """The bounds of rounding for each tensor of a pass: the largest distance in two runs, over the largest element."""
+
+    def __init__(self, query: Query, plan: Plan, runner: Runner, dtype: str) -> None:
+        graph = graph_of(query, plan)
+        self.plan, self.dtype = plan, dtype
+        self.least = _MARGIN * UNITS[dtype]
+        self.base = runner.run(plan, Edits(), graph)
+        random = np.random.default_rng(0)
+        self.disturbed = [
+            runner.run(plan, Edits(_disturbed(plan, UNITS[dtype], random)), graph) for _ in range(REPLAYS)
+        ]
+        self.calls: dict[int, list[int]] = {}  # by tensor, the calls that made it or wrote to it
+        for event, tensor in self.base.made:
+            self.calls.setdefault(tensor, []).append(event)
+
+    def of_result(self, tensor: int, event: int, recorded: Snapshot) -> float | None:
+        """The bound for a result of the op at an event; None if no replay gives it."""
+        calls = self.calls.get(tensor, [])
+        at = bisect_left(calls, event)
+        if at == len(calls):
+            return None
+        return self._allowed(recorded, [run.made.get((calls[at], tensor)) for run in self._runs])
+
+    def of_flow(self, node: int, place: int, recorded: Snapshot) -> float | None:
+        """The bound for the gradient that a node gives along one of its edges; None if a replay lacks it."""
+        flows = [run.nodes.get(node, Flowed((), ())).produced[place : place + 1] for run in self._runs]
+        return self._allowed(recorded, [next(iter(found), None) for found in flows])
+
+    def of_gradient(self, leaf: int, recorded: Snapshot) -> float | None:
+        """The bound for the gradient of a leaf; None if a replay lacks it."""
+        return self._allowed(recorded, [run.gradients.get(leaf) for run in self._runs])
+
+    @property
+    def _runs(self) -> list[Outcome]:
+        return [self.base, *self.disturbed]
+
+    def _allowed(self, recorded: Snapshot, arrays: Sequence[np.ndarray | None]) -> float | None:
+        """The bound from the values of the replays, compared like the recorded value: by elements or by statistics."""
+        snapshots = [_as(recorded, array) for array in arrays if array is not None]
+        if len(snapshots) < len(arrays):
+            return None
+        by = [apart(snapshots[0], other) for other in snapshots[1:]]
+        sizes = [size for size in by if size is not None and np.isfinite(size)]
+        return max([self.least, *(_MARGIN * size for size in sizes)]) if len(sizes) == len(by) else None
+
+
+def _as(recorded: Snapshot, array: np.ndarray) -> Snapshot:
+    """The array as a Snapshot with as much detail as `recorded` has: elements or statistics."""
+    if recorded.array is None:
+        return replace(recorded, shape=array.shape, told=stats_of(array))
+    return replace(recorded, shape=array.shape, array=array)
+
+
+def _disturbed(plan: Plan, unit: float, random: np.random.Generator) -> dict[int, np.ndarray]:
+    """The floating-point inputs of a pass, each element larger or smaller by one unit. An input that enters the pass
+    again, after a write, is left out."""
+    tensors = [step.tensor for step in plan.inputs]
+    arrays = {}
+    for step in plan.inputs:
+        array = step.value.array
+        if array is not None and array.dtype.kind == "f" and tensors.count(step.tensor) == 1:
+            signs = random.choice([-1.0, 1.0], array.shape)
+            arrays[step.tensor] = (array * (1 + unit * signs)).astype(array.dtype)
+    return arrays
+
+
+def coarsest(dtypes: Iterable[str]) -> str:
+    """The floating-point dtype with the fewest digits; float32 if there is none."""
+    return max((dtype for dtype in dtypes if dtype in UNITS), key=UNITS.__getitem__, default="float32")

@@ -4,27 +4,31 @@ differs by more than rounding allows."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from gradviz.compare.alignment import NONE
-from gradviz.compare.apart import apart
-from gradviz.compare.difference import Spot
-from gradviz.compare.parting import Comparison, NoDiff
-from gradviz.compare.rounding import Rounding, coarsest
+from gradviz.compare.difference import NONE, REPLAYS, UNITS, Rounding, Spot, apart, coarsest
+from gradviz.compare.parting import Comparison, NoDiff, spot_json, spot_text
 from gradviz.events.kinds import Kind, Produced
 from gradviz.query.ops import CLAMPING, SUMS, WITH_NUMBERS
 from gradviz.query.query import Query
+from gradviz.query.ranks import ranked_traces
 from gradviz.query.reduced_gradients import reduced_gradients
-from gradviz.replay.outcome import Runner
+from gradviz.query.replicas import Replicas
+from gradviz.replay.outcome import Runner, fill_in
 from gradviz.replay.plan import Plan, ReplayError, plan_of
-from gradviz.replay.replayed_elements import fill_in
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Site, Snapshot, Trace
-from gradviz.words.numbers import compact
+from gradviz.words.escape import clean, json_number, plain
+from gradviz.words.numbers import compact, number, plural
 
 PHASES = ("entering", "forward", "backward", "gradients")
 _GIVEN_NUMBERS = WITH_NUMBERS | SUMS | CLAMPING
@@ -110,9 +114,9 @@ class _Noisy:
         self.comparison, self.numbers = comparison, numbers
         self.queries: tuple[Query, Query] = (comparison.sides[0].query, comparison.sides[1].query)
         self.side, plan = self._plan()
-        for query, number in zip(self.queries, numbers, strict=True):
+        for query, pass_number in zip(self.queries, numbers, strict=True):
             with suppress(ReplayError):  # without a replay its statistics are compared
-                fill_in(query, runner, number)
+                fill_in(query, runner, pass_number)
         dtype = coarsest([step.value.dtype for step in plan.inputs] + [*self._dtypes()])
         self.rounding = Rounding(self.queries[self.side], plan, runner, dtype)
         self.compared: Counter[str] = Counter()
@@ -361,3 +365,190 @@ def _path(name: str) -> str:
 def _site_of(query: Query, tensor: int) -> int:
     made = query.tensors.made(tensor)
     return 0 if made is None else made.site
+
+
+# The differences of two runs beyond rounding, as text for a terminal and as plain data.
+
+_THINGS = {"entering": "parameter", "forward": "result", "backward": "gradient"}
+_SHOWN = 20  # the most parameters that are shown
+_LONGEST = 200  # characters of a name
+
+
+def noise_text(found: Noise) -> Group:
+    """The differences that rounding does not explain, the gradients of parameters, and the verdict."""
+    passes = [f" pass {pass_number}" for pass_number in found.passes]
+    parts: list[RenderableType] = [
+        Text.assemble((f"{sign} ", style), plain(name, _LONGEST) + of)
+        for sign, style, name, of in zip("−+", ("red", "green"), found.names, passes, strict=True)
+    ]
+    parts += [Text(), Text(_measured(found))]
+    if found.numbers is not None:
+        parts += _other_numbers(found.numbers)
+    for phase, beyond in _phases(found):
+        parts += _beyond(phase, beyond, found.compared[phase])
+    if found.gradients:
+        parts += [Text(), _gradients(found.gradients)]
+    verdict = "apart by rounding alone" if found.same else "apart by more than rounding"
+    compared = sum(found.compared.values())
+    counts = f" · {plural(compared, 'value')} compared, {found.unknown:,} not known"
+    return Group(
+        *parts,
+        Text(),
+        Text.assemble((f"the runs are {verdict}" if compared else "nothing is known", "bold"), counts),
+    )
+
+
+def _measured(found: Noise) -> str:
+    return (
+        f"rounding, by {REPLAYS} replays of {plain(found.replayed, _LONGEST)} with inputs disturbed by one unit in the "
+        f"last place of {found.dtype} ({number(UNITS[found.dtype], 2)}):"
+    )
+
+
+def _phases(found: Noise) -> list[tuple[str, Beyond | None]]:
+    return [("entering", found.entering), ("forward", found.forward), ("backward", found.backward)]
+
+
+def _other_numbers(found: OtherNumbers) -> Iterator[Text]:
+    """The line `numbers  line 7: mul with 3.03 instead of 3.0`, then both items."""
+    where = "" if found.other.site is None else f"line {found.other.site.place.line}: "
+    one, other = (plain(text, _LONGEST) or "none" for text in found.arguments)
+    yield Text.assemble(
+        ("numbers  ", "bold"), f"{where}{plain(found.op, _LONGEST)} with {other} instead of {one}"
+    )
+    yield from _both(found.one, found.other)
+
+
+def _both(one: Spot, other: Spot) -> Iterator[Text]:
+    """One line for the item of each run."""
+    for sign, style, spot in (("−", "red", one), ("+", "green", other)):
+        yield Text.assemble((f"         {sign} ", style), spot_text(spot))
+
+
+def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
+    if beyond is None:
+        result = (
+            f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
+        )
+        yield Text.assemble((f"{phase:9}", "bold"), result)
+        return
+    yield Text.assemble((f"{phase:9}", "bold"), f"first beyond it: {_sizes(beyond.apart, beyond.allowed)}")
+    yield from _both(beyond.one, beyond.other)
+
+
+def _sizes(apart: float, allowed: float) -> str:
+    by = "not to be subtracted" if np.isnan(apart) else f"{number(apart, 2)} apart"
+    return f"{by}, where rounding puts at most {number(allowed, 2)}"
+
+
+def _gradients(gradients: tuple[NoisyGradient, ...]) -> Table:
+    """The gradients of parameters, sorted by how far they are beyond rounding."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text("gradient", "bold"), "apart", "by rounding at most", "")
+    for gradient in sorted(gradients, key=_excess, reverse=True)[:_SHOWN]:
+        sizes = [_size(gradient.apart), _size(gradient.allowed)]
+        table.add_row(Text(plain(gradient.name, _LONGEST)), *sizes, Text(_said(gradient)))
+    if len(gradients) > _SHOWN:
+        table.add_row(Text(f"… and {len(gradients) - _SHOWN:,} more, closer", "dim"))
+    return table
+
+
+def _said(gradient: NoisyGradient) -> str:
+    if not gradient.is_beyond:
+        return ""
+    site = gradient.site
+    where = "" if site is None else f", read at {file_name(site.place.file)}:{site.place.line}"
+    return f"beyond{plain(where, _LONGEST)}"
+
+
+def _excess(gradient: NoisyGradient) -> float:
+    if gradient.apart is None or gradient.allowed is None:
+        return -1.0
+    return np.inf if np.isnan(gradient.apart) else gradient.apart / gradient.allowed
+
+
+def _size(size: float | None) -> str:
+    return "?" if size is None else "–" if np.isnan(size) else number(size, 2)
+
+
+def noise_json(found: Noise) -> dict[str, Any]:
+    """The comparison as plain data. Sizes are relative to the largest element."""
+    return {
+        "runs": list(found.names),
+        "passes": list(found.passes),
+        "replayed": found.replayed,
+        "dtype": found.dtype,
+        "same": found.same,
+        "numbers": _numbers_json(found.numbers),
+        **{phase: _beyond_json(beyond) for phase, beyond in _phases(found)},
+        "gradients": [
+            {
+                "name": gradient.name,
+                "apart": json_number(gradient.apart),
+                "allowed": json_number(gradient.allowed),
+                "beyond": gradient.is_beyond,
+                "line": None if gradient.site is None else gradient.site.place.line,
+            }
+            for gradient in found.gradients
+        ],
+        "compared": found.compared,
+        "unknown": found.unknown,
+    }
+
+
+def _numbers_json(found: OtherNumbers | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "op": found.op,
+        "one": spot_json(found.one),
+        "other": spot_json(found.other),
+        "arguments": list(found.arguments),
+    }
+
+
+def _beyond_json(beyond: Beyond | None) -> dict[str, Any] | None:
+    if beyond is None:
+        return None
+    return {
+        "one": spot_json(beyond.one),
+        "other": spot_json(beyond.other),
+        "apart": json_number(beyond.apart),
+        "allowed": json_number(beyond.allowed),
+    }
+
+
+# The comparison of ranks of one run as replicas: their parameters, averaged gradients and settings.
+
+
+def replicas_text(traces: Sequence[Trace]) -> list[Text]:
+    """The lines about ranks as replicas; empty if they have no parameters in common."""
+    ranks = Replicas({rank: Query(trace) for rank, trace in ranked_traces(traces).items()})
+    if not ranks.common or not ranks.steps:
+        return []
+    starts = [one.name for one in ranks.starts_apart]
+    lines = [
+        Text(
+            "\nas replicas: the values above are of each rank alone, before the ranks average gradients",
+            "dim",
+        ),
+        _line("before the first pass", "parameters", len(ranks.common), starts),
+    ]
+    if any(map(len, ranks.reduced)):
+        apart = [f"{one.name} (step {one.step})" for one in ranks.gradients_apart]
+        where = "at the step" if len(ranks.steps) == 1 else f"at each of {len(ranks.steps):,} steps"
+        lines.append(_line(where, "averaged gradients", len(ranks.common), apart))
+    if ranks.are_replicas:
+        drift = ranks.drift
+        lines.append(_line("later", "parameters", len(ranks.common), list(drift.names) if drift else []))
+    for setting in ranks.other_settings:
+        values = " and ".join(map(str, setting.values))
+        lines.append(Text(f"at step {setting.step}: {clean(setting.name)} is {clean(values)}", "yellow"))
+    return lines
+
+
+def _line(when: str, what: str, count: int, apart: Sequence[str]) -> Text:
+    if not apart:
+        return Text(f"{when}: {what} are the same ({plural(count, 'parameter')})", "green")
+    more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+    return Text(f"{when}: {what} differ: {clean(apart[0])}{more}", "yellow")

@@ -14,7 +14,7 @@ from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Trace
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 _BAD_NUMBERS = ("nonfinite-forward", "nonfinite-gradient", "singular-derivative", "masked-nan")
 

@@ -15,8 +15,7 @@ from gradviz.query.ranks import alike
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.escape import clean
-from gradviz.words.numbers import listed, plural
-from gradviz.words.rank_names import called_ranks, told_apart
+from gradviz.words.numbers import called_ranks, listed, plural, told_apart
 
 AVERAGE = "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()  # for each parameter, on each rank"
 _SHOWN = 3  # the most parameters that are named

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.explain.hops import Hops, files_are_told, place_told
+from gradviz.explain.reason import Hops, files_are_told, place_told
 from gradviz.query.gradient_paths import WayStep
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean

@@ -2,29 +2,213 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
+
 from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, OpRan, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, ErrorRaised, Kind, OpRan, TensorMade
 from gradviz.graph import model as m
-from gradviz.graph import select
-from gradviz.graph.edges import Edges
-from gradviz.graph.filled_values import fill_values, name_gradients
-from gradviz.graph.ids import Ids
-from gradviz.graph.interest import pass_of_interest, pass_with_fault, pass_with_infinity
-from gradviz.graph.many import no_collection
-from gradviz.graph.model import Graph, Node, Scope
-from gradviz.graph.select import Part
+from gradviz.graph.model import Edge, Graph, Ids, Node, Scope, no_collection
+from gradviz.graph.node_values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
+from gradviz.query.bad_numbers import bad_numbers
+from gradviz.query.flow import Reason, computed_from, why_no_node
 from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.ops import function_name
 from gradviz.query.passes import ranges
 from gradviz.query.tied_names import tied_names
+from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Trace
+
+# The edges of a graph, from the events of its part of a run.
+
+# Labels of edges along which no gradient flows back.
+CUTS = {
+    Reason.DETACHED: "detach",
+    Reason.GRAD_MODE_OFF: "no_grad",
+    Reason.NOT_DIFFERENTIABLE: "not differentiable",
+    Reason.NOTHING_REQUIRES_GRAD: "",
+}
+
+
+class Edges:
+    """Makes the edges between the nodes of one graph."""
+
+    def __init__(self, query: Query, ids: Ids, nodes: dict[str, Node]) -> None:
+        self.query, self.tensors, self.ids, self.nodes = query, query.tensors, ids, nodes
+
+    def of(self, part: Part, grad_fns: Iterable[int]) -> list[Edge]:
+        """The edges of a part of a run, and the edges of the nodes `grad_fns`."""
+        edges: list[Edge] = []
+        for event in sorted(part.ops):
+            edges += self._of_op(self.tensors.op(event))
+        for event in sorted(part.writes):
+            mutated, name = self.tensors.mutation(event), self.ids.op[event]
+            source = self.tensors.before(mutated.source, event)
+            edges.append(Edge(self.ids.tensor(source), name, m.DATA))
+            edges.append(Edge(name, self.ids.tensor(State(mutated.tensor, event)), m.DATA))
+        for state in sorted(part.states):
+            edges += self._write_or_view(state)
+        node_ids = self.ids.node
+        for number in grad_fns:
+            edges += [
+                Edge(node_ids[number], node_ids[edge.node], m.GRAD)
+                for edge in self.query.nodes.edges(number)
+                if edge.node
+            ]
+        return [edge for edge in edges if edge.source in self.nodes and edge.target in self.nodes]
+
+    def _of_op(self, op: OpRan) -> list[Edge]:
+        """Edges for the inputs and outputs of an op, and for the tensors that its nodes saved."""
+        name, tensors = self.ids.op[op.index], self.tensors
+        made = self.query.nodes.of_op(op.index)
+        led_to = {edge.tensor for node in made for edge in self.query.nodes.edges(node) if edge.node}
+        edges = [
+            Edge(self.ids.tensor(state), name, m.DATA, "", self._cut(op, state.tensor, bool(made), led_to))
+            for state in tensors.reads(op.index)
+            if state
+        ]
+        edges += [
+            Edge(name, self.ids.tensor(tensors.after(tensor, op.index)), m.DATA) for tensor in op.outputs
+        ]
+        for node in made:
+            states = [
+                tensors.after(saved.tensor, op.index)
+                if saved.tensor in op.outputs and saved.tensor not in op.inputs
+                else tensors.before(saved.tensor, op.index)
+                for saved in self.query.nodes.saved(node)
+                if saved.tensor
+            ]
+            ids = dict.fromkeys(map(self.ids.tensor, states))
+            edges += [Edge(tensor, self.ids.node[node], m.SAVED) for tensor in ids]
+        return edges
+
+    def _cut(self, op: OpRan, tensor: int, has_node: bool, led_to: set[int]) -> str:
+        """The reason why no gradient flows back to an input that requires grad. Empty if a gradient does flow back, if
+        the input does not require grad, or if it gives only a shape."""
+        if tensor in led_to or (has_node and 0 in led_to) or tensor not in computed_from(op):
+            return ""
+        base = self.tensors.base(State(tensor, FIRST))
+        if base is not None and base.tensor in led_to:
+            return ""
+        if not self.tensors.requires_grad(tensor, op.index - 1):
+            return ""
+        return CUTS[Reason.NOT_DIFFERENTIABLE if has_node else why_no_node(self.query, op)]
+
+    def _write_or_view(self, state: State) -> list[Edge]:
+        """The edge from the earlier state of a tensor that was changed in place, or from the base of a view."""
+        tensors, ids = self.tensors, self.ids
+        if state.since != FIRST:
+            before = tensors.before(state.tensor, state.since)
+            how = tensors.writer(state.since)
+            return [Edge(ids.tensor(before), ids.tensor(state), m.MUTATION, label=how)]
+        base = tensors.base(state)
+        if base is None:
+            return []
+        made = tensors.made(state.tensor)
+        cut = ""
+        if isinstance(made, TensorMade) and tensors.requires_grad(base.tensor, made.index):
+            cut = made.how
+        return [Edge(ids.tensor(base), ids.tensor(state), m.VIEW, cut=cut)]
+
+
+# The pass that a picture shows if nobody has chosen one.
+
+_MOST_SHAPES = 4  # the most different passes in which a cut is looked for
+_MOST_NODES = 5_000  # the most nodes of a pass in which a cut is looked for
+
+
+def pass_of_interest(query: Query, build: Callable[[PassInfo], Graph]) -> tuple[PassInfo, str]:
+    """The pass of the first NaN, else of the first error, else the first pass with a cut (other than by no_grad), else
+    the first with nodes that sets `.grad`, else the first. Also gives the reason for it; empty if there is only one
+    pass. `build` makes the graph of a pass.
+
+    Raises ValueError if the trace has no passes."""
+    trace = query.trace
+    numbers = trace.pass_numbers
+    if len(numbers) < 2:
+        return _first(query), ""
+    faulty = pass_with_fault(trace)
+    if faulty is not None:
+        return faulty
+    cut = _with_cut(query, build)
+    if cut is not None:
+        return cut, "with the first cut"
+    first = _first(query)
+    if first.number == numbers[0]:
+        return first, "the first"
+    earlier = query.trace.find_pass(numbers[0])
+    is_told = earlier is not None and earlier.is_in_detail
+    return first, "the first that sets .grad" if is_told else "the first recorded in detail"
+
+
+def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
+    """The pass of the first NaN, else of the first error, and which of the two; None if the run has fewer than two
+    passes, or neither of them."""
+    if len(trace.pass_numbers) < 2:
+        return None
+    for what, event in (("with the first NaN", trace.first_nan), ("with the error", _first_error(trace))):
+        faulty = None if event is None else trace.pass_ending_from(event)
+        if faulty is not None:
+            return faulty, what
+    return None
+
+
+def pass_with_infinity(query: Query) -> tuple[PassInfo, str] | None:
+    """The pass of the first computed infinity, with this reason; None if the run has fewer than two passes or a NaN, or
+    no computed infinity."""
+    if len(query.trace.pass_numbers) < 2:
+        return None
+    bad = query.of(bad_numbers)
+    faulty = (
+        query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not (bad.nan or bad.written) else None
+    )
+    return None if faulty is None else (faulty, "with the first infinity")
+
+
+def _first(query: Query) -> PassInfo:
+    """The first pass with nodes that sets `.grad`, else the first with nodes, else the first."""
+    trace = query.trace
+    with_nodes = trace.passes_by_shape(_MOST_SHAPES)
+    setting = (
+        backward_pass for backward_pass in with_nodes if not query.passes.began(backward_pass.number).inputs
+    )
+    first = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
+    assert first is not None
+    return first
+
+
+def _first_error(trace: Trace) -> int | None:
+    """The first error that left a pass."""
+    events = (trace.event(error.event) for error in trace.errors)
+    return next((event.index for event in events if isinstance(event, ErrorRaised) and event.in_pass), None)
+
+
+def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | None:
+    """The first pass in which a gradient stops where one might be expected; if some passes set `.grad`, the first of
+    them. A penalty that `autograd.grad` differentiates is no training step. A cut by no_grad is mostly intended: a
+    target network, a probe."""
+    passes = query.trace.passes_by_shape(_MOST_SHAPES)
+    setting = [
+        backward_pass for backward_pass in passes if not query.passes.began(backward_pass.number).inputs
+    ]
+    for backward_pass in setting or passes:
+        if (backward_pass.nodes or 0) <= _MOST_NODES and any(
+            _is_odd(edge.cut) for edge in build(backward_pass).edges
+        ):
+            return backward_pass
+    return None
+
+
+def _is_odd(cut: str) -> bool:
+    return cut not in ("", "no_grad")
+
 
 MOST_VALUES = 20_000  # with more nodes than this, values are left out
 _PlaceText = tuple[str | None, int | None, int | None, int | None, str]
@@ -104,7 +288,7 @@ def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tup
 
 def _is_lesson(query: Query) -> bool:
     """Whether the run is small and no loop, so that all of it can be shown."""
-    if max(query.trace.ops_told, len(query.trace.pass_numbers)) > select.SMALL:
+    if max(query.trace.ops_told, len(query.trace.pass_numbers)) > SMALL:
         return False
     query.trace.reach_all()
     return not query.passes.are_a_loop(query.trace.passes)
@@ -130,7 +314,7 @@ class _Builder:
         self.at = self.trace.count - 1
         if backward_pass is not None and backward_pass.last is not None and not (whole and not asked_for):
             self.at = backward_pass.last
-        self.since = select.horizon(query, self.at)
+        self.since = horizon(query, self.at)
         self.roots = (
             query.passes.starts(backward_pass.number) if backward_pass is not None else self._roots(of)
         )
@@ -173,7 +357,7 @@ class _Builder:
         self._mark_error()
         self.result.scopes = self._scopes(part)
         if part.beyond or self._lead_beyond(nodes):
-            note = f"of {self.trace.ops_told:,} operations only the last {select.MOST_OPS:,} are looked at"
+            note = f"of {self.trace.ops_told:,} operations only the last {MOST_OPS:,} are looked at"
             self.result.notes.append(note)
         elif self.show != "backward":
             self.result.left_out = self.trace.ops_told - len(part.ops)
@@ -192,22 +376,22 @@ class _Builder:
 
     def _part(self) -> Part:
         if self.whole or not (self.backward_pass or self.roots):
-            return select.everything(self.query, self.at, self.whole, self.since)
+            return everything(self.query, self.at, self.whole, self.since)
         if (
             self.backward_pass
             and not self.asked_for
             and self.backward_pass.recorded
-            and self.trace.ops_told <= 10 * select.SMALL
+            and self.trace.ops_told <= 10 * SMALL
         ):
-            part = select.everything(self.query, self.at, inner=False, since=self.since)
+            part = everything(self.query, self.at, inner=False, since=self.since)
             until = [
                 backward_pass
                 for backward_pass in self.trace.passes
                 if backward_pass.number <= self.backward_pass.number
             ]
-            if len(part) <= select.SMALL and not self.query.passes.are_a_loop(until):
+            if len(part) <= SMALL and not self.query.passes.are_a_loop(until):
                 return part
-        return select.upstream(
+        return upstream(
             self.query, [root.tensor for root in self.roots if root.tensor], self.before, self.since
         )
 
@@ -443,3 +627,159 @@ class _Builder:
                     node.error = self.result.error
         if not self.result.error and self.trace.meta.get("ended") == "error" and self.backward_pass is None:
             self.result.error = self.trace.meta.get("error", "")
+
+
+# The part of a run that a graph shows: all of it, or the part that one pass differentiated.
+
+SMALL = 60  # a run with at most this many tensors and ops is shown whole
+MOST_OPS = 25_000  # of a larger run the last ops are shown
+
+
+@dataclass(slots=True)
+class Part:
+    """OP events, states of tensors, and MUTATED events that are drawn as ops. `beyond`: more of it is too far back."""
+
+    ops: set[int] = field(default_factory=set)
+    states: set[State] = field(default_factory=set)
+    writes: set[int] = field(default_factory=set)
+    beyond: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ops) + len(self.states) + len(self.writes)
+
+
+def horizon(query: Query, at: int) -> int:
+    """The event before which nothing is shown, so that at most `MOST_OPS` ops up to event `at` are shown."""
+    events = query.trace.table(Kind.OP).events
+    end = int(np.searchsorted(events, at, "right"))
+    return int(events[end - MOST_OPS]) if end > MOST_OPS else 0
+
+
+def everything(query: Query, at: int, inner: bool, since: int = 0) -> Part:
+    """All ops and tensors from event `since` to event `at`. With `inner`, also ops inside a custom Function, and ops
+    of a pass that records no graph."""
+    trace, tensors, part = query.trace, query.tensors, Part(beyond=since > 0)
+    trace.reach_all()
+    ops = trace.table(Kind.OP)
+    shown = (ops.events >= since) & (ops.events <= at)
+    if not inner:
+        shown &= (ops["in_pass"] == 0) | contained(ops.events, trace.table(Kind.NODE)["op"])
+    made = trace.table(Kind.TENSOR)
+    plain = (made.events >= since) & (made.events <= at) & ~trace.named(made["how"], ("gradient",))
+    part.states.update(State(tensor, FIRST) for tensor in made["tensor"][plain].tolist())
+    for event in ops.events[shown].tolist():
+        if inner or not (query.scopes.in_function(event) or _writes_over_a_gradient(query, part, event)):
+            _add_op(query, part, event)
+    written = trace.table(Kind.MUTATED)
+    for event, tensor in zip(written.events.tolist(), written["tensor"].tolist(), strict=True):
+        if since <= event <= at and tensors.before(tensor, event) in part.states:
+            _add_write(query, part, State(tensor, event))
+    return part
+
+
+def _writes_over_a_gradient(query: Query, part: Part, event: int) -> bool:
+    """Whether an op in place without a node, as in `x.grad.zero_()`, writes only over tensors that a pass made."""
+    op = query.tensors.op(event)
+    written = [tensor for tensor in op.outputs if tensor in op.inputs]
+    earlier = [query.tensors.before(tensor, event) for tensor in written]
+    return bool(earlier) and not query.nodes.of_op(event) and not part.states.intersection(earlier)
+
+
+def _add_op(query: Query, part: Part, event: int) -> None:
+    part.ops.add(event)
+    part.states.update(state for state in query.tensors.reads(event) if state)
+    part.states.update(query.tensors.after(tensor, event) for tensor in query.tensors.op(event).outputs)
+
+
+def _add_write(query: Query, part: Part, state: State) -> None:
+    """Add a state that began with a MUTATED event. If no op in the trace did it, the event is drawn as an op."""
+    part.states.add(state)
+    mutated = query.tensors.mutation(state.since)
+    if mutated.source and mutated.op < 0:
+        part.writes.add(state.since)
+        part.states.add(query.tensors.before(mutated.source, state.since))
+
+
+def upstream(query: Query, roots: Iterable[int], at: int, since: int = 0) -> Part:
+    """The ops and tensors that the `roots` were computed from, also across cuts, from event `since` on. The roots are
+    tensors as they were before event `at`.
+
+    It stops at leaves that require grad (earlier optimizer steps are not shown). Beyond a cut, it also stops at ops
+    that a pass before `at` differentiated."""
+    earlier = query.trace.passes_ended_before(at)
+    part = Part()
+    cut = _flood(query, part, [query.tensors.before(root, at) for root in roots], -1, since, at)
+    while cut:
+        cut = _flood(query, part, cut, earlier, since, at)
+    return part
+
+
+def _flood(
+    query: Query, part: Part, states: Iterable[State], barrier: int, since: int, before: int
+) -> list[State]:
+    """Add states and all their ancestors, up to ops that made no node, and up to leaves that a pass `before` an event
+    begins with. Returns the inputs of these ops. Ops that made a node and ran no later than event `barrier` are not
+    added, nor any before event `since`."""
+    tensors, nodes_of = query.tensors, query.nodes.of_op
+    ops, reached = part.ops, part.states
+    op_that_made, after, reads = tensors.op_that_made, tensors.after, tensors.reads
+    stack = [state for state in states if state not in reached]
+    behind: list[State] = []
+    while stack:
+        state = stack.pop()
+        if state in reached:
+            continue
+        reached.add(state)
+        if state.since != FIRST and tensors.is_leaf_that_requires_grad(state.tensor, state.since):
+            continue
+        event = op_that_made(state)
+        if FIRST < (state.since if event is None else event) < since:
+            part.beyond = True
+            continue
+        if event is None:
+            stack += _before_without_op(query, part, state)
+            continue
+        has_node = bool(nodes_of(event))
+        if has_node and event <= barrier:
+            continue
+        if not has_node and _begins_with(query, state, before):
+            continue
+        ops.add(event)
+        reached.update([after(tensor, event) for tensor in tensors.op(event).outputs])
+        read = [known for known in reads(event) if known]
+        if state.since != FIRST and state.since != event:  # written through a tensor on the same memory
+            read.append(tensors.before(state.tensor, state.since))
+        (stack if has_node else behind).extend(read)
+    return behind
+
+
+def _begins_with(query: Query, leaf: State, before: int) -> bool:
+    """Whether a state is a leaf that requires grad before an event, and came from nothing that requires grad: how it
+    got its first value is no part of a pass."""
+    tensors = query.tensors
+    if not tensors.is_leaf_that_requires_grad(leaf.tensor, before):
+        return False
+    stack, seen = [leaf], {leaf}
+    while stack:
+        state = stack.pop()
+        event = tensors.op_that_made(state)
+        earlier = _before_without_op(query, Part(), state) if event is None else tensors.reads(event)
+        for source in earlier:
+            if source and source not in seen:
+                if tensors.requires_grad(source.tensor, tensors.last_event(source, before)):
+                    return False
+                seen.add(source)
+                stack.append(source)
+    return True
+
+
+def _before_without_op(query: Query, part: Part, state: State) -> list[State]:
+    """The predecessors of a state that no op made: its earlier state, or the tensor whose memory it shares."""
+    tensors = query.tensors
+    if state.since != FIRST:
+        source = tensors.mutation(state.since).source
+        if source:
+            part.writes.add(state.since)
+        return [tensors.before(tensor, state.since) for tensor in (state.tensor, source) if tensor]
+    base = tensors.base(state)
+    return [base] if base is not None else []

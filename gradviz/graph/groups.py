@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.graph.many import no_collection
-from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node
+from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node, no_collection
 
 SCOPE, REPEAT, RUN, PLACE, DATA_BOX = "scope", "repeat", "run", "place", "data"
 

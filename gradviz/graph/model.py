@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from gradviz.query import State
 from gradviz.query.function_calls import FunctionCall
 from gradviz.tracefile import Snapshot
 
@@ -265,3 +268,57 @@ def scopes_around(path: str) -> Iterator[str]:
     """The paths of the scopes around a place, from the outermost to its own."""
     parts = path.split("/") if path else []
     return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+# The ids of a graph's nodes. The same run always gives the same ids.
+
+
+class _Made(dict[int, str]):
+    """Ids for things of one kind, by number. Each string is made once, because many tables use it as a key."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def __missing__(self, number: int) -> str:
+        name = self[number] = f"{self._prefix}{number}"
+        return name
+
+
+class Ids:
+    """The ids of the nodes of one graph. `op7` is the op or write of event 7, `n5` a node, `t12` a tensor as the graph
+    shows it first, and `t12v1` the same tensor after the first write that the graph shows. `states` are the states of
+    tensors in the graph."""
+
+    def __init__(self, states: Iterable[State] = ()) -> None:
+        self.op, self.node = _Made("op"), _Made("n")
+        self._tensors: dict[State, str] = {}
+        tensor = version = 0
+        for state in sorted(states):
+            version = version + 1 if state.tensor == tensor else 0
+            tensor = state.tensor
+            self._tensors[state] = f"t{tensor}v{version}" if version else f"t{tensor}"
+
+    def tensor(self, state: State) -> str:
+        """The id of a tensor in a given state; for a state that is not in the graph, an id that no node has."""
+        return self._tensors.get(state) or f"t{state.tensor}@{state.since}"
+
+
+# Speeds up the creation of very many objects.
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Turn off Python's garbage collector, as a context manager or decorator. While a graph is built there are no
+    cycles to collect, and the repeated scans would take as long as the building. The new objects then count as old:
+    otherwise the first scan afterwards would go through all of them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            if not gc.get_freeze_count():  # else this would thaw what the program has frozen
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()

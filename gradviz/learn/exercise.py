@@ -18,7 +18,7 @@ from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES, said
 from gradviz.words.numbers import array_text, value
-from gradviz.words.subject import subject
+from gradviz.words.stop import subject
 from gradviz.words.words import Words
 
 # What becomes of a pass (None: the last) with other values.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from gradviz.graph.build import build
 from gradviz.learn.exercise import Exercise
 from gradviz.page import html
-from gradviz.page.lesson_data import Asked, PageLesson
+from gradviz.page.reasons import Asked, PageLesson
 from gradviz.step.state import Session
 from gradviz.words.languages import said
 

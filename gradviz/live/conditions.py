@@ -10,7 +10,7 @@ from gradviz.live.present import Present
 from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_columns import EVERYWHERE, where
 from gradviz.step.breakpoints import Breakpoint
-from gradviz.words.subject import Subject
+from gradviz.words.stop import Subject
 
 
 class Condition(Protocol):

@@ -25,12 +25,10 @@ from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
 from gradviz.graph.slices import SliceError
 from gradviz.page.books import MOST_BOOKS, book, is_small
-from gradviz.page.call_signatures import only_rows
-from gradviz.page.firsts import firsts, places
-from gradviz.page.leaf_norms import norms
-from gradviz.page.lesson_data import PageLesson, lesson_data
+from gradviz.page.other_values import only_rows
 from gradviz.page.page_texts import in_language, texts_of_scripts, with_line
-from gradviz.page.pass_summary import PassSummaries
+from gradviz.page.pass_curves import PassSummaries, norms
+from gradviz.page.reasons import PageLesson, firsts, lesson_data, places
 from gradviz.page.views import Shared, Sources, view
 from gradviz.pictures.render import DrawError
 from gradviz.query import Query

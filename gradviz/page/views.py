@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,27 @@ from gradviz.events.field_types import Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 from gradviz.graph import model as m
-from gradviz.graph.fold import is_clearer_rolled
-from gradviz.graph.function_scopes import with_function_scopes
-from gradviz.graph.model import Edge, Graph, Node
-from gradviz.page.firsts import reasons
+from gradviz.graph.fold import boxes, closed_by_default, closed_places, is_clearer_rolled
+from gradviz.graph.function_scopes import with_equal_blocks, with_function_scopes
+from gradviz.graph.groups import Group, ancestors, groups
+from gradviz.graph.model import GRAD_FN, GROUP, OP, Edge, Graph, Node
+from gradviz.graph.roll import places
 from gradviz.page.other_values import other_values
-from gradviz.page.trees import Trees
-from gradviz.page.values_over_time import States, spans
-from gradviz.page.waits import waits
-from gradviz.pictures.boxes import of_inside
-from gradviz.pictures.node_text import MOST_EXCHANGES, apart_told, exchange_told, facts
+from gradviz.page.pass_curves import States, spans
+from gradviz.page.reasons import reasons
+from gradviz.pictures.node_text import MOST_EXCHANGES, apart_told, exchange_told, facts, of_inside
 from gradviz.query import Query
+from gradviz.query.changes import writes_by_any_name
+from gradviz.query.passes import Wait
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words
 from gradviz.words.chain_rule import why
 from gradviz.words.escape import plain, plain_name, visible
 from gradviz.words.numbers import value_label
-from gradviz.words.phase import phase
-from gradviz.words.rows import rows_of_event
+from gradviz.words.rows import rows_of_event, waiting_told
 from gradviz.words.sentences import sentence
+from gradviz.words.stop import phase
 
 _SMALL = 40  # operations of a graph whose boxes and edges show all that a picture can show
 MOST_STEPS = 10_000  # steps of one view; if there are more events, some are left out
@@ -328,3 +330,152 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
 def _lit(event: e.Event) -> Iterable[str]:
     about = _LIT.get(type(event))
     return about(event) if about is not None else ()
+
+
+# The groups of a page: each step of a loop as a group, or each place of the program as one box.
+
+Tree = dict[str, Group]
+
+# The attributes that differ between passes of one structure: numbers, ids, values.
+_OWN = (
+    "id", "number", "visit", "since", "version", "called", "base", "pair", "maker",
+    "value", "grad", "tangent", "upstream", "becomes", "held", "box", "apart",
+)  # fmt: skip
+_shared = attrgetter(*(field.name for field in fields(Node) if field.name not in _OWN))
+
+
+class Trees:
+    """The groups of the graphs of a page. The graphs of a training loop have the same structure, and so the same
+    groups with other nodes: they are computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[list[str], dict[str, Any]]] = {}
+
+    def of(self, graph: Graph) -> dict[str, Any]:
+        """The groups of steps (`each`), and the groups of places (`rolled`). A graph of closed blocks has none."""
+        if any(node.kind == GROUP for node in graph.nodes.values()):
+            return {name: {"groups": [], "closed": []} for name in ("each", "rolled")}
+        structure = _structure(graph)
+        if structure not in self._known:
+            self._known[structure] = [*graph.nodes], {"each": _of_steps(graph), "rolled": _of_places(graph)}
+        nodes, trees = self._known[structure]
+        now = dict(zip(nodes, graph.nodes, strict=True))
+        return {name: _renamed(tree, now) for name, tree in trees.items()}
+
+
+def _structure(graph: Graph) -> Hashable:
+    """All of a graph that its groups depend on, equal for graphs that differ only in ids and values."""
+    place = {name: number for number, name in enumerate(graph.nodes)}
+    order = _ranks([(_counter(node), node.number) for node in graph.nodes.values()])
+    visits = _ranks([node.visit for node in graph.nodes.values()])
+    nodes = [
+        (_shared(node), place.get(node.pair, -1), place.get(node.maker, -1), rank, visit)
+        for node, rank, visit in zip(graph.nodes.values(), order, visits, strict=True)
+    ]
+    edges = [
+        (place[edge.source], place[edge.target], edge.kind, edge.label, edge.cut, edge.count, edge.again)
+        for edge in graph.edges
+    ]
+    return graph.show, tuple(graph.scopes.items()), tuple(nodes), tuple(edges)
+
+
+def _counter(node: Node) -> str:
+    """The kind of things that a node's number counts."""
+    return node.kind if node.kind in (OP, GRAD_FN) else "tensor"
+
+
+def _ranks(values: list[Any]) -> list[int]:
+    """The rank of each value among the distinct values."""
+    rank = {value: number for number, value in enumerate(sorted(set(values)))}
+    return [rank[value] for value in values]
+
+
+def _renamed(tree: dict[str, Any], now: dict[str, str]) -> dict[str, Any]:
+    """Groups with their members replaced."""
+    return {
+        "groups": [
+            {**group, "members": [now[name] for name in group["members"]]} for group in tree["groups"]
+        ],
+        "closed": tree["closed"],
+    }
+
+
+def _of_steps(graph: Graph) -> dict[str, Any]:
+    """The groups of scopes, repetitions and chains, and the groups that are closed at first."""
+    tree = groups(graph)
+    return {"groups": _groups(graph, tree), "closed": sorted(closed_by_default(graph, tree))}
+
+
+def _of_places(graph: Graph) -> dict[str, Any]:
+    """The groups of modules and places, and the groups that are closed at first."""
+    graph = with_equal_blocks(with_function_scopes(graph))
+    tree = places(graph)
+    return {"groups": _groups(graph, tree), "closed": sorted(closed_places(graph, tree))}
+
+
+def _groups(graph: Graph, tree: Tree) -> list[dict[str, Any]]:
+    texts = _texts(graph, tree)
+    return [
+        {
+            "id": group.id,
+            "kind": group.kind,
+            "label": plain(group.label, 60),
+            "parent": group.parent,
+            "members": group.members,
+            "count": group.count,
+            "scope": plain(group.scope, 200),
+            "lines": texts.get(group.id, []),
+        }
+        for group in tree.values()
+    ]
+
+
+def _texts(graph: Graph, tree: Tree) -> dict[str, list[str]]:
+    """The text in the box of each group about its inside: its class, the number of its runs, and shapes. All groups
+    of a level are closed together."""
+    levels: dict[int, set[str]] = {}
+    for group in tree:
+        levels.setdefault(len(ancestors(tree, group)), set()).add(group)
+    lines: dict[str, list[str]] = {}
+    for level in levels.values():
+        for node in boxes(graph, tree, level):
+            if node.box is not None:
+                lines[node.id] = of_inside(node, node.box)
+    return lines
+
+
+# The gradients that wait at nodes during a pass; each text is stored once for all events at which it applies.
+
+
+def waits(words: Words, pass_number: int) -> list[list[Any]]:
+    """The waiting texts of a pass: for each the event at which it begins, the event from which on it is shown, the
+    event before which it ends (None: the end), the number of gradients, and the text. A gradient that its node
+    receives at once is not shown at the event that produced it."""
+    events = np.flatnonzero(words.query.passes.numbers == pass_number)
+    return [
+        part for wait in words.query.deliveries(pass_number).waits() for part in _parts(words, wait, events)
+    ]
+
+
+def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
+    """A wait, in several parts if a gradient is written to meanwhile. `own` are the events of the pass."""
+    stop = Stop(words, wait.first)
+    shown = wait.first + (stop.moment.meeting(wait.node, wait.nr).of == 1)
+    stops = [stop, *map(stop.other, _written(words, wait, own))]
+    ends = [*(later.k for later in stops[1:]), wait.end]
+    return [
+        [at.k, max(at.k, shown), end, len(wait.arrivals), waiting_told(at, wait.node, wait.nr)]
+        for at, end in zip(stops, ends, strict=True)
+    ]
+
+
+def _written(words: Words, wait: Wait, own: np.ndarray) -> list[int]:
+    """The events of the pass at which waiting gradients were written to."""
+    end = words.trace.count if wait.end is None else wait.end
+    written = {
+        k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient, wait.first + 1, end)
+    }
+    if not written:
+        return []
+    known = own.searchsorted(sorted(written))
+    return [k for k in own[known[known < len(own)]].tolist() if wait.first < k < end]

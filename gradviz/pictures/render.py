@@ -2,25 +2,82 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from gradviz.errors import GradvizError
-from gradviz.graph.model import Graph, to_json
+from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node, to_json
 from gradviz.pictures import style
 from gradviz.pictures.dot import dot_of
-from gradviz.pictures.ladder import laid_out
-from gradviz.pictures.layout import LayoutError
+from gradviz.pictures.layout import LayoutError, laid_out
 from gradviz.pictures.legend import legend
-from gradviz.pictures.mermaid import to_mermaid
-from gradviz.pictures.pdf import to_pdf
-from gradviz.pictures.png import note_on, to_png
-from gradviz.pictures.scene import Scene, scene_of
-from gradviz.words.escape import json_text
+from gradviz.pictures.node_text import called_cut, lines_of
+from gradviz.pictures.scene import Scene, about, scene_of
+from gradviz.words.escape import as_mermaid, json_text
+
+# Writes a graph as Mermaid text, which code hosts draw in a README or a comment.
+
+MOST_EDGES = 500  # Mermaid's own limit (maxEdges)
+MOST_TEXT = 50_000  # characters; Mermaid's own limit (maxTextSize)
+
+_SHAPES = {
+    "leaf": ('(["', '"])'),
+    "tensor": ('("', '")'),
+    "op": ('{{"', '"}}'),
+    "grad_fn": ('["', '"]'),
+    "group": ('[["', '"]]'),
+}
+_ARROWS = {DATA: "-->", GRAD: "-.->", SAVED: "-.-o", MUTATION: "==>", VIEW: "-.-"}
+_CLASSES = (
+    "classDef leaf fill:#d0ebff,stroke:#1864ab,color:#212529",
+    "classDef tensor fill:#ffffff,stroke:#868e96,color:#212529",
+    "classDef op fill:#495057,stroke:#495057,color:#ffffff",
+    "classDef grad_fn fill:#fff4e6,stroke:#fd7e14,color:#862e00",
+    "classDef group fill:#e6fcf5,stroke:#087f5b,color:#212529",
+)
+
+
+def to_mermaid(graph: Graph) -> str:
+    """The graph as a Mermaid flowchart. A graph above Mermaid's limits is cut, and a node mentions it."""
+    head = [f"%% {line.replace('%', '')}" for line in about(graph)]
+    lines = [*head, "flowchart TB", *(f"  {text}" for text in _CLASSES)]
+    room = MOST_TEXT - sum(len(line) + 1 for line in lines) - 200
+    said: set[str] = set()
+    drawn = 0
+    for edge in graph.edges:
+        ends = [graph.nodes[name] for name in (edge.source, edge.target) if name not in said]
+        new = [*(_node(node, graph.show) for node in ends), _edge(edge)]
+        room -= sum(len(text) + 1 for text in new)
+        if room < 0 or drawn == MOST_EDGES:
+            break
+        said.update(node.id for node in ends)
+        lines += new
+        drawn += 1
+    if drawn < len(graph.edges):
+        left = len(graph.edges) - drawn
+        lines.append(f'  more["{left:,} more edges are left out: code hosts do not draw more"]:::group')
+    else:
+        lines += [_node(node, graph.show) for node in graph.nodes.values() if node.id not in said]
+    return "\n".join(lines) + "\n"
+
+
+def _node(node: Node, show: str) -> str:
+    opens, closes = _SHAPES[node.kind]
+    label = "<br/>".join(as_mermaid(text) for _, text in lines_of(node, show))
+    return f"  {node.id}{opens}{label}{closes}:::{node.kind}"
+
+
+def _edge(edge: Edge) -> str:
+    label = f"|{as_mermaid(called_cut(edge.cut))}|" if edge.cut else ""
+    return f"  {edge.source} {_ARROWS[edge.kind]}{label} {edge.target}"
+
 
 PAGE = ".html"  # made from a trace, not from a graph: see gradviz.page
 
@@ -155,3 +212,115 @@ _WRITERS: dict[str, Callable[[Graph], str]] = {
     ".json": lambda graph: json_text(to_json(graph), 1),
 }
 ENDINGS = (*_PAINTERS, *_WRITERS, PAGE)
+
+
+# Converts SVG text to PNG bytes, with gradviz's own fonts, so that text is drawn on machines without fonts.
+
+_FONTS = [str(file) for file in sorted(Path(__file__).with_name("fonts").glob("*.ttf"))]
+
+_CRISP, _LEGIBLE = 2.0, 1.0  # pixels per point
+MOST_PIXELS = 32_000_000  # a million pixels take 0.1 s and 8 MB; without memory, resvg aborts the process
+
+
+class PictureTooLarge(ValueError):
+    """The picture has too many pixels. The message is one line: its size, the limit, and a remedy."""
+
+
+def to_png(svg: str, scale: float | None = None) -> bytes:
+    """Draw `svg` as a PNG with `scale` pixels per point. The default is 2, or for a large picture the largest scale
+    that fits into `MOST_PIXELS`.
+
+    Raises PictureTooLarge before it draws anything if the given scale is too large, and ValueError if `svg` is not an
+    SVG document with a size."""
+    import resvg_py  # imported here, because only PNG needs it
+
+    width, height = _size(svg)
+    if scale is None:
+        scale = _scale_for(width, height)
+    if not scale > 0:
+        raise ValueError(f"the scale has to be above 0, but it is {scale}")
+    if width * scale * height * scale > MOST_PIXELS:
+        raise PictureTooLarge(
+            f"a PNG of {width * scale:,.0f} × {height * scale:,.0f} pixels is too large (at most "
+            f"{MOST_PIXELS:,}): save it as .svg, or draw less of it (fold it, or slice around a node)"
+        )
+    return resvg_py.svg_to_bytes(
+        svg_string=svg,
+        zoom=scale,
+        dpi=72,  # so that a point is a pixel
+        font_files=_FONTS,  # plus the fonts of the system, for scripts that these fonts lack
+        font_family="DejaVu Sans",
+        serif_family="DejaVu Sans",
+        sans_serif_family="DejaVu Sans",
+        monospace_family="DejaVu Sans Mono",
+    )
+
+
+def note_on(svg: str) -> str:
+    """A note that the text in the PNG of `svg` is small; empty if it is legible."""
+    scale = _scale_for(*_size(svg))
+    if scale >= _LEGIBLE:
+        return ""
+    return f"drawn at {scale:.0%} of its size, since a PNG has at most {MOST_PIXELS:,} pixels: .svg stays legible"
+
+
+def _size(svg: str) -> tuple[float, float]:
+    """The width and height of `svg` in points: from its attributes, otherwise from its viewBox."""
+    tag = re.search(r"<svg\b[^>]*>", svg)
+    if tag is None:
+        raise ValueError("this is not an SVG document: it has no <svg>")
+    width = re.search(r'\swidth="([\d.]+)(?:pt|px)?"', tag[0])
+    height = re.search(r'\sheight="([\d.]+)(?:pt|px)?"', tag[0])
+    if width and height:
+        return _nonzero(width[1], height[1])
+    box = re.search(r'\sviewBox="\S+ \S+ ([\d.]+) ([\d.]+)"', tag[0])
+    if box and not re.search(r"\s(width|height)=", tag[0]):
+        return _nonzero(box[1], box[2])
+    raise ValueError("this SVG has no size: it needs a width and a height in pt or px")
+
+
+def _nonzero(width: str, height: str) -> tuple[float, float]:
+    if not float(width) * float(height):
+        raise ValueError(f"this SVG has no area: it is {width} × {height}")
+    return float(width), float(height)
+
+
+def _scale_for(width: float, height: float) -> float:
+    """The scale at which text is sharp; for large pictures the largest scale that fits."""
+    return min(_CRISP, math.sqrt(0.99 * MOST_PIXELS / (width * height)))
+
+
+# Converts SVG text to PDF bytes, with `fpdf2` and bundled fonts.
+
+FAMILY = "DejaVu Sans"
+_FACES = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf"}
+# The parts that a PDF does not need: titles (the tooltips), and the links that carry them.
+_TITLES = re.compile(r"<title>.*?</title>", re.DOTALL)
+_LINKS = re.compile(r"<(/?)a\b[^>]*>")
+
+
+def to_pdf(svg: str) -> bytes:
+    """Make a PDF of one page in the size of the picture. Text stays text. Raises ValueError if `svg` is not SVG."""
+    from xml.etree.ElementTree import ParseError
+
+    from fpdf import FPDF
+    from fpdf.svg import SVGObject
+
+    logging.getLogger("fpdf.svg").setLevel(logging.ERROR)  # it logs each element that it omits
+    logging.getLogger("fontTools").setLevel(logging.ERROR)
+    plain = _LINKS.sub(r"<\1g>", _TITLES.sub("", svg)).replace('"transparent"', '"none"')
+    try:
+        picture = SVGObject(plain)
+    except ParseError as error:
+        raise ValueError(f"the picture is not well-formed: {error}") from error
+    page = FPDF(unit="pt")
+    for face, name in _FACES.items():
+        page.add_font(FAMILY, face, str(files("gradviz.pictures.fonts").joinpath(name)))
+    page.set_font(FAMILY, size=10)
+    page.set_margin(0)
+    width, height = picture.width, picture.height
+    if not (isinstance(width, float) and isinstance(height, float)):
+        raise ValueError("the picture has no size")
+    page.add_page(format=(width, height))
+    picture.draw_to_page(page)
+    return bytes(page.output())

@@ -5,14 +5,12 @@ Every layout shows the same things and links, with these ids, classes and texts.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradviz.graph.groups import PLACE
-from gradviz.graph.model import DATA, GRAD, GRAD_FN, LEAF, OP, TENSOR, VIEW, Edge, Graph, Node
+from gradviz.graph.model import DATA, GRAD, GRAD_FN, GROUP, LEAF, OP, SAVED, TENSOR, VIEW, Edge, Graph, Node
 from gradviz.pictures import style
-from gradviz.pictures.frames import frames
 from gradviz.pictures.node_text import BRIEF, FULL, OVERVIEW, Line, called_cut, facts, lines_of
-from gradviz.pictures.shorten import Reference, shortened
 from gradviz.system.paths import file_name
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import SHOWN, value_label
@@ -254,3 +252,126 @@ def _edge_tooltip(edge: Edge) -> str:
     if edge.value is not None:
         what += f" {list(edge.value.shape)} {value_label(edge.value)}"
     return f"{edge.source} → {edge.target}: {what}"
+
+
+# The frames of a picture: one for each call of a module or function.
+#
+# A module that is called repeatedly, such as the cell of a recurrent network, gets one frame for each call. One frame
+# for all calls would pull distant parts of the picture together.
+
+_DEEPEST = 8  # nested scopes
+
+
+def frames(graph: Graph) -> dict[str, str]:
+    """The frame of each node: the path of its scope, with a number for second and later calls; empty without a scope.
+    In a rolled graph, all calls are one frame."""
+    if graph.rolled:
+        return {node.id: _path(node.scope) for node in graph.nodes.values()}
+    found, first = _of_rows(_rows(graph))
+    for edge in graph.edges:  # a result is in the frame of its op, a parameter in the frame of its first use
+        if edge.kind == DATA:
+            for name, user in ((edge.source, edge.target), (edge.target, edge.source)):
+                if user in found and graph.nodes[name].scope == graph.nodes[user].scope:
+                    found.setdefault(name, found[user])
+    for node in graph.nodes.values():
+        found.setdefault(node.id, first.get(node.scope, _path(node.scope)))
+    return found | {node.pair: found[node.id] for node in graph.nodes.values() if node.pair in graph.nodes}
+
+
+def _rows(graph: Graph) -> list[Node]:
+    """The ops and groups in execution order; the grad_fns if there are no ops."""
+    rows = [node for node in graph.nodes.values() if node.kind in (OP, GROUP)]
+    if any(node.kind == OP for node in rows):
+        return rows
+    return sorted(
+        (node for node in graph.nodes.values() if node.kind in (GROUP, GRAD_FN)), key=lambda node: node.number
+    )
+
+
+def _of_rows(rows: list[Node]) -> tuple[dict[str, str], dict[str, str]]:
+    """The frame of each op, and the first frame of each scope."""
+    frame_of: dict[str, str] = {}
+    first: dict[str, str] = {}
+    calls: Counter[str] = Counter()
+    inside: list[str] = []  # the path of the previous node, and the frame of each of its parts
+    around: list[str] = []
+    for node in rows:
+        parts = _path(node.scope).split("/") if node.scope else []
+        same = 0
+        while same < min(len(inside), len(parts)) and inside[same] == parts[same]:
+            same += 1
+        del around[same:]
+        for depth in range(same, len(parts)):
+            path = f"{around[-1]}/{parts[depth]}" if around else parts[depth]
+            calls[path] += 1
+            around.append(path if calls[path] == 1 else f"{path} ({calls[path]})")
+            first.setdefault("/".join(parts[: depth + 1]), around[-1])
+        inside = parts
+        frame_of[node.id] = around[-1] if around else ""
+    return frame_of, first
+
+
+def _path(scope: str) -> str:
+    return "/".join(scope.split("/")[:_DEEPEST])
+
+
+# Shortens long edges, which make the layout slow and the picture hard to read.
+#
+# A leaf that is used again far below, such as the weights of a recurrent network, is drawn there a second time,
+# smaller. The same is done for its AccumulateGrad.
+
+FAR = 2  # the number of ops between two uses
+_SMALL = 60  # smaller graphs are not changed
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A second place where a node is drawn, near the op that uses it there."""
+
+    id: str
+    node: Node
+    user: str
+
+
+def shortened(graph: Graph) -> tuple[list[Edge], list[Reference]]:
+    """The edges of the picture, and the references that replace the ends of some of them."""
+    if len(graph.nodes) < _SMALL:
+        return graph.edges, []
+    places = _places(graph)
+    homes: dict[str, int] = {}
+    for edge in graph.edges:
+        hub, user = _hub_and_user(edge, graph)
+        if hub and user in places:
+            homes[hub] = min(places[user], homes.get(hub, places[user]))
+    references: dict[str, Reference] = {}
+    drawn = []
+    for edge in graph.edges:
+        hub, user = _hub_and_user(edge, graph)
+        if not hub or user not in places or places[user] - homes[hub] <= FAR:
+            drawn.append(edge)
+            continue
+        name = f"{hub}at{places[user]}"
+        references[name] = Reference(name, graph.nodes[hub], user)
+        drawn.append(replace(edge, source=name) if edge.source == hub else replace(edge, target=name))
+    return drawn, list(references.values())
+
+
+def _places(graph: Graph) -> dict[str, int]:
+    """The position of each op and each grad_fn in the order of execution."""
+    rows = [node for node in graph.nodes.values() if node.kind == OP]
+    if not rows:
+        rows = sorted(
+            (node for node in graph.nodes.values() if node.kind == GRAD_FN), key=lambda node: node.number
+        )
+    places = {node.id: place for place, node in enumerate(rows)}
+    return places | {node.pair: places[node.id] for node in rows if node.pair}
+
+
+def _hub_and_user(edge: Edge, graph: Graph) -> tuple[str, str]:
+    """The leaf or AccumulateGrad at one end of an edge, and its user at the other end; empty texts for other
+    edges."""
+    if edge.kind in (DATA, SAVED) and graph.nodes[edge.source].is_leaf:
+        return edge.source, edge.target
+    if edge.kind == GRAD and graph.nodes[edge.target].name == "AccumulateGrad":
+        return edge.target, edge.source
+    return "", ""

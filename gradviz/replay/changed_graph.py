@@ -10,11 +10,9 @@ import numpy as np
 from gradviz.graph.model import GRAD, LEAF, TENSOR, Graph, Node
 from gradviz.query.equal_elements import same_bits
 from gradviz.query.query import Query
-from gradviz.replay.changed_pass import held_of
-from gradviz.replay.edit_texts import edits_of
-from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact
+from gradviz.replay.changed_pass import edits_of, held_of
+from gradviz.replay.outcome import Edits, Outcome, Runner, gradients_of, graph_of, is_exact
 from gradviz.replay.plan import Plan, ReplayError, plan_of
-from gradviz.replay.replayed_elements import gradients_of, graph_of
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.numbers import listed

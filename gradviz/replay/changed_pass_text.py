@@ -13,9 +13,10 @@ from rich.text import Text
 from gradviz.events.kinds import CallMade
 from gradviz.events.values import stats_of
 from gradviz.query.equal_elements import largest_change, same_bits
-from gradviz.replay.bad_origin import BadOrigin
-from gradviz.replay.changed_pass import Changed, WhatIf
+from gradviz.replay.changed_pass import BadOrigin, Changed, WhatIf
 from gradviz.replay.outcome import Check
+from gradviz.replay.samples import MOST, Samples, Term
+from gradviz.replay.scaled_step import ScaledStep, Step
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import SHOWN, array_text, few_of, listed, number, plural
 from gradviz.words.words import Words
@@ -200,3 +201,121 @@ def _array_json(array: np.ndarray | None) -> Any:
         return json_number(array.tolist())
     stats = stats_of(array)
     return {"shape": list(array.shape), "rms": json_number(stats.rms), "nan": stats.nan, "inf": stats.inf}
+
+
+# The parts of the samples, as text for a terminal and as plain data.
+
+_SHOWN = 10
+
+
+def samples_text(words: Words, found: Samples) -> Group:
+    """The worst samples of a batch."""
+    count = plural(found.count, "part")
+    head = (
+        f"pass {found.plan.number}: the loss is a sum of {count}, one for each index of the first dimension"
+    )
+    terms = table("index", "part of the loss", "norm of its gradients", "most of it in")
+    for term in found.terms[:_SHOWN]:
+        norm = number(term.norm, 4) if term.norms else "not computed"
+        terms.add_row(str(term.index), number(term.loss, 6), norm, Text(_largest(words, term)))
+    parts: list[RenderableType] = [Text(head, "bold"), Text(), terms]
+    if found.count > _SHOWN:
+        parts += [Text(), Text(f"and {found.count - _SHOWN:,} more")]
+    if found.count > MOST:
+        parts.append(Text(f"gradients were computed of the {MOST} terms with the largest part of the loss"))
+    if found.mixing is not None:
+        where = words.at_line(found.mixing.site)
+        parts.append(
+            Text(
+                f"samples depend on one another, by {clean(found.mixing.function)}{where}: a part is that of a term"
+            )
+        )
+    return Group(*parts)
+
+
+def _largest(words: Words, term: Term) -> str:
+    """The leaf whose gradient has the largest part, or a NaN."""
+    if not term.norms:
+        return ""
+    leaf = max(term.norms, key=lambda leaf: np.inf if not np.isfinite(term.norms[leaf]) else term.norms[leaf])
+    return clean(words.called(leaf))
+
+
+def samples_json(words: Words, found: Samples) -> dict[str, Any]:
+    """The terms as plain data, all of them."""
+    return {
+        "pass": found.plan.number,
+        "samples": [
+            {
+                "index": term.index,
+                "loss": json_number(term.loss),
+                "norm": json_number(term.norm) if term.norms else None,
+                "norms": {words.called(leaf): json_number(norm) for leaf, norm in term.norms.items()},
+            }
+            for term in found.terms
+        ],
+        "mixing": None if found.mixing is None else found.mixing.function,
+    }
+
+
+# A step with another learning rate, as text for a terminal and as plain data.
+
+
+def scaled_step_text(words: Words, found: ScaledStep) -> Group:
+    """The loss on the same data after either step, and the sizes of the steps."""
+    head = f"pass {found.plan.number} runs again with {clean(found.runner)}, and so with what its step made"
+    rates = listed([number(rate, 4) for rate in found.rates])
+    scaled = listed([number(rate * found.factor, 4) for rate in found.rates])
+    where = words.at_line(found.stepped.site)
+    text = (
+        f"{clean(found.stepped.type)} steps with lr {rates}{where}; beside it the same step with lr {scaled}"
+    )
+    losses = table("", "before the step", "after it", f"with lr {scaled}")
+    for root, *values in found.losses:
+        losses.add_row(Text(clean(words.called(root))), *(number(_one(value)) for value in values))
+    steps = table("change of", "rms", f"with lr {scaled}")
+    for step in found.steps:
+        steps.add_row(Text(clean(words.called(step.leaf))), *(number(size, 4) for size in _sizes(step)))
+    return Group(
+        Text(head, "bold"), Text(check_text(words, found.check)), Text(text), Text(), losses, Text(), steps
+    )
+
+
+def _one(value: np.ndarray) -> float:
+    """A loss as a number; for a root with several elements their sum, with which a pass begins."""
+    return float(value.sum())
+
+
+def _sizes(step: Step) -> list[float]:
+    """The root mean squares of the change that a step made, and of the scaled change."""
+    wide = np.complex128 if step.before.dtype.kind == "c" else np.float64
+    before = step.before.astype(wide)
+    return [stats_of(np.abs(after.astype(wide) - before)).rms for after in (step.after, step.scaled)]
+
+
+def scaled_step_json(words: Words, found: ScaledStep) -> dict[str, Any]:
+    """The scaled step as plain data."""
+    return {
+        "pass": found.plan.number,
+        "runner": found.runner,
+        "equal": found.check.is_equal,
+        "optimizer": found.stepped.type,
+        "event": found.stepped.index + 1,
+        "rates": [json_number(rate) for rate in found.rates],
+        "factor": found.factor,
+        "losses": [
+            {
+                "of": words.called(root),
+                **{
+                    key: json_number(_one(value))
+                    for key, value in zip(("before", "after", "scaled"), values, strict=True)
+                },
+            }
+            for root, *values in found.losses
+        ],
+        "changes": [
+            {"of": words.called(step.leaf), "rms": json_number(one), "scaled": json_number(other)}
+            for step in found.steps
+            for one, other in [_sizes(step)]
+        ],
+    }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from gradviz.events.kinds import Kind, Produced, Received
 from gradviz.events.values import stats_of
 from gradviz.query.equal_elements import largest_change, same_bits
 from gradviz.query.gradients_of_pass import has_hooks, recorded_gradients
 from gradviz.query.query import Query
-from gradviz.replay.plan import Call, Plan
+from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
 from gradviz.tracefile import Snapshot
 
 _NEAR = 1e-6  # relative: the order of a sum's elements depends on their memory layout
@@ -190,3 +191,65 @@ def _same(one: float, other: float, near: float, size: float = 0.0) -> bool:
     if np.isnan(one) or np.isnan(other):
         return bool(np.isnan(one) and np.isnan(other))
     return one == other or abs(one - other) <= near * max(abs(one), abs(other), abs(size))
+
+
+# The elements of all tensors in a pass, computed by a replay, for a trace that kept only the inputs' elements.
+
+
+def fill_in(query: Query, runner: Runner, number: int | None) -> None:
+    """Add the elements that a replay computes to the states of a pass (None: the last), so that views show them.
+    Raises ReplayError if the pass cannot run again, or does not reproduce the recording: then nothing is added."""
+    plan = plan_of(query, number)
+    outcome = runner.run(plan, Edits(), graph_of(query, plan))
+    if not is_exact(query, plan, outcome):
+        raise ReplayError(
+            f"pass {plan.number} does not give what was recorded, as far as is known: its elements are not known"
+        )
+    states = query.trace.states
+    for step in plan.inputs:
+        if step.value.array is not None:
+            states.fill(step.tensor, step.event, step.value.array)
+    for (event, tensor), array in outcome.made.items():
+        states.fill(tensor, event, array)
+    for gradient, event, array in gradients_of(query, plan, outcome):
+        states.fill(gradient, event, array)
+
+
+def graph_of(query: Query, plan: Plan) -> Graph:
+    """The nodes that the pass went through."""
+    roots = tuple(root.node for root in plan.began.roots)
+    nodes = [*query.nodes.walk(list(roots))]
+    return Graph(
+        roots,
+        {node: query.nodes.name(node) or "" for node in nodes},
+        {node: tuple(edge.node for edge in query.nodes.edges(node)) for node in nodes},
+    )
+
+
+def gradients_of(query: Query, plan: Plan, outcome: Outcome) -> Iterator[tuple[int, int, np.ndarray]]:
+    """The gradients that flowed in the pass, as the replay computes them: the number of each, its event, its
+    elements."""
+    trace = query.trace
+    for kind in (Kind.RECEIVED, Kind.PRODUCED):
+        table = trace.table(kind)
+        for event in table.events[table["in_pass"] == plan.number].tolist():
+            event_of_node = trace.event(event)
+            assert isinstance(event_of_node, (Received, Produced))
+            if isinstance(event_of_node, Received):
+                numbers, arrays = event_of_node.gradients, _received(query, event_of_node.node, outcome)
+            else:
+                flowed = outcome.nodes.get(event_of_node.node)
+                numbers = tuple(flow.gradient for flow in event_of_node.flows)
+                arrays = () if flowed is None else flowed.produced
+            for number, array in zip(numbers, arrays, strict=False):
+                if number and array is not None:
+                    yield number, event, array
+
+
+def _received(query: Query, node: int, outcome: Outcome) -> tuple[np.ndarray | None, ...]:
+    """The gradients that a node received in the replay; for a leaf node, the leaf's gradient."""
+    leaf = query.nodes.leaf(node)
+    if leaf:
+        return (outcome.gradients.get(leaf),)
+    flowed = outcome.nodes.get(node)
+    return () if flowed is None else flowed.received

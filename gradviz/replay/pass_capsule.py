@@ -1,17 +1,268 @@
-"""Takes out of a trace the data that a pass needs: as a small trace of its own."""
+"""A pass as a PyTorch program that anybody can read and run: its values are beside it in an .npz file.
+
+The result is code, and a trace may come from anybody: so functions are those of the closed table, names of variables
+are made here, numbers and texts are written by `repr`, and names of dtypes and arguments are words."""
 
 from __future__ import annotations
 
+import keyword
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind
+from gradviz.query.call_context import AUTOCASTING, settings_of
 from gradviz.query.query import Query
+from gradviz.query.replayable_functions import DIFFERENTIATES, NAMES
 from gradviz.query.step_after_pass import event_after_step
-from gradviz.replay.plan import Plan, ReplayError
+from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.replay.scaled_step import step_behind
 from gradviz.tracefile.capsule_file import write_capsule
+from gradviz.words.escape import clean
+
+_HEAD = '''\
+"""Pass {number} of {script}, as gradviz recorded it: python {name} runs it again."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+values = np.load(Path(__file__).with_suffix(".npz"))
+'''
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "matmul": "@", "pow": "**", "floordiv": "//",
+    "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|",
+    "xor": "^",
+}  # fmt: skip
+_OPERATOR = re.compile(r"Tensor\.__(?P<turned>r?)(?P<name>\w+?)__")
+_PLACES = {
+    "F": "F",
+    "torch": "torch",
+    "linalg": "torch.linalg",
+    "special": "torch.special",
+    "fft": "torch.fft",
+}
+_WORD = re.compile(r"[a-z]\w{0,30}", re.ASCII)
+_LONGEST = 40  # characters of a name
+# Names that variables cannot have: names that the program uses itself, and an argument of NumPy's function that
+# writes the values.
+_OWN_NAMES = frozenset("F Path allow_pickle complex file float gradients np print slice torch values".split())
+_OF_A_NUMBER = re.compile(r"t\d+", re.ASCII)  # the names of tensors without a name
+
+
+def write_script(query: Query, plan: Plan, path: Path) -> Path:
+    """Write the program of a pass to `path`, and its values beside it; returns the path of the values. Raises
+    ReplayError for a call that cannot be written, OSError if a file cannot be written."""
+    writing = _Writing(query, plan)
+    text = writing.text(path.name)
+    values = path.with_suffix(".npz")
+    path.write_text(text, encoding="utf-8")
+    with values.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **writing.arrays)
+    return values
+
+
+class _Writing:
+    """The program of one pass, and the arrays that it reads: under the name of a variable, or under a key with a
+    space, which is never a variable."""
+
+    def __init__(self, query: Query, plan: Plan) -> None:
+        self.query, self.plan = query, plan
+        self.arrays: dict[str, np.ndarray] = {}
+        self.names: dict[int, str] = {}
+        self.taken = {*_OWN_NAMES}
+        self.place = ""
+
+    def text(self, name: str) -> str:
+        """The program."""
+        script = clean(self.query.trace.meta.get("script", "")).replace('"', "'").replace("\\", "/")
+        head = _HEAD.format(
+            number=self.plan.number, script=script or "a run", name=clean(name).replace('"', "'")
+        )
+        lines = [head, *self._steps(), "", *self._backward()]
+        return "\n".join(lines) + "\n"
+
+    # --- lines
+
+    def _steps(self) -> Iterator[str]:
+        context = ""
+        for step in self.plan.steps:
+            if isinstance(step, Input):
+                yield self._input(step)
+                continue
+            if step.context != context:
+                context = step.context
+                yield from self._begin(context)
+            place = self._placed(step)
+            if place != self.place:
+                self.place = place
+                yield ""
+                yield f"# {place}"
+            yield from self._call(step)
+
+    def _input(self, step: Input) -> str:
+        name = self._name(step.tensor)
+        key = name if name not in self.arrays else f"{name} at {step.event}"
+        array = step.value.array
+        assert array is not None
+        self.arrays[key] = array
+        made = f'torch.from_numpy(values["{key}"])'
+        if step.value.dtype == "bfloat16":
+            made += ".to(torch.bfloat16)"
+        return f"{name} = {made}{'.requires_grad_()' if step.wants_gradient else ''}"
+
+    def _begin(self, context: str) -> Iterator[str]:
+        """Set autocast and the default dtype."""
+        settings = settings_of(context)
+        yield f"torch.set_default_dtype(torch.{_word(settings.default)})"
+        for device in AUTOCASTING:
+            is_on = device in settings.autocast
+            yield f'torch.set_autocast_enabled("{device}", {is_on})'
+            if is_on:
+                yield f'torch.set_autocast_dtype("{device}", torch.{_word(settings.autocast[device])})'
+
+    def _placed(self, call: Call) -> str:
+        site = self.query.places.site(call.site)
+        if site is None:
+            return "somewhere"
+        line = clean(self.query.places.line_text(call.site)).strip()
+        return f"{clean(Path(site.place.file).name)}, line {site.place.line}: {line}".rstrip(": ")
+
+    def _call(self, call: Call) -> Iterator[str]:
+        if call.function not in NAMES:
+            raise ReplayError(f"{clean(call.function)} is not among the functions that a replay may call")
+        if call.generator is not None:
+            key = f"random {call.event}"
+            self.arrays[key] = np.asarray(call.generator, np.uint8)
+            yield f'torch.set_rng_state(torch.from_numpy(values["{key}"]))'
+        expression = self._expression(call)
+        if not call.outputs:
+            yield expression
+            return
+        names = [self._name(tensor) for tensor in call.outputs]
+        if call.function == DIFFERENTIATES:
+            yield f"gradients = [one for one in {expression} if one is not None]"
+            expression = "gradients"
+        if len(names) == 1 and call.function != DIFFERENTIATES:
+            yield f"{names[0]} = {expression}"
+        else:
+            yield f"{', '.join(names)}{',' if len(names) == 1 else ''} = {expression}"
+
+    def _backward(self) -> Iterator[str]:
+        roots = [self._name(tensor) for tensor in self.plan.roots]
+        if len(roots) == 1 and all(
+            start is None or (start.ndim == 0 and start == 1) for start in self.plan.starts
+        ):
+            yield f"{roots[0]}.backward()"
+        else:
+            yield self._backward_from(roots)
+        yield ""
+        for root in roots:
+            yield f'print("{root} =", {root}.detach())'
+        for leaf in self.plan.leaves:
+            name = self._name(leaf)
+            yield f'print("{name}.grad:", None if {name}.grad is None else {name}.grad.norm())'
+
+    def _backward_from(self, roots: list[str]) -> str:
+        """A pass with several roots, or with a gradient that the program gave."""
+        for root, start in zip(roots, self.plan.starts, strict=True):
+            if start is not None:
+                self.arrays[f"start {root}"] = start
+        starts = [
+            f'torch.from_numpy(values["start {root}"]).to({root}.dtype)' if start is not None else "None"
+            for root, start in zip(roots, self.plan.starts, strict=True)
+        ]
+        return f"torch.autograd.backward([{', '.join(roots)}], [{', '.join(starts)}])"
+
+    # --- expressions
+
+    def _expression(self, call: Call) -> str:
+        """A call as a program would write it."""
+        place, _, name = call.function.partition(".")
+        args = [self._value(part, call) for part in call.arguments[0]]
+        named = [f"{_word(key)}={self._value(part, call)}" for key, part in call.arguments[1].items()]
+        if call.function == DIFFERENTIATES:
+            return f"torch.autograd.grad({', '.join([*args, *named])})"
+        if place != "Tensor":
+            return f"{_PLACES[place]}.{name}({', '.join([*args, *named])})"
+        if name.endswith(".__get__"):
+            return f"{args[0]}.{name.removesuffix('.__get__')}"
+        if name in ("__getitem__", "__setitem__"):
+            index = self._index(call.arguments[0][1], call)
+            return f"{args[0]}[{index}]" + (f" = {args[2]}" if name == "__setitem__" else "")
+        operator = _OPERATOR.fullmatch(call.function)
+        sign = _INFIX.get(operator["name"]) if operator is not None and len(args) == 2 and not named else None
+        if operator is not None and sign is not None:
+            left, right = reversed(args) if operator["turned"] else args
+            return f"{left} {sign} {right}"
+        return f"{args[0]}.{name}({', '.join([*args[1:], *named])})"
+
+    def _index(self, tree: Any, call: Call) -> str:
+        kind, of = argument_of(tree, call)
+        return ", ".join(self._place_in(part, call) for part in (of if kind == "tuple" else [tree])) or "()"
+
+    def _place_in(self, tree: Any, call: Call) -> str:
+        """A part of an index; a slice is written with colons."""
+        kind, of = argument_of(tree, call)
+        if kind != "slice":
+            return self._value(tree, call)
+        start, stop, step = ("" if bound is None else self._value(bound, call) for bound in of)
+        return f"{start}:{stop}" + (f":{step}" if step else "")
+
+    def _value(self, tree: Any, call: Call) -> str:
+        """A part of the arguments as Python. Raises ReplayError for a part of unknown form."""
+        kind, of = argument_of(tree, call)
+        if kind == "plain":
+            return _written(of)
+        if kind == "tensor":
+            return self._name(of)
+        if kind == "device":
+            return f"torch.device({of!r})"
+        if isinstance(of, str):
+            return f"torch.{_word(of)}"
+        parts = ", ".join(self._value(part, call) for part in of)
+        if kind == "list":
+            return f"[{parts}]"
+        return f"({parts}{',' if len(of) == 1 else ''})" if kind == "tuple" else f"{kind}({parts})"
+
+    def _name(self, tensor: int) -> str:
+        """The variable of a tensor: named as in the program, if that is a valid name."""
+        known = self.names.get(tensor)
+        if known is not None:
+            return known
+        called = re.sub(r"\W+", "_", self.query.names.of(tensor) or "", flags=re.ASCII).strip("_")[:_LONGEST]
+        is_name = (
+            called.isidentifier() and not keyword.iskeyword(called) and not _OF_A_NUMBER.fullmatch(called)
+        )
+        name = called if is_name and called not in self.taken else f"t{tensor}"
+        self.taken.add(name)
+        self.names[tensor] = name
+        return name
+
+
+def _written(value: Any) -> str:
+    """A value as one token of Python; a negative number is in brackets, so that it may follow any sign."""
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return f"({value!r})" if isinstance(value, (int, float)) and value < 0 else repr(value)
+
+
+def _word(text: str) -> str:
+    """A word, which is safe in a program. Raises ReplayError for any other text."""
+    if not _WORD.fullmatch(text) or keyword.iskeyword(text):
+        raise ReplayError("a name in the arguments of a call is no word: the trace is damaged")
+    return text
+
+
+# Takes out of a trace the data that a pass needs: as a small trace of its own.
 
 
 def _after_the_step(query: Query, plan: Plan) -> list[int]:

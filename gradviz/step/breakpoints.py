@@ -12,7 +12,7 @@ from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, TraceFields
 from gradviz.step.command_error import CommandError
 from gradviz.system.paths import file_name
 from gradviz.words.escape import clean, shortened
-from gradviz.words.subject import Subject, changes
+from gradviz.words.stop import Subject, changes
 from gradviz.words.words import Words
 
 # Forms of `break FORM NAME`, and the predicate of each.

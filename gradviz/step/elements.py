@@ -13,7 +13,7 @@ from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import number as number_of
 from gradviz.words.numbers import shape, value
-from gradviz.words.subject import subject
+from gradviz.words.stop import subject
 
 _MOST = 1_000  # elements on one page
 _ON_A_LINE = 5

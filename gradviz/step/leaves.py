@@ -11,9 +11,8 @@ from gradviz.query.moment import TensorState
 from gradviz.query.order import ordered
 from gradviz.step.variables import variables
 from gradviz.tracefile import Snapshot
-from gradviz.words.bars import bars
 from gradviz.words.escape import shortened, shortened_left
-from gradviz.words.numbers import brief, value
+from gradviz.words.numbers import bars, brief, value
 from gradviz.words.stop import Stop
 
 _CHANGED = "bold green"

@@ -6,8 +6,7 @@ from gradviz.query.flow import count_ways, op_of, shortest_way
 from gradviz.query.ops import function_name
 from gradviz.words.escape import clean
 from gradviz.words.numbers import value
-from gradviz.words.stop import Stop
-from gradviz.words.subject import subject
+from gradviz.words.stop import Stop, subject
 
 SHOWN = 20  # steps of a path
 

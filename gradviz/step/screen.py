@@ -14,8 +14,8 @@ from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.step.verbs import groups_elsewhere
 from gradviz.words.chain_rule import why_if_any
-from gradviz.words.compare import both_modes
 from gradviz.words.escape import clean
+from gradviz.words.forward_mode import both_modes
 from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title

@@ -16,7 +16,7 @@ from gradviz.step.moves import count
 from gradviz.step.state import Resume, Session
 from gradviz.words.escape import clean
 from gradviz.words.sentences import sentence
-from gradviz.words.subject import Subject, changes, subject
+from gradviz.words.stop import Subject, changes, subject
 
 # --- breakpoints
 

@@ -17,13 +17,11 @@ from gradviz.step.plain_stop import describe
 from gradviz.step.state import Resume, Session
 from gradviz.words.absence import no_grad_reason, no_grad_told, zero_told
 from gradviz.words.chain_rule import why as explained
-from gradviz.words.compare import compare as modes_compared
 from gradviz.words.escape import clean
-from gradviz.words.fields import fields_told
+from gradviz.words.forward_mode import compare as modes_compared
 from gradviz.words.numbers import shape
-from gradviz.words.sentences import sentence
-from gradviz.words.stop import Stop
-from gradviz.words.subject import Subject, changes, subject
+from gradviz.words.sentences import fields_told, sentence
+from gradviz.words.stop import Stop, Subject, changes, subject
 
 _SHOWN = 12  # events
 

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from gradviz.sets import distinct
 from gradviz.step.state import Session
-from gradviz.words.phase import phase
-from gradviz.words.stop import Stop
+from gradviz.words.stop import Stop, phase
 
 _COLOURS = ("blue", "magenta")  # forward, backward
 

@@ -9,7 +9,7 @@ from gradviz.query.source_trees import in_place, statement_at
 from gradviz.query.zeros import why_zero
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
-from gradviz.words.parts import LONGEST
+from gradviz.words.sentences import LONGEST
 from gradviz.words.stop import Stop
 
 NO_NODE = {

@@ -39,11 +39,10 @@ from gradviz.words.chain import (
     summed,
 )
 from gradviz.words.escape import clean
-from gradviz.words.jvp import in_numbers, pushed_through, terms
+from gradviz.words.forward_mode import in_numbers, pushed_through, terms
 from gradviz.words.numbers import has_odd, value
-from gradviz.words.parts import LONGEST, ended_by_error, saved_by
 from gradviz.words.rows import added, needed_by, origin
-from gradviz.words.sentences import sentence
+from gradviz.words.sentences import LONGEST, ended_by_error, saved_by, sentence
 from gradviz.words.source import title
 from gradviz.words.stop import Stop
 from gradviz.words.words import MOST_LISTED

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from gradviz.events.values import Stats, stats_of
+from gradviz.query.curves import Trend
+from gradviz.query.overview import Cost, is_profiled, profile
+from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
 
 SHOWN = 6  # tensors with up to this many elements are written in full
@@ -175,3 +179,106 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     factor, unit = next(((factor, unit) for factor, unit in units if value >= factor), units[-1])
     scaled = value / factor
     return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
+
+
+# Norms of gradients as a line of bars: over the passes of a run for a leaf, or over equal blocks.
+
+_BARS = "▁▂▃▄▅▆▇█"
+_NOT_FINITE = "!"
+_DECADES = 2.0  # heights are logarithmic if smallest and largest differ by at least this many powers of ten
+
+
+@lru_cache(maxsize=256)
+def bars(trend: Trend, width: int) -> str:
+    """At most `width` bars; each shows the largest norm of its passes."""
+    return bars_of(trend.norms, width)
+
+
+def bars_of(norms: Sequence[float], width: int) -> str:
+    """Bars of any norms, in their order."""
+    count = min(width, len(norms))
+    if count < 1:
+        return ""
+    parts = np.array_split(np.array(norms), count)
+    return _drawn([float(part.max()) if np.isfinite(part).all() else math.nan for part in parts])
+
+
+def _drawn(heights: list[float]) -> str:
+    known = [height for height in heights if math.isfinite(height) and height > 0]
+    if not known:
+        return "".join(_NOT_FINITE if not math.isfinite(height) else _BARS[0] for height in heights)
+    low, high = min(known), max(known)
+    decades = math.log10(high) - math.log10(low)  # the quotient may overflow
+    if decades >= _DECADES:
+        scaled = [
+            (math.log10(height) - math.log10(low)) / decades if height > 0 else 0.0 for height in heights
+        ]
+    else:
+        scaled = [height / high for height in heights]
+    return "".join(
+        _BARS[round(share * (len(_BARS) - 1))] if math.isfinite(height) else _NOT_FINITE
+        for share, height in zip(scaled, heights, strict=True)
+    )
+
+
+# The costs of the ops of a run, in a sentence.
+
+
+def profile_line(query: Query) -> str:
+    """The costs of the ops of a run, in a line; empty if nothing was measured."""
+    return total_of(query.of(profile).total) if is_profiled(query) else ""
+
+
+def total_of(cost: Cost) -> str:
+    """All costs in a sentence: `1,234 ops took 1.25 s (forward 400 ms, backward 850 ms), 3.2 GFLOP`."""
+    phases = [f"{phase} {duration(seconds)}" for phase, seconds in cost.seconds.items() if seconds]
+    computed = sum(cost.flops.values())
+    text = f"{plural(cost.ops, 'op')} took {duration(cost.all_seconds)}"
+    text += f" ({', '.join(phases)})" if phases else ""
+    text += f", made {size(sum(cost.made.values()))}" if any(cost.made.values()) else ""
+    return text + (f", computed {flops(computed)}" if computed else "")
+
+
+# Ranks by their numbers, and the values of ranks, in a few words.
+
+_MOST_SPANS = 8  # the most runs of consecutive ranks that are named
+
+
+def called_ranks(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 2 and 3`, `ranks 0 to 16 and 18 to 63`."""
+    spans = [f"{first} to {last}" if last > first else str(first) for first, last in _spans(ranks)]
+    if len(spans) > _MOST_SPANS:
+        return f"{len(ranks)} ranks ({', '.join(spans[:_MOST_SPANS])} and so on)"
+    return f"rank{'s' * (len(ranks) > 1)} {listed(spans)}"
+
+
+def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and last of three or more consecutive ranks; any other rank by itself."""
+    rows: list[list[int]] = []
+    for rank in sorted(ranks):
+        if rows and rank == rows[-1][-1] + 1:
+            rows[-1].append(rank)
+        else:
+            rows.append([rank])
+    return [
+        span
+        for row in rows
+        for span in ([(row[0], row[-1])] if len(row) > 2 else [(rank, rank) for rank in row])
+    ]
+
+
+def told_apart(values: Sequence[Snapshot | None]) -> list[str]:
+    """Values in a few words, with more digits where different values would look the same."""
+    texts = ["None" if value is None else brief(value) for value in values]
+    kinds: dict[str, set[str]] = {}
+    for text, value in zip(texts, values, strict=True):
+        kinds.setdefault(text, set()).add("" if value is None else repr(value.stats))
+    return [
+        text if len(kinds[text]) == 1 else text + _more_digits(value)
+        for text, value in zip(texts, values, strict=True)
+    ]
+
+
+def _more_digits(value: Snapshot | None) -> str:
+    stats = value.stats if value is not None else None
+    return "" if stats is None else f" (rms {stats.rms:.9g}, mean {stats.mean:.9g})"

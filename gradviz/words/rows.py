@@ -3,6 +3,7 @@ forward."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -28,16 +29,14 @@ from gradviz.events.kinds import (
 )
 from gradviz.query.curves import Trend
 from gradviz.query.failures import is_refusal
+from gradviz.query.update_step import update_step
 from gradviz.query.writes import needing
-from gradviz.words.bars import bars
 from gradviz.words.chain import addition, contributes, downstream, local, so_far, summed, whole_op
-from gradviz.words.compare import beside
 from gradviz.words.escape import clean
-from gradviz.words.jvp import terms
-from gradviz.words.numbers import compact, number
-from gradviz.words.parts import LONGEST, leads_to, saved_by, steps_at
+from gradviz.words.forward_mode import beside, terms
+from gradviz.words.numbers import BRIEF, bars, compact, nested, number
+from gradviz.words.sentences import LONGEST, leads_to, saved_by, steps_at
 from gradviz.words.stop import Stop
-from gradviz.words.updates import update_told
 from gradviz.words.words import MOST_LISTED
 
 _BARS = 24  # cells
@@ -328,3 +327,26 @@ ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
     Hooked: _hooked,
     ErrorRaised: _error,
 }
+
+
+# An optimizer step as a formula and with its numbers: `w − lr · grad = 3 − 0.1 · 6 = 2.4`.
+
+_NAME = re.compile(r"weight_decay|momentum|buffer|grad|eps|lr|m̂|v̂|w")
+
+
+def update_told(stop: Stop, event: Mutated) -> str:
+    """The computation of a parameter's new value by an optimizer; empty if it is not known, or the parameter is
+    large."""
+    update = update_step(stop.query, event)
+    if update is None or update.after.size > BRIEF:
+        return ""
+    name, numbers = stop.called(event.tensor), dict(update.terms)
+    named = {"w": name, "grad": f"{name}.grad"}
+    formula = _NAME.sub(lambda term: named.get(term[0], term[0]), update.formula)
+    filled = _NAME.sub(lambda term: _number(numbers[term[0]]), update.formula)
+    return f"{formula} = {filled} = {nested(update.after.astype('f4'))}"
+
+
+def _number(value: object) -> str:
+    text = nested(value.astype("f4")) if hasattr(value, "astype") else str(value)
+    return f"({text})" if text.startswith(("-", "−")) else text

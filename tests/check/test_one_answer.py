@@ -12,7 +12,7 @@ from gradviz.diagnose import Finding
 from gradviz.events.kinds import OpRan
 from gradviz.explain.origin import NoAnswer, why
 from gradviz.graph.build import build
-from gradviz.page.firsts import reasons
+from gradviz.page.reasons import reasons
 from gradviz.query import Query
 from gradviz.query.missing_gradients import Lacking, Lacks
 from gradviz.step.plain import script

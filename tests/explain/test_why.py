@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import gradviz as package
 import gradviz.engine as torch
-from gradviz.explain.origin import NoAnswer, why
-from gradviz.explain.origin_text import _addition
+from gradviz.explain.origin import NoAnswer, _addition, why
 from gradviz.query import Query
 from gradviz.query.gradient_paths import MOST_PATHS, Missing, Paths
 from gradviz.tracefile import open_trace
-from gradviz.words.subject import UnknownName
+from gradviz.words.stop import UnknownName
 
 Command = Callable[..., CompletedProcess[str]]
 

@@ -19,8 +19,8 @@ from gradviz.cli.page import write_page  # noqa: E402
 from gradviz.events.kinds import CollectiveCalled, Kind  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402
+from gradviz.graph.joined import over_ranks  # noqa: E402
 from gradviz.graph.model import Scope  # noqa: E402
-from gradviz.graph.over_ranks import over_ranks  # noqa: E402
 from gradviz.pictures.node_text import exchange_told  # noqa: E402
 from gradviz.pictures.scene import Scene, scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
@@ -133,7 +133,7 @@ def test_a_graph_looks_at_the_collectives_around_its_own_pass(
         looked_at.append([*calls_around(*asked)])
         return looked_at[-1]
 
-    monkeypatch.setattr("gradviz.graph.exchanges.calls_around", noting)
+    monkeypatch.setattr("gradviz.graph.node_values.calls_around", noting)
     with open_trace(path) as trace:
         graphs = [build(Query(trace), number) for number in range(1, 6)]
     assert [len(calls) for calls in looked_at] == [5, 5, 5, 5, 3]  # with those before the next pass

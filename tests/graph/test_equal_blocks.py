@@ -6,8 +6,8 @@ import pytest
 
 import gradviz.engine as torch
 from gradviz.graph.build import build
-from gradviz.graph.equal_blocks import with_equal_blocks
 from gradviz.graph.fold import folded
+from gradviz.graph.function_scopes import with_equal_blocks
 from gradviz.graph.groups import SCOPE
 from gradviz.graph.model import Graph
 from gradviz.pictures.scene import scene_of

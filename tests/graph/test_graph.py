@@ -16,8 +16,7 @@ import pytest
 import gradviz.engine as torch
 from gradviz.engine.autograd import forward_ad
 from gradviz.graph.build import GraphError, build
-from gradviz.graph.many import no_collection
-from gradviz.graph.model import Graph, Node, to_json
+from gradviz.graph.model import Graph, Node, no_collection, to_json
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, open_trace
 

@@ -11,7 +11,6 @@ import pytest
 import gradviz.engine as torch
 from gradviz.events.kinds import OpRan
 from gradviz.graph import model as m
-from gradviz.graph import select
 from gradviz.graph.build import SHOWS, build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
@@ -35,7 +34,7 @@ def traced(tmp_path: Path) -> Traced:
 
 @pytest.fixture
 def three_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "MOST_OPS", 3)
+    monkeypatch.setattr("gradviz.graph.build.MOST_OPS", 3)
 
 
 def chain() -> torch.Tensor:

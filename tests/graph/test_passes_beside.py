@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.graph.beside import beside, passes_beside
 from gradviz.graph.build import build
+from gradviz.graph.joined import beside, passes_beside
 from gradviz.graph.model import Graph
 from gradviz.pictures.dot import to_dot
 from gradviz.query import Query

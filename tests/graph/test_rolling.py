@@ -7,12 +7,12 @@ from collections import Counter
 from hypothesis import given
 
 import gradviz.engine as torch
-from gradviz.graph.beside import beside
 from gradviz.graph.build import build
 from gradviz.graph.fold import FEW, closed_places, fold, folded
 from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE
+from gradviz.graph.joined import beside
 from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Node
-from gradviz.graph.rolling import places
+from gradviz.graph.roll import places
 from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.scene import scene_of
 from tests.graph.graph_samples import programs

@@ -13,7 +13,7 @@ import pytest
 from gradviz.cli.page import write_page
 from gradviz.graph.build import build
 from gradviz.page import computing, in_short
-from gradviz.page.call_signatures import rows
+from gradviz.page.other_values import rows
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from tests.page.page_views import views_of
@@ -646,9 +646,9 @@ def test_a_side_of_where_that_is_a_number_is_found(tmp_path: Path) -> None:
 def test_arguments_that_are_no_plain_numbers_are_refused(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gradviz.page import call_signatures
+    from gradviz.page import other_values
 
-    read = call_signatures._arguments
-    monkeypatch.setattr(call_signatures, "_arguments", lambda text: read(arguments))
+    read = other_values._arguments
+    monkeypatch.setattr(other_values, "_arguments", lambda text: read(arguments))
     text = SMALL.replace("y = x * w", "y = torch.add(x, w)")
     assert "is no call that the page can compute" in again_of(tmp_path, "odd", text)["reason"]

@@ -18,7 +18,7 @@ import gradviz.engine as torch
 from gradviz import page
 from gradviz.graph.build import build
 from gradviz.page import views
-from gradviz.page.trees import Trees
+from gradviz.page.views import Trees
 from gradviz.query import Query
 from gradviz.words import Stop, Words
 from gradviz.words.numbers import value_label
@@ -62,7 +62,7 @@ def test_the_groups_of_a_pass_are_those_that_it_has_alone(query: Query) -> None:
 
 
 def test_graphs_of_one_structure_are_grouped_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gradviz.page.trees as trees
+    import gradviz.page.views as trees
 
     times = []
     known = trees.groups

@@ -21,10 +21,9 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.pictures.dot import to_dot
-from gradviz.pictures.frames import frames
 from gradviz.pictures.picture import Picture
 from gradviz.pictures.render import DrawError, check_path, save, svg
-from gradviz.pictures.shorten import FAR
+from gradviz.pictures.scene import FAR, frames
 from gradviz.tracefile.writer import INTERVAL
 from tests.conftest import EXAMPLES
 from tests.graph.test_graph import Traced, detached, in_place, network, programs, several_paths, traced

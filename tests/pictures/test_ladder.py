@@ -11,12 +11,11 @@ from hypothesis import given, settings
 
 from gradviz.graph.build import build
 from gradviz.graph.model import Edge, Graph, Node
-from gradviz.pictures import ladder, layout
+from gradviz.pictures import layout
 from gradviz.pictures.layout import GaveUp, LayoutError
 from gradviz.pictures.render import DrawError, svg
-from gradviz.pictures.row_layout import placed
 from gradviz.pictures.scene import scene_of
-from gradviz.pictures.vector import _size, svg_of
+from gradviz.pictures.vector import _size, placed, svg_of
 from tests.graph.graph_samples import chain, programs
 from tests.graph.test_graph import Traced, traced
 from tests.graph.test_graph import programs as real_programs
@@ -30,7 +29,7 @@ def gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(source: str, timeout: float) -> str:
         raise GaveUp("Graphviz did not finish in 20 s: draw less of it")
 
-    monkeypatch.setattr(ladder, "to_svg", give_up)
+    monkeypatch.setattr(layout, "to_svg", give_up)
 
 
 def drawn(document: str, kind: str) -> dict[str, tuple[list[str], list[str]]]:
@@ -83,12 +82,12 @@ def test_without_any_graphviz_things_stand_in_rows_and_the_picture_says_why(
 
 
 def test_graphviz_is_given_so_much_time_and_no_more() -> None:
-    document = ladder.laid_out(scene_of(chain(600)), patience=0.001)
+    document = layout.laid_out(scene_of(chain(600)), patience=0.001)
     assert "placed in rows: Graphviz did not finish in 0.001 s" in document
 
 
 def test_what_is_too_large_for_graphviz_is_not_given_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "to_svg", lambda *_, **__: pytest.fail("it was"))
+    monkeypatch.setattr(layout, "to_svg", lambda *_, **__: pytest.fail("it was"))
     graph = chain(2_500)
     document = svg(graph)
     assert "things are too many for Graphviz" in document
@@ -103,7 +102,7 @@ def test_a_deep_graph_crashes_nothing(
     if engine == "dot":
         request.getfixturevalue("system_dot")
     monkeypatch.setenv("GRADVIZ_LAYOUT", engine)
-    monkeypatch.setattr(ladder, "FAST", 100_000)
+    monkeypatch.setattr(layout, "FAST", 100_000)
     graph = Graph()
     for i in range(12_000):
         graph.nodes[f"op{i}"] = Node(f"op{i}", "op", i, name="mul")
@@ -121,7 +120,7 @@ def test_what_goes_wrong_in_layout_is_one_clear_line(monkeypatch: pytest.MonkeyP
     def fail(source: str, timeout: float) -> str:
         raise LayoutError("there is no dot")
 
-    monkeypatch.setattr(ladder, "to_svg", fail)
+    monkeypatch.setattr(layout, "to_svg", fail)
     with pytest.raises(DrawError, match="there is no dot"):
         svg(one_node("x"))
 

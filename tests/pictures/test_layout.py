@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 import pytest
 import resvg_py
 
-from gradviz.pictures import layout, png
+from gradviz.pictures import layout, render
 from gradviz.pictures.layout import GaveUp, LayoutError, engines, to_svg
-from gradviz.pictures.png import PictureTooLarge, to_png
+from gradviz.pictures.render import PictureTooLarge, to_png
 
 pytestmark = pytest.mark.slow  # both layout engines lay out
 
@@ -284,7 +284,7 @@ class TestPng:
         assert pixels(to_png(drawing(), scale=3.5)) == (350, 140)
 
     def test_a_large_picture_gets_fewer_pixels_a_point(self, monkeypatch):
-        monkeypatch.setattr(png, "MOST_PIXELS", 9000)
+        monkeypatch.setattr(render, "MOST_PIXELS", 9000)
         width, height = pixels(to_png(drawing()))
         assert 4000 < width * height < 9000
 
@@ -292,7 +292,7 @@ class TestPng:
     def test_a_very_large_picture_is_scaled_to_fit(self, points):
         width, height = pixels(to_png(drawing(width=points)))
         assert width * height > 25_000_000
-        assert (width - 1) * (height - 1) < png.MOST_PIXELS  # sides are whole pixels
+        assert (width - 1) * (height - 1) < render.MOST_PIXELS  # sides are whole pixels
 
     @pytest.mark.parametrize(("width", "scale"), [(1_000_000, 1.0), (100, 500), (100, 1e300)])
     def test_a_picture_too_large_is_an_error_of_one_line_before_it_is_drawn(self, monkeypatch, width, scale):

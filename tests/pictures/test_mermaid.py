@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
-from gradviz.pictures.mermaid import MOST_EDGES, MOST_TEXT, to_mermaid
+from gradviz.pictures.render import MOST_EDGES, MOST_TEXT, to_mermaid
 from tests.graph.graph_samples import chain, program, programs
 from tests.pictures.test_draw import HOSTILE, one_node
 

@@ -22,7 +22,7 @@ from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 from gradviz.words import Stop, Words
 from gradviz.words.sentences import sentence
-from gradviz.words.subject import UnknownName, subject
+from gradviz.words.stop import UnknownName, subject
 
 
 def named(path: Path) -> list[tuple[str, str | None]]:

@@ -20,7 +20,7 @@ from gradviz.words import Stop, Words
 from gradviz.words.chain_rule import why
 from gradviz.words.rows import rows
 from gradviz.words.sentences import sentence
-from gradviz.words.subject import subject
+from gradviz.words.stop import subject
 from tests.invoked import invoked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -17,8 +17,8 @@ from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
 from gradviz.words import Stop, Words
 from gradviz.words.chain_rule import why
-from gradviz.words.phase import phase
 from gradviz.words.sentences import sentence
+from gradviz.words.stop import phase
 
 TINY = """\
 import torch

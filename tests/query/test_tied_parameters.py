@@ -13,7 +13,7 @@ from gradviz.query.tied_names import tied_names, with_tied_names
 from gradviz.tracefile import open_trace
 from gradviz.words import Stop, Words
 from gradviz.words.sentences import sentence
-from gradviz.words.subject import subject
+from gradviz.words.stop import subject
 
 
 @pytest.fixture(scope="module", params=["numpy", "torch"])

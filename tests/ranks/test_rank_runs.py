@@ -14,7 +14,7 @@ import pytest
 
 from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.graph.build import build
-from gradviz.graph.over_ranks import over_ranks
+from gradviz.graph.joined import over_ranks
 from gradviz.query import Query
 from gradviz.sources import ranks_here
 from gradviz.tracefile import TraceError, open_trace

@@ -25,7 +25,7 @@ from gradviz.sources.script import Target, run  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner, runner_of  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
-from gradviz.words.subject import UnknownName  # noqa: E402
+from gradviz.words.stop import UnknownName  # noqa: E402
 from gradviz.words.words import Words  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 from tests.replay.replayed_programs import PROGRAMS, Double, hidden_state, in_bfloat16, recorded  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
-from gradviz.pictures.png import to_png
+from gradviz.pictures.render import to_png
 from gradviz.sources.script import Target, run
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session

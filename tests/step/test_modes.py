@@ -15,7 +15,7 @@ from gradviz.step.screen import Screen
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
-from gradviz.words.compare import NothingToCompare
+from gradviz.words.forward_mode import NothingToCompare
 from tests.step.test_step import CUBE, lesson
 
 BOTH = """\

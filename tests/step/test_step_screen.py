@@ -22,7 +22,7 @@ from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
-from gradviz.words.bars import bars
+from gradviz.words.numbers import bars
 from tests.step.test_step import EVERYTHING, LOOP, lesson
 
 PATHS = """\

@@ -21,7 +21,7 @@ from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import GROUPS, LESSON, RANKS, VERBS, obey, parse
 from gradviz.tracefile import open_trace
 from gradviz.words.sentences import sentence
-from gradviz.words.subject import UnknownName
+from gradviz.words.stop import UnknownName
 from tests.step.test_step import CUBE, EVERYTHING, LOOP, lesson
 
 Sessions = Callable[[str], Session]

@@ -14,9 +14,8 @@ from gradviz.engine.table.derivatives import TABLE
 from gradviz.events.kinds import Accumulated, Kind, OpRan, Produced, Received
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.tracefile import open_trace
-from gradviz.words.chain import local, multiplied, product, summed
+from gradviz.words.chain import local, multiplied, numbers_of, product, summed
 from gradviz.words.chain_rule import why
-from gradviz.words.formulas import numbers_of
 from gradviz.words.rows import rows
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words

@@ -20,7 +20,7 @@ from gradviz.sources.record import record  # noqa: E402
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node  # noqa: E402
 from gradviz.sources.torch_recorder.node_words import in_words  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
-from gradviz.words.formulas import formulas  # noqa: E402
+from gradviz.words.chain import formulas  # noqa: E402
 from tests.torch_samples import take_no_stacks  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -12,9 +12,9 @@ import gradviz
 from gradviz.events.kinds import Kind
 from gradviz.graph.build import build
 from gradviz.graph.model import OP
-from gradviz.pictures.default_arguments import DEFAULTS, shown_arguments
+from gradviz.pictures.node_text import DEFAULTS, shown_arguments
 from gradviz.tracefile import open_trace
-from gradviz.words.parts import call_of
+from gradviz.words.sentences import call_of
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words
 

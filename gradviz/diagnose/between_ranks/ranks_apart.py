@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import AVERAGE, RankFound, RankRule, named, site_of_step, values_of_each
 from gradviz.query.replicas import Difference, Replicas, frozen_on_some
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:

@@ -37,7 +37,7 @@ from gradviz.query.failures import failures
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas, frozen_on_some
 from gradviz.words.escape import clean
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 _LONGEST = 80  # characters of an expression
 _OF_ANOTHER_MODEL = (

@@ -44,8 +44,7 @@ from gradviz.diagnose.rank_rule import (
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
-from gradviz.words.numbers import plural
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks, plural
 
 _PASSES = 4  # the most passes that are compared
 _LEAST = 2  # the fewest: in one pass the effect of a hook may come from its data

@@ -33,7 +33,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import ARE_AVERAGED, RankFound, RankRule
 from gradviz.query.replicas import Replicas
 from gradviz.words.escape import clean
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:

@@ -39,7 +39,7 @@ from gradviz.diagnose.rank_rule import (
 )
 from gradviz.query.replicas import Replicas
 from gradviz.query.writes import Writes
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 _SEED = "torch.manual_seed(0)  # before the model is made; or dist.broadcast(p.data, 0) for each parameter"
 

@@ -43,7 +43,7 @@ from gradviz.query.ranks import are_apart, are_same
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 
 class TakenFromOne(NamedTuple):

@@ -40,7 +40,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.failures import failures
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
-from gradviz.words.rank_names import called_ranks
+from gradviz.words.numbers import called_ranks
 
 _WAITED = "Expected to have finished reduction in the prior iteration"  # DistributedDataParallel's message
 

@@ -8,14 +8,23 @@ them (bare_calls.py), and so is an operation that a loop over layers runs behind
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gradviz.graph.bare_calls import Call, Calls
-from gradviz.graph.data_boxes import DataBox, data_boxes
 from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors, rows_of
-from gradviz.graph.many import no_collection
-from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, learns
+from gradviz.graph.model import (
+    DATA,
+    GRAD_FN,
+    MUTATION,
+    OP,
+    VIEW,
+    Graph,
+    Node,
+    learns,
+    no_collection,
+    scopes_around,
+)
 from gradviz.query.nodes import ACCUMULATE
 
 _MOST_NUMBERS = 4  # passes that a box names one by one
@@ -272,3 +281,226 @@ def _period(names: list[str | None]) -> int:
         if count % period == 0 and names[period:] == names[:-period]:
             return period
     return count
+
+
+# The calls of modules without parameters, told apart: a dropout behind each of two layers is two boxes.
+#
+# Repeated parameters make a loop, and a plain function is one box for each line that calls it. Two calls of a module
+# without parameters are one box if they come behind the same layer of the module around them: a rectifier in a loop
+# over a cell is one box, a rectifier between three layers is two.
+
+
+class Call(NamedTuple):
+    """A call of a scope without parameters: the layer or place that it comes `behind`, the `number` of the call since
+    then, and whether an operation `begins` it."""
+
+    scope: str
+    behind: Hashable
+    number: int
+    begins: bool
+
+
+class Calls:
+    """Goes over the operations of a graph in their order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._reading = {
+            edge.target
+            for edge in graph.edges
+            if edge.kind == DATA and graph.nodes[edge.target].kind == OP and learns(graph.nodes[edge.source])
+        }
+        self._graph = graph
+        self._read_at = Counter(_line_of(graph.nodes[name]) for name in self._reading)
+        self._reading_ops = {_op_in_scope(graph.nodes[name]) for name in self._reading}
+        self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
+        # for each scope (each equal block by itself): the last place or scope in it that has parameters
+        self._behind: dict[tuple[str, str], Hashable] = {}
+        self._since: dict[tuple[str, str], Counter[str]] = {}  # and calls of other scopes in it since
+        self._open: dict[str, int] = {}  # the visit to each scope of the present call
+        self._scope = ""
+
+    def of(self, node: Node) -> Call | None:
+        """The outermost call without parameters that an operation is in; None if there is none. To be called once for
+        each operation, in the order in which they ran."""
+        bare = (path for path in scopes_around(node.scope) if path not in self._learning)
+        scope = next((path for path in bare if not self._graph.is_plain(path)), "")
+        if not self._learning or not scope:
+            self._scope = ""
+            self._note(node)
+            return None
+        begins = scope != self._scope or self._open.get(node.scope, node.visit) != node.visit
+        outer = scope.rpartition("/")[0], node.block
+        since = self._since.setdefault(outer, Counter())
+        if begins:
+            since[scope] += 1
+            self._scope, self._open = scope, {}
+        self._open[node.scope] = node.visit
+        return Call(scope, self._behind.get(outer), since[scope], begins)
+
+    def behind(self, node: Node) -> Hashable:
+        """The last place or scope with parameters before an operation, in the scope around it; None if there is none.
+        To be called before `of` for the same operation."""
+        return self._behind.get((node.scope, node.block))
+
+    def reads_parameters(self, node: Node) -> bool:
+        """Whether an operation reads a leaf that learns."""
+        return node.id in self._reading
+
+    def came_once(self, behind: Hashable) -> bool:
+        """Whether a result of `behind` ran once: it is no part of a loop."""
+        if isinstance(behind, str):
+            return behind in self._graph.scopes and self._graph.scopes[behind].calls == 1
+        return behind is None or self._read_at[behind] == 1
+
+    def _note(self, node: Node) -> None:
+        """Note an operation that reads a parameter, in each scope around it. A layer that is called with other weights,
+        as by `functional_call`, is the same layer."""
+        if node.id not in self._reading and not (node.scope and _op_in_scope(node) in self._reading_ops):
+            return
+        inner: Hashable = _line_of(node)
+        for scope in [*reversed([*scopes_around(node.scope)]), ""]:
+            self._behind[scope, node.block], self._since[scope, node.block] = inner, Counter()
+            inner = scope
+
+
+def _op_in_scope(node: Node) -> Hashable:
+    return node.scope, node.op, None if node.visit else _line_of(node)
+
+
+def _line_of(node: Node) -> Hashable:
+    return node.file, node.line, node.col
+
+
+# The parts of a graph that only prepare data for a pass, so that each can be drawn as one box.
+#
+# Data is what no gradient will ever reach: tensors that do not require grad, and the operations outside of the
+# network that compute them from such tensors. The results of a rollout are data too: a network that runs without
+# recording a graph, many times before the first operation that records one. A tensor that a module holds, such as a
+# mask, belongs to the module.
+
+_FEWEST = 2  # the fewest operations that are drawn as one
+_MANY_TENSORS = 4  # the fewest tensors that are drawn as one with a single operation, or with none
+_MOST_CALLS = 3  # the most calls at one place of a network that records no graph; more are a rollout
+
+
+@dataclass(slots=True)
+class DataBox:
+    """Nodes that are drawn as one. `scope` is the scope of the module that holds a tensor of them; else empty."""
+
+    nodes: list[Node] = field(default_factory=list)
+    scope: str = ""
+
+
+class DataBoxes(NamedTuple):
+    """The boxes of a graph, in the order in which they began, and the number of calls of each scope in rollouts."""
+
+    boxes: list[DataBox]
+    calls: dict[str, int]
+
+
+def data_boxes(graph: Graph) -> DataBoxes:
+    """The boxes of a graph. Takes linear time."""
+    rollouts = _rollouts(graph)
+    data = _Data(graph, {node.id for nodes in rollouts for node in nodes})
+    boxes: dict[str, DataBox] = {}
+    for name in data.leader:
+        boxes.setdefault(data.found(name), DataBox()).nodes.append(graph.nodes[name])
+    for box in boxes.values():
+        box.scope = data.holder(box)
+    calls: dict[str, int] = {}
+    for nodes in rollouts:
+        for scope in scopes_around(nodes[0].scope):
+            calls[scope] = max(calls.get(scope, 0), len(nodes))
+    return DataBoxes([box for box in boxes.values() if _is_worth_it(box)], calls)
+
+
+def _is_worth_it(box: DataBox) -> bool:
+    ops = sum(node.kind == OP for node in box.nodes)
+    return ops >= _FEWEST or bool(box.scope) or len(box.nodes) - ops >= _MANY_TENSORS
+
+
+class _Data:
+    """The nodes of a graph that are data. `leader` leads from each of them to one node for each group: nodes that were
+    computed from one another, or are read at one place."""
+
+    def __init__(self, graph: Graph, rollouts: Container[str]) -> None:
+        self.nodes = graph.nodes
+        self.leader: dict[str, str] = {}
+        before: dict[str, list[str]] = {}
+        self.readers: dict[str, list[str]] = {}
+        computed = {edge.target for edge in graph.edges if edge.kind == DATA}
+        for edge in graph.edges:
+            if edge.kind in (DATA, MUTATION) or (edge.kind == VIEW and edge.target not in computed):
+                before.setdefault(edge.target, []).append(edge.source)
+                self.readers.setdefault(edge.source, []).append(edge.target)
+        inside = self._made_in(rollouts)
+        for node in self.nodes.values():
+            read = before.get(node.id, ())
+            in_rollout = node.id in rollouts or node.id in inside
+            if in_rollout:
+                read = [name for name in read if not self.nodes[name].requires_grad]
+            is_outside = bool(read) or in_rollout or not node.scope
+            if (
+                is_outside
+                and self._can_be_data(node, in_rollout)
+                and all(map(self.leader.__contains__, read))
+            ):
+                self.leader[node.id] = node.id
+                for name in read:
+                    self._join(node.id, name)
+        self._join_by_reader()
+
+    def _made_in(self, rollouts: Container[str]) -> set[str]:
+        """The tensors without parameters that only rollouts read, such as noise that a module made."""
+        inside: set[str] = set()
+        for name, node in reversed(self.nodes.items()):
+            readers = self.readers.get(name, ())
+            is_plain = not (node.kind == OP or node.parameter or node.buffer)
+            if readers and is_plain and all(reader in rollouts or reader in inside for reader in readers):
+                inside.add(name)
+        return inside
+
+    @staticmethod
+    def _can_be_data(node: Node, in_rollout: bool) -> bool:
+        if node.kind == OP:
+            return not node.grad_fn and (in_rollout or not node.scope)
+        return node.kind != GRAD_FN and not (node.requires_grad or node.root)
+
+    def _join_by_reader(self) -> None:
+        """Join data that comes into the network at one place: results, and tensors of one name."""
+        first: dict[Hashable, str] = {}
+        for name in self.leader:
+            node = self.nodes[name]
+            for reader in self.readers.get(name, ()):
+                if reader not in self.leader:
+                    at = self.nodes[reader]
+                    key = at.scope, at.file, at.line, at.col, at.op, node.name, node.line, node.col
+                    self._join(name, first.setdefault(key, name))
+
+    def found(self, name: str) -> str:
+        """The node that stands for the group of a node."""
+        leader = self.leader
+        while leader[name] != name:
+            leader[name] = name = leader[leader[name]]
+        return name
+
+    def _join(self, one: str, other: str) -> None:
+        self.leader[self.found(one)] = self.found(other)
+
+    def holder(self, box: DataBox) -> str:
+        """The innermost scope around all that reads the buffers in a box; empty if there is no buffer."""
+        readers = {reader for node in box.nodes if node.buffer for reader in self.readers.get(node.id, ())}
+        around = [[*scopes_around(self.nodes[reader].scope)] for reader in readers - self.leader.keys()]
+        common = [scopes[0] for scopes in zip(*around, strict=False) if len({*scopes}) == 1]
+        return common[-1] if common else ""
+
+
+def _rollouts(graph: Graph) -> list[list[Node]]:
+    """The operations of networks that ran many times before the first that recorded a graph, by their places."""
+    ran: dict[Hashable, list[Node]] = {}
+    for node in graph.nodes.values():
+        if node.kind == OP and node.grad_fn:
+            break
+        if node.kind == OP and node.scope:
+            ran.setdefault((node.scope, node.file, node.line, node.col, node.op), []).append(node)
+    return [nodes for nodes in ran.values() if len(nodes) > _MOST_CALLS]

@@ -1,8 +1,10 @@
-"""The values of the tensors of a page over time, and the gradients along its edges."""
+"""The summary of a pass in training: its loss, the norm of each layer's gradient, and the relative change of the
+layer by the step after it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,11 +13,107 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.graph import model as m
 from gradviz.graph.model import Graph, Node
+from gradviz.page.page_texts import with_line
 from gradviz.query import FIRST, Query
 from gradviz.query.changes import grad_changes, value_changes
-from gradviz.tracefile import Snapshot
-from gradviz.words import numbers
+from gradviz.query.curves import NamedCurve, changes_of_modules, gradients_of_modules, layers_of, losses
+from gradviz.tracefile import PassInfo, Snapshot, Trace
+from gradviz.words import Words, numbers
+from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import has_odd, value_label
+
+_MOST_LAYERS = 32  # the most bars; a network with more layers is summarised by outer modules
+
+
+class PassSummaries:
+    """The summaries of the passes of one run."""
+
+    def __init__(self, words: Words) -> None:
+        query, self.words = words.query, words
+        self.query = query
+        module_of = layers_of(query, _MOST_LAYERS)
+        self.losses = _by_place(losses(query))
+        self.gradients = _by_place(gradients_of_modules(query, module_of))
+        self.changes = _by_place(changes_of_modules(query, module_of))
+        self.steps = query.trace.indices(Kind.STEPPED)
+
+    def of(self, backward_pass: PassInfo | None) -> dict[str, Any] | None:
+        """The summary of a pass, as data: `loss` (name, value), and `layers` (name, norm of the gradient, relative
+        change); None for an unknown number, "odd" for one that is not finite. None if there is nothing to show."""
+        if backward_pass is None:
+            return None
+        gradients, changes = (
+            self.gradients.get(backward_pass.number, {}),
+            self.changes.get(self._step_after(backward_pass), {}),
+        )
+        losses_here = self.losses.get(backward_pass.number, {})
+        loss = [[self._named(name), _told(value)] for name, value in losses_here.items()]
+        layers = [
+            [plain(name, 80), _told(norm), _told(changes[name]) if name in changes else None]
+            for name, norm in gradients.items()
+        ]
+        return {"loss": loss[0] if loss else None, "layers": layers} if loss or layers else None
+
+    def _named(self, loss: str) -> str:
+        """The name of a loss, with its line in the language of the page: `z (line 19)`."""
+        return plain(with_line(loss, r"(?<=\()line ([0-9]+)(?=\)$)", self.words), 40)
+
+    def _step_after(self, backward_pass: PassInfo) -> int:
+        """The number of the optimizer step between the end of a pass and the next pass; 0 if there is none."""
+        if backward_pass.last is None:
+            return 0
+        following = self.query.trace.find_pass(backward_pass.number + 1)
+        end = following.first if following is not None else self.query.trace.count
+        place = int(np.searchsorted(self.steps, backward_pass.last))
+        return place + 1 if place < len(self.steps) and self.steps[place] < end else 0
+
+
+def _by_place(curves: list[NamedCurve]) -> dict[int, dict[str, float]]:
+    """The values of curves by pass or step, and by name."""
+    values: dict[int, dict[str, float]] = {}
+    for curve in curves:
+        for place, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
+            values.setdefault(place, {})[curve.name] = value
+    return values
+
+
+def _told(value: float) -> float | str:
+    return float(f"{value:.4g}") if np.isfinite(value) else "odd"
+
+
+# The norm of each leaf's gradient after each pass, for the chart of the page.
+
+MOST_PASSES = 1000  # if there are more, a regular sample is taken
+MOST_LEAVES = 60  # only the first leaves are shown
+
+
+def norms(trace: Trace, called: Callable[[int], str]) -> dict[str, Any]:
+    """The norm of each leaf's `.grad` at the end of each pass. `passes` are the numbers of the passes, and
+    `leaves` a list of {name, norms}. A norm is None if the pass did not reach the leaf or the value was not
+    kept, and "odd" if it has NaN or inf."""
+    passes = trace.passes[:: -(-len(trace.passes) // MOST_PASSES) or 1]
+    accumulated = trace.table(Kind.ACCUMULATED)
+    leaves: dict[str, list[float | str | None]] = {}
+    for position, backward_pass in enumerate(passes):
+        last = trace.count if backward_pass.last is None else backward_pass.last
+        first, end = accumulated.events.searchsorted([backward_pass.first, last + 1])
+        for k in accumulated.events[first:end].tolist():
+            event = accumulated.object(k)
+            name = called(event.tensor)
+            if name not in leaves and len(leaves) == MOST_LEAVES:
+                continue
+            row = leaves.setdefault(name, [None] * len(passes))
+            snapshot = trace.snapshot(event.grad, k)
+            stats = snapshot.stats if snapshot is not None else None
+            if snapshot is not None and stats is not None:
+                row[position] = "odd" if stats.nan or stats.inf else norm(snapshot)
+    return {
+        "passes": [backward_pass.number for backward_pass in passes],
+        "leaves": [{"name": plain_name(name, 60), "norms": row} for name, row in leaves.items()],
+    }
+
+
+# The values of the tensors of a page over time, and the gradients along its edges.
 
 _NOT_KEPT = "value not kept", "", None, 0
 Entry = list[Any]  # [event, text, text for a node, norm or None, 1 if NaN or inf]

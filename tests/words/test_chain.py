@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,9 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Words:
     return Words(open_trace(path))
 
 
+@cache
 def steps_of(words: Words, number: int) -> list[ChainStep]:
-    """All steps of a pass."""
+    """All steps of a pass: four tests look at them."""
     query = words.query
     produced = query.trace.table(Kind.PRODUCED)
     found = []

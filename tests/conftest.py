@@ -30,8 +30,8 @@ atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is seen, not told in one line
 
 # How long an example takes depends on what else the machine does; that is for benchmarks to say.
-settings.register_profile("gradviz", deadline=None)
-settings.load_profile("gradviz")
+settings.register_profile("everything", deadline=None)
+settings.register_profile("default", deadline=None, max_examples=15)
 
 # What takes longest comes first, so that no worker is left alone with it at the end.
 LONGEST = (
@@ -84,6 +84,12 @@ def named_files(config: pytest.Config) -> set[Path]:
     """The files that the command line names. All tests in them run, and in this process."""
     paths = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
     return {path.resolve() for path in paths if path.is_file()}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(
+        "everything" if config.getoption("everything") or named_files(config) else "default"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -90,6 +90,7 @@ def test_writes_in_place_are_followed_as_far(traced: Traced) -> None:
     assert len(ops(graph)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_at_most")
 def test_each_edge_joins_what_is_shown_for_programs_drawn_at_random(tmp_path: Path) -> None:
     cut = 0

@@ -126,6 +126,7 @@ def test_korean_lessons_are_readable_on_a_korean_console(printed: Callable[[str,
     assert "\\u" not in printed("cp949", "korean-lesson").out
 
 
+@pytest.mark.slow
 def test_every_sign_of_gradvizs_has_a_replacement() -> None:
     signs = {
         character

@@ -57,6 +57,7 @@ def test_names_of_systems_are_found() -> None:
     assert [*names_of_systems(ast.parse(text))] == ["fcntl", "os.fork", "os.geteuid", "/dev/tty"]
 
 
+@pytest.mark.slow
 def test_what_differs_by_system_stands_in_one_place() -> None:
     found = {
         (str(path.relative_to(PACKAGE)), name)
@@ -97,6 +98,7 @@ def test_a_test_that_needs_unix_has_a_reason() -> None:
     assert why_unix("test_odd_scripts", "test_a_program_does_what_it_does_under_python[interrupted]")
 
 
+@pytest.mark.slow
 def test_no_file_of_tests_needs_unix_to_be_imported() -> None:
     imported = {
         path.name: {*names_of_systems(ast.Module([node], []))}
@@ -229,6 +231,7 @@ def test_a_file_that_is_being_recorded_is_known_by_its_lock(
     assert ended.status == 0, ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_trace_that_others_record_is_called_so_on_another_system(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str

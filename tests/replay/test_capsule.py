@@ -19,10 +19,7 @@ torch = pytest.importorskip("torch")
 
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.outcome import Edits, Outcome, checked  # noqa: E402
-from gradviz.replay.pass_capsule import (
-    write,  # noqa: E402
-    write_script,  # noqa: E402
-)
+from gradviz.replay.pass_capsule import write, write_script  # noqa: E402
 from gradviz.replay.plan import plan_of  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402

@@ -17,10 +17,7 @@ import gradviz.engine  # noqa: E402
 from gradviz.errors import GradvizError  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.outcome import Edits, checked  # noqa: E402
-from gradviz.replay.pass_capsule import (
-    write,  # noqa: E402
-    write_script,  # noqa: E402
-)
+from gradviz.replay.pass_capsule import write, write_script  # noqa: E402
 from gradviz.replay.plan import plan_of  # noqa: E402
 from gradviz.sources.torch_replay import runner_of  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402

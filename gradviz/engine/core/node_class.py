@@ -110,13 +110,13 @@ def compile_vjp(op: Row, base: type[Node], recorded: bool) -> Callable:
     }
     body = _of_all_inputs(op, scope, recorded) if op.variadic else _of_each_input(op, base, scope, recorded)
     asked = "is_complex(g)" if recorded or op.outputs > 1 else "g.dtype.kind == 'c'"
-    body = [f"if {asked}: return conjugated(of_conjugate, n, g)", "return of_conjugate(n, g)"], body
     source = "\n".join(
         [
             "def vjp(n, g):",
-            *(f"    {line}" for line in body[0]),
+            f"    if {asked}: return conjugated(of_conjugate, n, g)",
+            "    return of_conjugate(n, g)",
             "def of_conjugate(n, g):",
-            *(f"    {line}" for line in body[1]),
+            *(f"    {line}" for line in body),
         ]
     )
     exec(compile(source, "<gradviz>", "exec"), scope)
@@ -181,16 +181,20 @@ def reduced(gradient: Any, spec: tuple) -> Any:
 
 def is_complex(g: Any) -> bool:
     """Whether upstream gradients, arrays or Tensors, one or several, are complex."""
-    parts = g if isinstance(g, tuple) else (g,)
-    return any(getattr(part, "array", part).dtype.kind == "c" for part in parts if part is not None)
+    arrays: list[Any] = [getattr(part, "array", part) for part in (g if isinstance(g, tuple) else (g,))]
+    return any(array is not None and array.dtype.kind == "c" for array in arrays)
 
 
-def conjugated(vjp: Callable, node: Any, g: Any) -> Any:
+def conjugated(vjp: Callable[[Any, Any], Any], node: Any, g: Any) -> Any:
     """What `vjp` gives for a complex gradient. Rules are written as for real numbers: g · f′. PyTorch's gradient of a
     complex function is g · conj(f′), which is the conjugate of the rule's for conj(g)."""
-    conjugate = lambda x: None if x is None else np.conjugate(x)
-    of_all = lambda x: tuple(map(conjugate, x)) if isinstance(x, tuple) else conjugate(x)
-    return of_all(vjp(node, of_all(g)))
+    return _conjugate(vjp(node, _conjugate(g)))
+
+
+def _conjugate(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(map(_conjugate, x))
+    return None if x is None else np.conjugate(x)
 
 
 def out_tensor(node: Any, saved: Any) -> Any:

@@ -79,12 +79,12 @@ for key, node_name in ("sort", ""), ("sort_stable", "SortBackward1"):
         x=d("1 where it was", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
 general("topk", k.topk, args="k dim largest", outputs=2,
     x=d("1 where chosen", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
-for key, node_name, name, kernel in [
+for key, node_name, name, distinct in [
     ("unique", "Unique2Backward0", "_unique2", k.unique),
     ("unique_dim", "UniqueDimBackward0", "unique_dim", k.unique),
     ("unique_consecutive", "UniqueConsecutiveBackward0", "unique_consecutive", k.unique_consecutive),
 ]:
-    general(key, kernel, name=key.removesuffix("_dim"), args="dim", outputs=3, node_name=node_name,
+    general(key, distinct, name=key.removesuffix("_dim"), args="dim", outputs=3, node_name=node_name,
         x=d("", without_derivative(f"the derivative for '{name}' is not implemented.", NotImplementedError)))
 general("std_mean", k.std_and_mean, args="dim correction keepdim", outputs=2,
     x=d("(x − mean) / (n − correction) / std for the first output, 1 / n for the second",

@@ -99,18 +99,21 @@ def between(x: Any, rows: Any, columns: Any) -> Any:
     return _weighted(of_rows, columns.T.astype(dtype))
 
 
+def _reaches(elements: np.ndarray, by: np.ndarray) -> np.ndarray:
+    return np.asarray(np.matmul(elements.astype(float), by.astype(float)) > 0)
+
+
 def _weighted(x: Any, weights: np.ndarray) -> Any:
     """x times a matrix, where inf and NaN are not multiplied by the weights of 0 of other windows."""
     if not isinstance(x, np.ndarray) or np.isfinite(x).all():
         return np.matmul(x, weights)
-    reaches = lambda elements, by: np.matmul(elements.astype(float), by.astype(float)) > 0
     above, below = x == np.inf, x == -np.inf
-    up = reaches(above, weights > 0) | reaches(below, weights < 0)
-    down = reaches(below, weights > 0) | reaches(above, weights < 0)
+    up = _reaches(above, weights > 0) | _reaches(below, weights < 0)
+    down = _reaches(below, weights > 0) | _reaches(above, weights < 0)
     sums = np.matmul(np.where(np.isfinite(x), x, 0), weights)
     sums[up] += np.inf
     sums[down] -= np.inf
-    sums[reaches(np.isnan(x), weights != 0)] = np.nan
+    sums[_reaches(np.isnan(x), weights != 0)] = np.nan
     return sums
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
+from numpy.lib.stride_tricks import as_strided as _view
 
 from gradviz.engine.table.kernels.indexing import at, select
 from gradviz.engine.table.kernels.row import raw, row
@@ -238,7 +238,7 @@ def copied_over(x: Any, y: Any) -> Any:
 @row("view_as_real")
 def pairs_of_complex(x: Any) -> Any:
     """The view of complex numbers as pairs of real numbers, in a new last dimension."""
-    return as_strided(x.real, (*x.shape, 2), (*x.strides, x.itemsize // 2))
+    return _view(x.real, (*x.shape, 2), (*x.strides, x.itemsize // 2))
 
 
 @row("view_as_complex")

@@ -30,11 +30,11 @@ elementwise("mish", k.mish, kernel="mish_cpu",
     x=d("tanh(s) + x σ(x)(1 − tanh²(s)) with s = softplus(x)", lambda g, x: g * k.mish_slope(x)))
 elementwise("hardtanh", k.hardtanh, args="min_val max_val",
     x=d("min_val < x < max_val", lambda g, x, min_val, max_val:
-        k.let_through(g, np.logical_not((x <= min_val) | (x >= max_val)))))
+        k.let_through(g, (x > min_val) & (x < max_val))))
 elementwise("softshrink", k.softshrink, kernel="softshrink_check", args="lambd",
-    x=d("|x| > lambd", lambda g, x, lambd: k.let_through(g, np.logical_not((x >= -lambd) & (x <= lambd)))))
+    x=d("|x| > lambd", lambda g, x, lambd: k.let_through(g, (x > lambd) | (x < -lambd))))
 elementwise("hardshrink", k.hardshrink, kernel="hardshrink_cpu", args="lambd",
-    x=d("|x| > lambd", lambda g, x, lambd: k.let_through(g, np.logical_not((x >= -lambd) & (x <= lambd)))))
+    x=d("|x| > lambd", lambda g, x, lambd: k.let_through(g, (x > lambd) | (x < -lambd))))
 elementwise("log_sigmoid", k.log_sigmoid, kernel="log_sigmoid_cpu", node_name="LogSigmoidBackward0",
     x=d("1 − σ(x)", lambda g, x: g * k.sigmoid(-x)))
 elementwise("hardsigmoid", k.hardsigmoid, kernel="hardsigmoid_cpu",

@@ -181,7 +181,9 @@ def reduced(gradient: Any, spec: tuple) -> Any:
 
 def is_complex(g: Any) -> bool:
     """Whether upstream gradients, arrays or Tensors, one or several, are complex."""
-    arrays: list[Any] = [getattr(part, "array", part) for part in (g if isinstance(g, tuple) else (g,))]
+    arrays: list[Any] = [
+        getattr(part, "array", part) for part in (g if isinstance(g, (tuple, list)) else (g,))
+    ]
     return any(array is not None and array.dtype.kind == "c" for array in arrays)
 
 
@@ -192,7 +194,7 @@ def conjugated(vjp: Callable[[Any, Any], Any], node: Any, g: Any) -> Any:
 
 
 def _conjugate(x: Any) -> Any:
-    if isinstance(x, tuple):
+    if isinstance(x, (tuple, list)):
         return tuple(map(_conjugate, x))
     return None if x is None else np.conjugate(x)
 

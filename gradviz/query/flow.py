@@ -211,6 +211,7 @@ class Ways:
     def __init__(self, query: Query, root: int, at: int) -> None:
         self.query, self.root, self.at = query, root, at
         # Cached: the searches need these once for each op that reads a tensor.
+        self._graph = query.of(Downstream)
         self._has_parameters = cache(self._reads_parameters)
         self._is_end = cache(self._is_leaf)
         self.viewed_leaf = cache(self._viewed_leaf)
@@ -341,45 +342,46 @@ class Ways:
         """The steps that led to a tensor: the event that made it, and the events that changed it in place before the
         pass."""
         tensors = self.query.tensors
-        maker = tensors.made(tensor)
+        maker = tensors.maker(tensor)
         steps: list[Hop] = []
-        if isinstance(maker, OpRan):
+        if maker is not None and tensors.is_op(maker):
             steps = self._of_op(maker, tensor, is_write=False)
-        elif maker is not None:
-            copies = maker.how not in SHARING
-            steps = [Hop(source, maker.index, True, copies) for source in taken_by(self.query, maker)]
+        elif isinstance(made := tensors.made(tensor), TensorMade):
+            copies = made.how not in SHARING
+            steps = [Hop(source, made.index, True, copies) for source in taken_by(self.query, made)]
         for event in tensors.writes(tensor):
             if event >= self.at:
                 break
             if tensors.is_op(event):
-                steps += self._of_op(tensors.op(event), tensor, is_write=True)
+                steps += self._of_op(event, tensor, is_write=True)
             elif source := tensors.mutation(event).source:
                 steps.append(Hop(source, event, True, True))
         return steps
 
-    def _of_op(self, op: OpRan, tensor: int, is_write: bool) -> list[Hop]:
-        blocks = not self.query.nodes.of_op(op.index) or self._is_without_gradient(op, tensor)
-        sources = [source for source in dict.fromkeys(op.inputs) if source and source != tensor]
-        return [Hop(source, op.index, blocks, blocks and is_write) for source in sources]
+    def _of_op(self, event: int, tensor: int, is_write: bool) -> list[Hop]:
+        blocks = not self.query.nodes.of_op(event) or self._is_without_gradient(event, tensor)
+        sources = [one for one in dict.fromkeys(self._graph.inputs(event)) if one and one != tensor]
+        return [Hop(source, event, blocks, blocks and is_write) for source in sources]
 
-    def _is_without_gradient(self, op: OpRan, tensor: int) -> bool:
+    def _is_without_gradient(self, event: int, tensor: int) -> bool:
         """Whether a tensor is one of several results of an op and requires no grad, as the indices of `topk`."""
-        is_part = len(op.outputs) > 1 and tensor in op.outputs
-        return is_part and not self.query.tensors.requires_grad(tensor, op.index)
+        is_part = event in self._graph.of_several and tensor in self.query.tensors.op(event).outputs
+        return is_part and not self.query.tensors.requires_grad(tensor, event)
 
     def _reads_parameters(self, event: int) -> bool:
         """Whether an op reads a leaf that requires grad, itself or by views such as `weight.t()`."""
-        tensors = self.query.tensors
-        sources = set(tensors.op(event).inputs) - {0} if tensors.is_op(event) else ()
+        sources = set(self._graph.inputs(event)) - {0}
         return any(self.viewed_leaf(source) not in (0, self.root) for source in sources)
 
     def _viewed_leaf(self, tensor: int) -> int:
         """The leaf that requires grad and that a tensor is when the pass begins, itself or by views such as
         `weight.t()`; 0 if there is none."""
-        views = chain(self.query, tensor, lambda op: len(op.inputs) == 1 and op.op not in LOOKUPS, _VIEWS - 1)
-        for one in (tensor, *(view.inputs[0] for view in views)):
-            if self._is_end(one) or (one == self.root and self._is_root_a_leaf):
-                return one
+        for _ in range(_VIEWS):
+            if self._is_end(tensor) or (tensor == self.root and self._is_root_a_leaf):
+                return tensor
+            tensor = self._graph.views.get(tensor, 0)
+            if not tensor:
+                break
         return 0
 
     @cached_property
@@ -425,14 +427,32 @@ def leaves_of(query: Query, *tensors: int) -> list[int]:
 
 
 class Downstream:
-    """The ops that read each tensor of a trace."""
+    """The ops of a trace as a graph in arrays (CSR): the inputs of each op, and the ops that read each tensor. No op is
+    decoded for it. `views` has the only input for each result of an op that read one tensor, and no table."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         ops = query.trace.table(Kind.OP)
-        inputs = ops.lists("inputs")
+        inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
         order = np.argsort(inputs.values, kind="stable")
         self._tensors, self._ops = inputs.values[order], ops.events[inputs.owners[order]]
+        self._rows = {event: row for row, event in enumerate(ops.events.tolist())}
+        self._starts, self._inputs = [0, *np.cumsum(inputs.counts).tolist()], inputs.values.tolist()
+        self.of_several = set(ops.events[outputs.counts > 1].tolist())
+        """The ops with several results."""
+        is_view = (
+            (inputs.counts == 1) & ~query.trace.named(ops["op"], LOOKUPS) & ~query.tensors.are_collectives
+        )
+        sources = inputs.firsts[outputs.owners]
+        chosen = np.flatnonzero(is_view[outputs.owners] & (sources != outputs.values))[
+            ::-1
+        ]  # the first event wins
+        self.views = dict(zip(outputs.values[chosen].tolist(), sources[chosen].tolist(), strict=True))
+
+    def inputs(self, event: int) -> list[int]:
+        """The inputs of an op, 0 for one that is no tensor; empty for any other event."""
+        row = self._rows.get(event)
+        return [] if row is None else self._inputs[self._starts[row] : self._starts[row + 1]]
 
     def readers(self, tensor: int) -> list[int]:
         """The ops that read a tensor, in order."""
@@ -479,8 +499,9 @@ def uses(query: Query, ways: Ways) -> list[Use]:
 
 def _uses(query: Query, ways: Ways) -> list[Use]:
     of_leaves: list[Use] = []
+    inputs = query.of(Downstream).inputs
     for event in _events(query, ways):
-        parts = {t: ways.viewed_leaf(t) for t in query.tensors.op(event).inputs if t}
+        parts = {t: ways.viewed_leaf(t) for t in inputs(event) if t}
         leaves = frozenset(leaf for leaf in parts.values() if leaf)
         if leaves and len(parts) > 1:
             of_leaves.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
@@ -489,8 +510,8 @@ def _uses(query: Query, ways: Ways) -> list[Use]:
 
 def _events(query: Query, ways: Ways) -> list[int]:
     """The ops with a node that computed tensors with an open way to a root, in order, without ops inside a pass."""
-    ops = (op_of(query, tensor) for tensor in ways.reached_openly)
-    events = np.array(sorted({op.index for op in ops if op is not None and query.nodes.of_op(op.index)}), int)
+    makers = {event for event in map(query.tensors.maker, ways.reached_openly) if event is not None}
+    events = np.array(sorted(event for event in makers if query.nodes.of_op(event)), int)
     return events[~query.passes.contains(events)].tolist()
 
 

@@ -246,7 +246,14 @@ OVER_ONE = {"arccosh"}  # defined only there
 
 SAMPLES |= layer_samples.SAMPLES
 
-DIFFERENTIABLE = [key for key, op in TABLE.items() if op.derivatives and op.node_name != "NotImplemented"]
+# Of these rows the derivative is that there is none, or they are of complex numbers: tests/conformance/test_complex.py
+NOT_OF_REAL_NUMBERS = {"unique", "unique_dim", "unique_consecutive", "view_as_real", "view_as_complex"}
+
+DIFFERENTIABLE = [
+    key
+    for key, op in TABLE.items()
+    if op.derivatives and op.node_name != "NotImplemented" and key not in NOT_OF_REAL_NUMBERS
+]
 
 
 def samples(key: str) -> list[tuple[list[np.ndarray], tuple]]:

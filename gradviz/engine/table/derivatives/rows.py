@@ -13,9 +13,7 @@ from gradviz.engine.core.op import Op
 from gradviz.engine.core.registry import TABLE
 
 # What these compute, or its gradient, is not PyTorch's for complex numbers.
-_OF_REAL_NUMBERS = set(
-    "eigh norm qr sgn sigmoid softplus std std_mean svd var var_mean vdot vector_norm".split()
-)
+_OF_REAL_NUMBERS = set("eigh norm qr sgn softplus std std_mean svd var var_mean vdot vector_norm".split())
 
 
 def _real_only(name: str, forward: Callable) -> Callable:

@@ -56,6 +56,8 @@ def relu(x: Any) -> Any:
 @row("sigmoid")
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(−x)), without overflow on either side."""
+    if x.dtype.kind == "c":
+        raise NotImplementedError("gradviz does not compute sigmoid of complex numbers")
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 

@@ -14,7 +14,7 @@ from gradviz.events.field_types import Rule
 from gradviz.events.filled_formula import with_values
 from gradviz.events.listener import NO_RULE
 from gradviz.sources.torch_recorder.node_words import in_words
-from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
+from gradviz.sources.torch_recorder.pytorchs_own import VERSION, is_floating_point
 
 _FILE = Path(__file__).parent.parent / "formulas.json"
 _PLAIN = (int, float, str, bool, type(None))
@@ -33,7 +33,22 @@ _WORDS_OF = {"reduction": ("none", "mean", "sum"), "mode": ("sum", "mean", "max"
 
 @cache
 def _table() -> dict[str, list[dict[str, Any]]]:
-    return json.loads(_FILE.read_text(encoding="utf-8"))
+    """The rows of each op, with the formulas of the installed version."""
+    rows_of = json.loads(_FILE.read_text(encoding="utf-8"))
+    version = tuple(int(part) for part in VERSION.split(".")[:2])
+    return {name: rows_in(version, rows) for name, rows in rows_of.items()}
+
+
+def rows_in(version: tuple[int, ...], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a version of PyTorch: a row that has come `since` then replaces the row before it."""
+    kept: list[dict[str, Any]] = []
+    for row in rows:
+        if "since" in row:
+            if tuple(row["since"]) > version:
+                continue
+            kept.pop()
+        kept.append(row)
+    return kept
 
 
 def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: int) -> Rule:
@@ -43,6 +58,8 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     if name == "rpow" and len(args) == 2:
         name, args = "pow", args[::-1]
     name = _ALIASES.get(name, name)
+    if name.rstrip("_") == "clamp" and inputs == 2 and _only_max(args, kwargs):
+        name = "clamp_max"
     rows = _table().get(name) or _table().get(name.rstrip("_"))
     if rows is None:
         return NO_RULE
@@ -59,6 +76,14 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
     if not any(text for _, text in rule.inputs):
         return NO_RULE  # it depends on what the call does not say, but perhaps the node
     return _of_mean(rule) if name == "nll_loss" and _is_plain_loss(args, kwargs) else rule
+
+
+def _only_max(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a clamp has a tensor as its upper bound, and no lower one."""
+    least, most = [
+        kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(("min", "max"), 1)
+    ]
+    return least is None and most is not None
 
 
 def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+VERSION = str(torch.__version__)
 no_grad = torch.no_grad
 TENSORS = (
     torch._C.TensorBase

@@ -1,11 +1,13 @@
 """Cures for an op at the edge of its domain, in the program's own expressions: `torch.log(p.clamp(min=1e-8))` in the
-place of `torch.log(p)`."""
+place of `torch.log(p)`; the remedy that the op itself has (`zero_infinity=True`), if it has one."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable
+
+import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.fix import Fix, typed_for
@@ -23,6 +25,9 @@ _ROOTS = ("sqrt", "rsqrt")
 _LOGARITHMS = ("log", "log2", "log10")
 _SPREADS = ("std", "var")
 _OF_ONE = "of a single element the unbiased estimate is 0 / 0"
+_OF_LONG_TARGET = "a target that is longer than its input has an infinite loss, and no gradient then"
+_MASKING = ("attention", "multi_head")  # parts of names of ops
+_SPECTRAL = ("eigh", "eig", "svd")
 _OF_NO_ELEMENT = "in a row of -inf alone, softmax is 0 / 0"
 
 
@@ -30,6 +35,9 @@ def off_the_point(case: Case, op: OpRan) -> Fix | None:
     """The expression of an op with an input beside the point at which its derivative is not finite; None if it is not
     known how to write it."""
     node = expression_at(case.query, op.site)
+    if op.op.removeprefix("linalg_") in _SPECTRAL:
+        apart = "use the values alone (torch.linalg.eigvalsh, svdvals), or add different small numbers to the diagonal"
+        return Fix(f"the vectors of equal eigenvalues or singular values have no derivative: {apart}")
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base = f"({ast.unparse(node.left)} + {_small(case, op)})"
         return _in_place_of(f"{base} ** {_bracketed(node.right)}", node)
@@ -48,6 +56,8 @@ def in_the_domain(case: Case, op: OpRan) -> Fix | None:
     if op.op in SHARES | LOG_SHARES:
         return _with_a_number_in_each_row(case, op)
     node = expression_at(case.query, op.site)
+    if own := _own_remedy(case, op, node):
+        return own
     small = "1e-4" if _dtype(case, op) == "float16" else "1e-8"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         if not any(case.query.tensors.requires_grad(tensor, op.index) for tensor in op.outputs):
@@ -64,6 +74,48 @@ def in_the_domain(case: Case, op: OpRan) -> Fix | None:
         return _with_argument(node, lambda x: f"{_bracketed(x)}.clamp(min={small})")
     if called(node) in _ROOTS:
         return _with_argument(node, lambda x: f"{_bracketed(x)}.clamp(min={_small(case, op)})")
+    return None
+
+
+def _own_remedy(case: Case, op: OpRan, node: ast.expr | None) -> Fix | None:
+    """The remedy that a loss or an attention has for its own singular point; None for another op or reason."""
+    if op.op == "ctc_loss" and isinstance(node, ast.Call):
+        others = [keyword for keyword in node.keywords if keyword.arg != "zero_infinity"]
+        keywords = [*others, ast.keyword("zero_infinity", ast.Constant(True))]
+        return _in_place_of(
+            ast.unparse(ast.Call(node.func, node.args, keywords)), node, f": {_OF_LONG_TARGET}"
+        )
+    if op.op in ("cross_entropy", "nll_loss") and (target := _ignored_target(case, op)):
+        return Fix(f"skip this batch: all of {target} is ignored, and the mean of no loss is 0 / 0")
+    if any(part in op.op for part in _MASKING) and (row := _masked_row(case, op)) is not None:
+        return Fix(
+            f"row {row} of the mask leaves no key to attend to: leave this row out, or let it have a key"
+        )
+    return None
+
+
+def _ignored_target(case: Case, op: OpRan) -> str:
+    """The name of a target of a loss of which every element is the ignored index; empty if there is none."""
+    ignored = re.search(r"ignore_index=(-?\d+)", op.args)
+    index = int(ignored[1]) if ignored else -100
+    for tensor in op.inputs[1:]:
+        value = case.query.memory.value(tensor, op.index - 1) if tensor else None
+        stats = value.stats if value is not None and "int" in value.dtype else None
+        if stats is not None and stats.min == stats.max == index:
+            return case.words.called(tensor)
+    return ""
+
+
+def _masked_row(case: Case, op: OpRan) -> int | None:
+    """The first row of a mask among the inputs of an op that is -inf, or False, throughout; None if there is none."""
+    for tensor in op.inputs:
+        value = case.query.memory.value(tensor, op.index - 1) if tensor else None
+        array = value.array if value is not None else None
+        if array is None or array.ndim < 2:
+            continue
+        masked = ~array if array.dtype == bool else np.isneginf(array) if array.dtype.kind == "f" else None
+        if masked is not None and (is_whole := masked.all(axis=-1)).any():
+            return int(np.flatnonzero(is_whole)[0])
     return None
 
 

@@ -85,6 +85,14 @@ def test_a_spread_that_says_by_what_it_divides_has_advice_alone(tmp_path: Path) 
     assert "in place of" not in cure_in(program, "nonfinite-forward", tmp_path)
 
 
+def test_a_batch_whose_targets_are_all_ignored_is_to_be_skipped(tmp_path: Path) -> None:
+    program = "import torch\nx = torch.ones(2, 3, requires_grad=True)\ny = torch.full((2,), -100)\n"
+    program += "loss = torch.nn.functional.cross_entropy(x, y)\nloss.backward()\n"
+    found = checked(Program("ignored", "broken", program), tmp_path)
+    cures = [finding.fix for finding in found if finding.rule == "nonfinite-forward"]
+    assert cures == ["skip this batch: all of y is ignored, and the mean of no loss is 0 / 0"]
+
+
 def the_only_cure(program: str, rule: str, folder: Path) -> str:
     """The cure of the only finding of a program, which has none with the cure applied."""
     finding = checked_finding(program, rule, folder)

@@ -34,9 +34,13 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
+from gradviz.query.ops import DIVIDING, LOGARITHMS
 from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
 
+_OF_ONE_NUMBER = (
+    LOGARITHMS | DIVIDING | {"exp", "expm1", "pow", "sqrt", "rsqrt", "reciprocal", "square", "mul"}
+)
 _CURE = (
     "keep the input in the domain: .clamp(min=eps) before log or division, subtract the maximum before exp"
 )
@@ -69,8 +73,10 @@ def _search(case: Case) -> Iterator[Found]:
 
 def _cure(case: Case, origin: Origin) -> Fix:
     """The op with an input in its domain; general advice if it is not known how to write that."""
-    is_op = case.query.tensors.is_op(origin.event)
-    in_domain = in_the_domain(case, case.query.tensors.op(origin.event)) if is_op else None
+    op = case.query.tensors.op(origin.event) if case.query.tensors.is_op(origin.event) else None
+    in_domain = in_the_domain(case, op) if op is not None else None
+    if in_domain is None and op is not None and op.op not in _OF_ONE_NUMBER:
+        return Fix(f"look at these inputs of {clean(op.op)}: its result is not finite for them")
     return in_domain or Fix(_CURE, _without_the_maximum)
 
 

@@ -12,6 +12,7 @@ its training programs, the examples, and the programs of the study notes in test
 from __future__ import annotations
 
 import difflib
+import json
 import multiprocessing
 import os
 import re
@@ -138,12 +139,9 @@ def _cures() -> str:
 
 
 def _why() -> str:
-    """`why` of the first three leaves with a gradient."""
-    import gradviz
-
-    report = gradviz.open("run.gradviz")
-    names = [leaf.name for leaf in report.leaves][:3]
-    return "\n".join(_command("why", "run.gradviz", name)() for name in names)
+    """`why` of the first three leaves."""
+    leaves = json.loads(_command("info", "run.gradviz", "--json")().rpartition("exit ")[0])["leaves"]
+    return "\n".join(_command("why", "run.gradviz", leaf["name"])() for leaf in leaves[:3])
 
 
 _SECTIONS: dict[str, Callable[[], str]] = {

@@ -24,6 +24,8 @@ from gradviz.diagnose.domain_cures import off_the_point
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.query.at_points import points_of, version_of
+from gradviz.words.defined_points import called, gradients, place
 from gradviz.words.numbers import listed
 
 
@@ -35,15 +37,22 @@ def _search(case: Case) -> Iterator[Found]:
     if made is None or is_of_user(case, origin.node):
         return
     what = case.words.expression_of(made, 40)
-    op = case.query.nodes.op(origin.node)
-    cure = off_the_point(case, case.query.tensors.op(op)) if op is not None else None
+    event, version = case.query.nodes.op(origin.node), version_of(case.trace)
+    op = case.query.tensors.op(event) if event is not None else None
+    cure = off_the_point(case, op) if op is not None else None
     names = (
         listed(dict.fromkeys(case.words.called(edge.tensor) for edge in made.edges if edge.tensor))
         or "its input"
     )
     bad = "NaN" if origin.is_nan else "infinite"
+    points = points_of(case.query, op) if op is not None else ()
+    why = f"the derivative of {what} is not finite at the value of {names}"
+    for point in points:
+        if not point.is_finite(version) and (given := gradients(point, version)):
+            why = f"{place(point)} {called(version)} gives {given} as the gradient of {what}"
+            break
     yield Found(
-        f"the derivative of {what} is not finite at the value of {names}: a finite gradient becomes {bad}",
+        f"{why}: a finite gradient becomes {bad}",
         cure or f"keep the input of {what} off the singular point",
         (origin.event, origin.harm, made.index),
         node=origin.node,

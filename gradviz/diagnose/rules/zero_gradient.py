@@ -35,6 +35,7 @@ from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, argument_of, bracketed,
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query.at_points import points_of, version_of
 from gradviz.query.flow import is_square
 from gradviz.query.ops import (
     FLAT_AT_ZERO,
@@ -44,6 +45,7 @@ from gradviz.query.ops import (
     SELECTING,
     ZEROS,
 )
+from gradviz.words.defined_points import called, gradients, place
 
 
 def _straight_through(spot: Spot) -> list[Edit]:
@@ -74,6 +76,7 @@ _CURES: dict[str, tuple[str, Edits | None]] = {
     "clamp": ("keep the input inside of the range, or use a soft limit (tanh, sigmoid)", None),
 }
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
+_FLAT = ("round", "floor", "ceil", "trunc", "sign")
 _VIEWS = 4  # the most views between the zeros and the op that reads them
 _CURE = "use an op here whose derivative is not 0 everywhere"
 
@@ -99,8 +102,13 @@ def _search(case: Case) -> Iterator[Found]:
             read = _input(case, op)
             why = f"all elements of {read} are below 0, where {what} is flat"
             cure = Fix(f"start {read} above 0, or use torch.nn.functional.leaky_relu({read})", leaky)
+        elif (defined := _defined(case, op, what)) is not None:
+            why, cure = defined
         else:
-            why, cure = f"{what} gives 0 for any gradient", _cure(case, op, what)
+            told = (
+                "gives 0 for any gradient" if name in _FLAT else "turns the gradient that it receives into 0"
+            )
+            why, cure = f"{what} {told}", _cure(case, op, what)
         yield Found(
             f"the gradient of {case.called(block.leaves)} is 0{_always(case)}: {why}",
             cure,
@@ -115,6 +123,22 @@ def _search(case: Case) -> Iterator[Found]:
             or case.is_lesson
             else "",
         )
+
+
+def _defined(case: Case, op: int | None, what: str) -> tuple[str, Fix | str] | None:
+    """Why an op gives 0, and the cure, if all of its inputs are at a point without a derivative, at which this version
+    of PyTorch defines 0; None elsewhere."""
+    version, ran = version_of(case.trace), case.query.tensors.op(op) if op is not None else None
+    points = points_of(case.query, ran, everywhere=True) if ran is not None and ran.op not in _FLAT else ()
+    point = next((point for point in points if point.is_zero(version)), None)
+    if point is None:
+        return None
+    why = f"{place(point)} {called(version)} defines the gradient of {what} as 0"
+    earlier = point.by_version[0][0]
+    if not point.is_zero(earlier):
+        why += f" ({called(earlier)} gave {gradients(point, earlier)})"
+    off = f"keep {_input(case, op)} off this point: start with a little noise"
+    return why, _cure(case, op, what) if point.op in _CURES else off
 
 
 def _always(case: Case) -> str:

@@ -205,7 +205,7 @@ NOT_EVALUATED = {
         (g + Q sym(M)) R⁻ᵀ""",
     "an operator that only words explain": """
         L⁻ᵀ Φ(Lᵀ g) L⁻¹; L⁻ᵀ Φ(Lᵀ gᵀ) L⁻¹, L = outᵀ; −Pᵀ g Pᵀ + …; −x⁻ᵀ g outᵀ, of the triangle;
-        −outᵀ g x⁻ᵀ, of the triangle""",
+        −outᵀ g x⁻ᵀ, of the triangle; 1, conjugated""",
 }
 WORDS = {" ".join(text.split()) for texts in NOT_EVALUATED.values() for text in texts.split(";")}
 

@@ -28,7 +28,8 @@ class ChainStep:
     name of the input in it. `upstream` is the only gradient that the node received, and `downstream` the gradient that
     it produced along this edge. `local` is the local derivative in numbers; None unless it gives the recorded
     gradient. `product` is upstream × local before the sum over `summed`, the dimensions that broadcasting added or
-    repeated; None if nothing is summed."""
+    repeated; None if nothing is summed. `is_defined` means that the formula has another value than the recorded
+    derivative: PyTorch defines one where there is none."""
 
     made: NodeMade
     position: int
@@ -39,6 +40,7 @@ class ChainStep:
     local: np.ndarray | None = None
     product: Snapshot | None = None
     summed: tuple[int, ...] = ()
+    is_defined: bool = False
 
     @property
     def tensor(self) -> int:
@@ -148,7 +150,9 @@ def _in_numbers(query: Query, step: ChainStep, up: Snapshot, down: Snapshot, tol
         if agrees:
             of = replace(up, array=product.astype(np.float64), told=None) if step.summed else None
             return replace(step, local=local, product=of)
-    return step if step.summed else replace(step, local=quotient(step.made.rule.elementwise, up, down))
+    if step.summed:
+        return step
+    return replace(step, local=quotient(step.made.rule.elementwise, up, down), is_defined=local is not None)
 
 
 def _real(snapshot: Snapshot) -> np.ndarray | None:

@@ -10,9 +10,11 @@ from functools import lru_cache
 import numpy as np
 
 from gradviz.events.field_types import Rule
+from gradviz.query.at_points import points_of, version_of
 from gradviz.query.chain_step import ChainStep, is_number, stated
 from gradviz.query.moment import Moment
 from gradviz.query.passes import Delivery
+from gradviz.words.defined_points import called, gradients, place
 from gradviz.words.escape import clean, shortened_left
 from gradviz.words.numbers import SHOWN, brief, compact, nested, scalar
 from gradviz.words.words import MOST_LISTED, Words
@@ -151,10 +153,18 @@ def addition(words: Words, moment: Moment, arrivals: Sequence[Delivery]) -> str:
 
 
 def local(words: Words, step: ChainStep) -> str:
-    """The local derivative as an equation: `∂y/∂x = 2x = 6`; empty if neither formula nor number is known."""
+    """The local derivative as an equation: `∂y/∂x = 2x = 6`; empty if neither formula nor number is known. Where the
+    formula does not hold, it is followed by what PyTorch defines there."""
     formula = formula_of(words, step)
     number = "" if is_number(formula) else numbers_of(step.local)
     formula = _said(words, formula)
+    if step.is_defined and step.made.op >= 0:
+        version = version_of(words.trace)
+        for point in points_of(words.query, words.query.tensors.op(step.made.op)):
+            if point.is_finite(version) and (given := gradients(point, version)):
+                told = {"place": place(point), "pytorch": called(version), "gradients": given}
+                defined = words.say("{place} {pytorch} defines {gradients}", **told)
+                return f"{partial(words, step)} = {formula}; {defined}"
     sides = " = ".join(part for part in (formula, number) if part)
     return f"{partial(words, step)} = {sides}" if sides else ""
 

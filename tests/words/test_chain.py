@@ -328,3 +328,23 @@ def _stops(folder: Path, program: str, root: str) -> list[Stop]:
         exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
     words = Words(open_trace(path))
     return [Stop(words, k) for k in range(words.trace.count)]
+
+
+@pytest.mark.parametrize(
+    ("value", "call", "expected"),
+    [
+        (0.0, "atan2", "w / (w² + w²); at (0, 0) PyTorch 2.13 defines 0"),
+        (1.0, "atan2", "w / (w² + w²) = [0.5]"),
+        (0.0, "hypot", "w / √(w² + w²)"),  # PyTorch's is NaN, as that of the formula
+    ],
+)
+def test_a_derivative_that_pytorch_defines_is_not_called_equal_to_its_formula(
+    tmp_path: Path, value: float, call: str, expected: str
+) -> None:
+    with gradviz.record(tmp_path / "point.gradviz", values="full"):
+        w = torch.tensor([value], requires_grad=True)
+        getattr(torch, call)(w, w).sum().backward()
+    with open_trace(tmp_path / "point.gradviz") as trace:
+        words = Words(trace)
+        steps = [step for step in steps_of(words, 1) if words.query.tensors.op(step.made.op).op == call]
+        assert local(words, steps[0]).partition(" = ")[2] == expected

@@ -35,13 +35,14 @@ class Parting:
     """The first items whose values differ: an item of each run, None if a run lacks it. `apart` is the largest
     difference between elements, relative to the largest element; NaN if they cannot be subtracted. `number` is the
     pass; 0 after the last. `line` is the changed line of source behind it, as a place in `lines` of the Difference, or
-    None."""
+    None. `definition` says how the two versions of PyTorch define the gradient of this op; empty if they agree."""
 
     one: Spot | None
     other: Spot | None
     apart: float
     number: int
     line: int | None
+    definition: str = ""
 
 
 @dataclass(frozen=True, slots=True)

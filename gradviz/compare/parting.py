@@ -32,6 +32,7 @@ from gradviz.compare.difference import (
 from gradviz.errors import GradvizError
 from gradviz.events.field_types import Group as ParameterGroup
 from gradviz.events.kinds import Kind
+from gradviz.query.at_points import redefined, version_of
 from gradviz.query.curves import norm_of
 from gradviz.query.optimizer_settings import settings_of
 from gradviz.query.query import Query
@@ -39,6 +40,7 @@ from gradviz.query.run_items import Shared, Stretch, Timeline
 from gradviz.sets import contained
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, open_trace
+from gradviz.words.defined_points import called, gradients, place
 from gradviz.words.escape import plain
 from gradviz.words.numbers import compact, number, plural
 from gradviz.words.words import Words
@@ -193,7 +195,20 @@ class Comparison:
         spots = self.spot(0, one), self.spot(1, other)
         at, column = (one, 0) if one != NONE else (other, 1)
         number = next((pair[column].number for pair in self.stretches if np.any(pair[column].items == at)), 0)
-        return Parting(*spots, by, number, self._cause(spots))
+        return Parting(*spots, by, number, self._cause(spots), self._definition(one, other))
+
+    def _definition(self, one: int, other: int) -> str:
+        """How the versions of PyTorch of the two runs define the gradient of an op that parts; empty if they agree."""
+        left, right = self.sides
+        if NONE in (one, other) or left.kinds[one] != Kind.PRODUCED:
+            return ""
+        op = left.query.nodes.op(left.trace.table(Kind.PRODUCED).object(int(left.events[one])).node)
+        versions = version_of(left.trace), version_of(right.trace)
+        point = redefined(left.query, left.query.tensors.op(op), *versions) if op is not None else None
+        if point is None:
+            return ""
+        told = (f"{gradients(point, version)} in {called(version)}" for version in versions)
+        return f"its definition changed {place(point)}: {', '.join(told)}"
 
     def spot(self, side: int, item: int) -> Spot | None:
         """An item of one run as a Spot; None for NONE."""
@@ -397,6 +412,8 @@ def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator
     for sign, style, spot in (("−", "red", parting.one), ("+", "green", parting.other)):
         if spot is not None:
             yield Text.assemble((f"         {sign} ", style), spot_text(spot))
+    if parting.definition:
+        yield Text(f"           {parting.definition}", "bold")
     if parting.line is not None:
         lines = found.lines[parting.line]
         change = (lines.after or lines.before)[0].strip()
@@ -521,6 +538,7 @@ def _parting_json(parting: Parting | None, found: Difference) -> dict[str, Any] 
         "other": spot_json(parting.other),
         "apart": _finite(parting.apart),
         "pass": parting.number or None,
+        "definition": parting.definition or None,
         "changed_line": None if lines is None else lines.one,
         "changed_line_other": None if lines is None else lines.other,
     }

@@ -96,6 +96,16 @@ def points_of(query: Query, op: OpRan, everywhere: bool = False) -> Iterator[Poi
                 yield point
 
 
+def redefined(query: Query, op: OpRan, version: str, other: str) -> Point | None:
+    """The first point at which an op ran and for which two versions define other gradients; None if there is none."""
+    if release(version) == release(other):
+        return None
+    for point in points_of(query, op):
+        if str(point.gradients(version)) != str(point.gradients(other)):  # as text, a NaN equals a NaN
+            return point
+    return None
+
+
 def _same(name: str) -> str:
     """The name under which an op is in the table."""
     name = name.rstrip("_").removeprefix("linalg_")

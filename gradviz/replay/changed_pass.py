@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import OpRan
+from gradviz.query.at_points import redefined, version_of
 from gradviz.query.gradients_of_pass import has_hooks
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import base_name
@@ -203,7 +204,8 @@ class WhatIf:
     `has_hooks` means that hooks changed gradients of the pass: a replay does not run them. `added` are the leaves
     whose `.grad` held an earlier gradient: `changes` have only this pass's part of it. `cut` are results that enter
     the pass although a gradient flowed on behind them: the ops that made them cannot run again. `bad` is the origin
-    of NaN or infinities before and after the edits; None where there are none, or it is not known."""
+    of NaN or infinities before and after the edits; None where there are none, or it is not known. `redefined` are the
+    ops that ran at a point at which the runner's version of PyTorch defines another gradient than the recorded one."""
 
     plan: Plan
     runner: str
@@ -218,6 +220,7 @@ class WhatIf:
     added: tuple[str, ...]
     cut: tuple[str, ...]
     bad: tuple[BadOrigin | None, BadOrigin | None]
+    redefined: tuple[str, ...]
 
 
 def what_if(
@@ -256,7 +259,18 @@ def what_if(
             bad_origin(query, runner, plan, Edits(), before),
             bad_origin(query, runner, plan, edits, after) if is_edited else None,
         ),
+        tuple(_redefined(words, plan, runner.version)),
     )
+
+
+def _redefined(words: Words, plan: Plan, version: str) -> Iterator[str]:
+    """The expressions of the ops of a pass at which another version defines other gradients."""
+    query = words.query
+    for call in plan.calls:
+        event = query.tensors.maker(call.outputs[0]) if call.outputs else None
+        op = query.tensors.op(event) if event is not None and query.tensors.is_op(event) else None
+        if op is not None and redefined(query, op, version_of(words.trace), version) is not None:
+            yield words.expression(op.site, 40)
 
 
 def _loss_of_samples(words: Words, plan: Plan) -> Call:

@@ -12,11 +12,13 @@ from rich.text import Text
 
 from gradviz.events.kinds import CallMade
 from gradviz.events.values import stats_of
+from gradviz.query.at_points import version_of
 from gradviz.query.equal_elements import largest_change, same_bits
 from gradviz.replay.changed_pass import BadOrigin, Changed, WhatIf
 from gradviz.replay.outcome import Check
 from gradviz.replay.samples import MOST, Samples, Term
 from gradviz.replay.scaled_step import ScaledStep, Step
+from gradviz.words.defined_points import called
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import SHOWN, array_text, few_of, listed, number, plural
 from gradviz.words.words import Words
@@ -36,6 +38,10 @@ def what_if_text(words: Words, found: WhatIf) -> Group:
         why = f"what made {'it' if len(found.cut) == 1 else 'them'} cannot run again"
         parts.append(Text(f"no gradient goes on behind {_some(found.cut)}: {why}"))
     parts += [Text(line) for line in _bad(words, found)]
+    if found.redefined:
+        recorded, ops = called(version_of(words.trace)), _some(found.redefined)
+        other = f"in another way than {recorded}, which recorded the pass"
+        parts.append(Text(f"{clean(found.runner)} defines the gradient of {ops} {other}"))
     if found.has_hooks:
         parts.append(Text("hooks changed gradients of this pass: they do not run again"))
     parts += [Text(), _table(found)]
@@ -178,6 +184,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
         "first": None
         if found.first is None
         else {"function": found.first.function, "event": found.first.event + 1},
+        "redefined": list(found.redefined),
         "sample": found.sample,
         "held": [name for _, name in found.held],
         "cut": list(found.cut),

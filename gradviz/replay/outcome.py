@@ -89,9 +89,10 @@ Vjp = Callable[[int, int, Sequence[np.ndarray | None]], np.ndarray]
 
 
 class Runner(Protocol):
-    """Runs a plan with a module that has PyTorch's names."""
+    """Runs a plan with a module that has PyTorch's names; its derivatives are those of PyTorch's `version`."""
 
     name: str
+    version: str
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan; with a graph, keep all results. Raises ReplayError if that is impossible."""

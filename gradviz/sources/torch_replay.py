@@ -28,6 +28,7 @@ from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.memory_limit import limited_memory
+from gradviz.version import TORCH_VERSION
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +52,10 @@ class TorchRunner:
         self.torch: Any = import_module("torch" if self.is_pytorch else "gradviz.engine")
         if self.is_pytorch:
             self.name = f"PyTorch {self.torch.__version__}"
+            self.version = str(self.torch.__version__)
         else:
             self.name = f"gradviz's engine{'' if its_own else ', as PyTorch is not installed'}"
+            self.version = TORCH_VERSION
         self.functions = functions_of(self.torch)
         self.named = {
             name: found

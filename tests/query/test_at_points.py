@@ -10,6 +10,7 @@ import pytest
 
 import gradviz
 import gradviz.engine as engine
+from gradviz.compare import parting
 from gradviz.events.kinds import Kind
 from gradviz.query.at_points import points_of
 from gradviz.query.query import Query
@@ -131,3 +132,24 @@ def test_a_gradient_that_is_not_finite_is_what_pytorch_gives_there(tmp_path: Pat
     assert _messages(tmp_path, source) == [
         "at (0, 0) PyTorch 2.13 gives NaN as the gradient of torch.hypot(w, w): a finite gradient becomes NaN"
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "is_named"), [("2.15.0", 0.0, True), ("2.13.1", 0.0, False), ("2.15.0", 0.5, False)]
+)
+def test_diff_of_two_versions_names_the_op_whose_definition_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, value: float, is_named: bool
+) -> None:
+    source = f"w = torch.tensor([{value}, 1.0], requires_grad=True)\nw.clamp(min=0.0).sum().backward()\n"
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    one = _run(tmp_path / "one", source)
+    monkeypatch.setattr("gradviz.engine.table.kernels.let_through", lambda g, where: g * 0)
+    other = _run(tmp_path / "other", source)
+    monkeypatch.setattr(
+        parting, "version_of", lambda trace: version if trace.path.parent.name == "other" else "2.13.0"
+    )
+    backward = parting.diff(one, other).backward
+    assert backward is not None
+    told = "its definition changed at 0: 1 in PyTorch 2.13, 0 in PyTorch 2.15"
+    assert backward.definition == (told if is_named else "")

@@ -326,3 +326,15 @@ def test_the_parts_of_samples_are_those_of_the_loss(path: Path) -> None:
     shown = invoked(["what-if", str(recorded(path, program)), "--samples"]).stdout
     worst = next(line for line in shown.splitlines() if line.startswith("1 "))
     assert worst.split()[1:3] == ["133.333", "133.3"]  # (2·10)²/3, and 2·2·10²/3
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.15.0", ("w.clamp(min=0.0)",)), ("2.13.0", ())])
+def test_a_run_on_another_version_names_the_ops_that_it_defines_otherwise(
+    path: Path, monkeypatch: pytest.MonkeyPatch, version: str, expected: tuple[str, ...]
+) -> None:
+    def program() -> None:
+        w = torch.tensor([0.0, 1.0], requires_grad=True)
+        (w.clamp(min=0.0) + w.clamp(min=-1.0)).sum().backward()
+
+    monkeypatch.setattr("gradviz.replay.changed_pass.version_of", lambda trace: version)
+    assert asked(recorded(path, program)).redefined == expected

@@ -17,9 +17,7 @@ from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell, trace_
 from gradviz.diagnose.rule_settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.live.bad_values import BAD
-from gradviz.live.debugger import Debugger, Reader
-from gradviz.live.interrupt import ctrl_c_pauses
-from gradviz.live.readers import AtTerminal, Commands
+from gradviz.live.debugger import AtTerminal, Commands, Debugger, Reader, ctrl_c_pauses
 from gradviz.sources.script import Outcome, Running
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands

@@ -1,25 +1,92 @@
-"""A lesson under way in a session: asks each question before the answer is shown, and checks the user's answer."""
+"""A lesson under way in a session: asks each question before the answer is shown, checks the user's answers, keeps the
+best scores, and makes the page of the lesson."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from gradviz.events.kinds import Produced, Received, TangentPushed
-from gradviz.learn.lesson import can_be_read, is_right, is_word
-from gradviz.learn.lesson_file import Lesson, Question
-from gradviz.learn.scores import Score
+from gradviz.graph.build import build
+from gradviz.learn.lesson import Lesson, Question, can_be_read, is_right, is_word
+from gradviz.page import html
+from gradviz.page.reasons import Asked, PageLesson
 from gradviz.replay.changed_pass import Changed
 from gradviz.step.breakpoints import predicate
 from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
+from gradviz.system.paths import data_folder
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES, said
 from gradviz.words.numbers import array_text, value
 from gradviz.words.stop import subject
 from gradviz.words.words import Words
+
+_NAME = "lessons.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of a lesson: `answered` of `count` questions were answered, `right` of them rightly."""
+
+    answered: int
+    right: int
+    count: int
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all questions were answered."""
+        return self.answered >= self.count > 0
+
+    def is_better_than(self, other: Score | None) -> bool:
+        """Whether this score replaces an earlier one: a finished lesson counts more than an unfinished lesson, then
+        the number of right answers counts."""
+        if other is None or other.count != self.count:
+            return True
+        return (self.is_done, self.right, self.answered) > (other.is_done, other.right, other.answered)
+
+
+def scores() -> dict[str, Score]:
+    """The best score in each lesson, by its name; empty if none was kept or the file cannot be read."""
+    try:
+        kept = json.loads((data_folder() / _NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
+        return {}
+    known = kept.items() if isinstance(kept, dict) else ()
+    return {name: score for name, one in known if (score := _score(one)) is not None}
+
+
+def keep(name: str, score: Score) -> None:
+    """Keep a score, if it is better than the kept score. A folder that cannot be written to is not an error."""
+    known = scores()
+    if not score.answered or not score.is_better_than(known.get(name)):
+        return
+    known[name] = score
+    text = json.dumps({name: asdict(one) for name, one in sorted(known.items())}, indent=1)
+    try:
+        folder = data_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f"{_NAME}.{os.getpid()}"
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(folder / _NAME)
+    except (OSError, RuntimeError):
+        return
+
+
+def _score(found: object) -> Score | None:
+    if not isinstance(found, Mapping):
+        return None
+    numbers = [found.get(key) for key in ("answered", "right", "count")]
+    if not all(type(number) is int and 0 <= number <= 1_000_000 for number in numbers):
+        return None
+    answered, right, count = (int(str(number)) for number in numbers)
+    return Score(answered, right, count) if right <= answered <= count else None
+
 
 # What becomes of a pass (None: the last) with other values.
 Changes = Callable[[Words, int | None, Sequence[str]], Sequence[Changed]]
@@ -260,3 +327,32 @@ def _expected(session: Session, question: Question) -> Snapshot | None:
     elif isinstance(event, TangentPushed) and session.words.called(event.tensor) == question.gradient:
         gradients = [event.tangent]
     return stop.moment.value(gradients[0]) if gradients else None
+
+
+_BUTTONS = {
+    "show": "Show the answer",
+    "next": "Next question",
+    "later": "The open question asks for this: show its answer first.",
+    "done": "That was the last question. The whole run can be replayed now.",
+}
+
+
+def lesson_page(exercise: Exercise, session: Session) -> str:
+    """The page of a lesson that has not begun."""
+    lesson, language = exercise.lesson, exercise.language
+    questions = [
+        Asked(
+            question.ask[language],
+            exercise.solution(session, at),
+            question.because[language],
+            stop,
+            shown,
+            question.set,
+        )
+        for at, (question, (stop, shown)) in enumerate(zip(lesson.questions, exercise.places, strict=True))
+    ]
+    texts = {name: said(language, text) for name, text in _BUTTONS.items()}
+    page_lesson = PageLesson(language, lesson.title[language], lesson.about[language], questions, texts)
+    trace = session.trace
+    first = trace.passes[0].number if trace.passes else None
+    return html(trace, lambda number: build(session.query, number), first, page_lesson)

@@ -1,20 +1,35 @@
-"""The debugger: pauses a running script and opens the stepper on the events so far."""
+"""The debugger: pauses a running script and opens the stepper on the events so far, for a user at the terminal or for
+commands given in advance."""
 
 from __future__ import annotations
 
+import io
+import os
+import random
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from traceback import walk_tb
-from types import TracebackType
-from typing import Protocol
+from types import FrameType, TracebackType
+from typing import Protocol, TextIO
+
+import numpy as np
+from rich.console import Console
 
 from gradviz.errors import GradvizError, text_of
+from gradviz.events.kinds import OpRan
 from gradviz.live.bad_values import BAD
 from gradviz.live.pauses import Pauses
-from gradviz.live.waiting_script import PausedScript, Recording
+from gradviz.query.differences import Forward
+from gradviz.step.command_error import CommandError
+from gradviz.step.plain import script, told
 from gradviz.step.state import Resume, Session, Settings
+from gradviz.step.terminal import interact
 from gradviz.tracefile import Recorder, Sites, Trace, open_trace
 from gradviz.words.escape import clean
 
@@ -146,3 +161,144 @@ class Debugger:
         if self.trace is not None:
             self.trace.close()
             self.trace = None
+
+
+class Commands:
+    """Runs a list of commands, over all stops. When no command is left, the script is ended."""
+
+    def __init__(self, lines: list[str], write: Callable[[str], None]) -> None:
+        self.lines = lines
+        self.write = write
+        self.started = False
+
+    @property
+    def wants_the_end(self) -> bool:
+        """Whether commands are left."""
+        return bool(self.lines)
+
+    def read(self, session: Session) -> None:
+        """Run commands until a command continues the script."""
+        if self.started or session.message:
+            for piece in told(session, moved=True):
+                self.write(piece)
+            self.write("")
+        if self.lines or not self.started:
+            self.started = True
+            for piece in script(session, self.lines):
+                self.write(piece)
+
+
+class AtTerminal:
+    """A user with a screen and keys, separate from the script's standard streams."""
+
+    wants_the_end = False
+
+    def __init__(self, terminal: TextIO) -> None:
+        self.terminal = terminal
+
+    def read(self, session: Session) -> None:
+        """Let the user step until they continue or quit."""
+        with self._own_streams():
+            interact(session, Console(file=self.terminal, highlight=False))
+
+    @contextmanager
+    def _own_streams(self) -> Iterator[None]:
+        """Read keys from the process's own standard input, even if the script has replaced sys.stdin."""
+        scripts = sys.stdin
+        sys.stdin = sys.__stdin__
+        try:
+            yield
+        finally:
+            sys.stdin = scripts
+
+
+_MOST_LINES = 400
+
+
+class Recording(Protocol):
+    """The methods of the script's recording that a stop uses."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """A context in which this thread records nothing."""
+
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
+        """The function that an op computed; `alone` means that it made one node. Raises LookupError, with the reason,
+        if it cannot run again."""
+
+
+class PausedScript:
+    """A script at a stop. `frame` is the innermost of the user's own frames."""
+
+    def __init__(self, frame: FrameType, recording: Recording) -> None:
+        self.frame, self.recording = frame, recording
+
+    def evaluate(self, expression: str) -> list[str]:
+        """Evaluate an expression in the script's frame, unrecorded. Returns the printed lines and the warnings, then
+        the value; or the exception in one line. Names that the expression assigns do not change the script's."""
+        # in one namespace, so that a comprehension finds local names
+        names = {**self.frame.f_globals, **self.frame.f_locals}
+        said = io.StringIO()
+        with (
+            self.recording.quiet(),
+            warnings.catch_warnings(record=True) as warned,
+            redirect_stdout(said),
+            redirect_stderr(said),
+        ):
+            try:
+                value = repr(eval(compile(expression.strip(), "<p>", "eval"), names))
+            except BaseException as error:  # whatever the error is, the stop goes on
+                value = traceback.format_exception_only(error)[-1].strip()
+        warning_lines = [f"{one.category.__name__}: {one.message}" for one in warned]
+        lines = [*said.getvalue().splitlines(), *warning_lines, *value.splitlines()]
+        more = len(lines) - _MOST_LINES
+        return lines if more <= 0 else [*lines[:_MOST_LINES], f"… and {more:,} more lines"]
+
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
+        """The function that an op computed, from its tensor inputs; it runs unrecorded. Raises CommandError if it
+        cannot run again."""
+        try:
+            forward = self.recording.forward_of(op, node, alone)
+        except LookupError as error:
+            raise CommandError(str(error.args[0])) from None
+
+        def again(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            states = random.getstate(), np.random.get_state()
+            try:
+                with self.recording.quiet(), warnings.catch_warnings(), np.errstate(all="ignore"):
+                    warnings.simplefilter("ignore")
+                    return forward(arrays)
+            finally:
+                random.setstate(states[0])
+                np.random.set_state(states[1])
+
+        return again
+
+
+@contextmanager
+def ctrl_c_pauses(pauses: Callable[[], Pauses | None], say: Callable[[str], None]) -> Iterator[None]:
+    """A context in which SIGINT requests a pause at the next event. A second SIGINT before that event raises
+    KeyboardInterrupt, as it does without a debugger, because the script may be waiting for something else."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process = os.getpid()
+
+    def interrupt(number: int, frame: object) -> None:
+        running = pauses()
+        if running is None or os.getpid() != process:
+            raise KeyboardInterrupt
+        if running.quitting:
+            running.quit_here()
+        elif running.paused:
+            pass  # the stepper reads Ctrl-C as a key
+        elif running.interrupted:
+            raise KeyboardInterrupt
+        else:
+            running.interrupt()
+            say("gradviz: pausing at the next event (Ctrl-C once more interrupts the script)\n")
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -33,12 +33,8 @@ def count(text: str) -> int:
 # --- along the events
 
 
-def step(session: Session, argument: str) -> None:
-    session.move(count(argument))
-
-
-def back(session: Session, argument: str) -> None:
-    session.move(-count(argument))
+def step(session: Session, argument: str, forward: bool = True) -> None:
+    session.move(count(argument) if forward else -count(argument))
 
 
 def first(session: Session, argument: str) -> None:
@@ -67,86 +63,63 @@ def undo(session: Session, argument: str) -> None:
 # --- by line of the program
 
 
-def line(session: Session, argument: str) -> None:
+def line(session: Session, argument: str, forward: bool = True) -> None:
     """Go to the end of this line, or of the next line; the variables are shown in place of the leaves."""
-    _to_line(session, argument, True)
-
-
-def line_back(session: Session, argument: str) -> None:
-    _to_line(session, argument, False)
-
-
-def _to_line(session: Session, argument: str, forward: bool) -> None:
     session.settings.leaves = View(variables=True)
     for _ in range(count(argument)):
         event = neighbour(session.query.of(line_ends), session.position, forward)
         site, _ = session.stop.place
         test = "" if site is None else f"line != {site.place.line}"
-        _arrive(session, event, test, "no later line" if forward else "no earlier line")
+        _arrive(session, event, forward, test, "no later line" if forward else "no earlier line")
 
 
 # --- by scope: a module, a custom Function, a backward pass
 
 
-def over(session: Session, argument: str) -> None:
+def over(session: Session, argument: str, forward: bool = True) -> None:
+    otherwise = "no later event of this scope" if forward else "no earlier event of this scope"
     for _ in range(count(argument)):
         depth = _own_depth(session)
-        _to_depth(session, depth, True, f"depth <= {depth}", "no later event of this scope")
+        _to_depth(session, depth, forward, f"depth <= {depth}", otherwise)
 
 
-def over_back(session: Session, argument: str) -> None:
-    for _ in range(count(argument)):
-        _to_depth(session, _own_depth(session), False, "", "no earlier event of this scope")
-
-
-def out(session: Session, argument: str) -> None:
-    if session.stop.event_kind in (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN):
-        over(session, "")
-    else:
-        _out(session, True, "this scope does not end in the trace")
-
-
-def out_back(session: Session, argument: str) -> None:
-    if session.stop.event_kind in (Kind.SCOPE_LEFT, Kind.PASS_ENDED):
-        over_back(session, "")
-    else:
-        _out(session, False, "this scope does not begin in the trace")
-
-
-def _out(session: Session, forward: bool, otherwise: str) -> None:
+def out(session: Session, argument: str, forward: bool = True) -> None:
+    edges = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN) if forward else (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
     depth = _own_depth(session)
-    if depth:
-        _to_depth(session, depth - 1, forward, f"depth < {depth}" if forward else "", otherwise)
+    if session.stop.event_kind in edges:
+        over(session, "", forward)
+    elif depth:
+        beyond = (
+            "this scope does not end in the trace" if forward else "this scope does not begin in the trace"
+        )
+        _to_depth(session, depth - 1, forward, f"depth < {depth}", beyond)
     else:
         session.message = session.say("this event is in no scope and in no pass")
 
 
-def into(session: Session, argument: str) -> None:
-    begins = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN)
-    text = 'kind == "scope_entered" or kind == "pass_began"'
-    _to_kind(session, True, begins, text, "no scope or pass begins after this event")
+def into(session: Session, argument: str, forward: bool = True) -> None:
+    if forward:
+        kinds, otherwise = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN), "no scope or pass begins after this event"
+    else:
+        kinds, otherwise = (Kind.SCOPE_LEFT, Kind.PASS_ENDED), "no scope or pass ends before this event"
+    _to_kind(session, forward, kinds, 'kind == "scope_entered" or kind == "pass_began"', otherwise)
 
 
-def into_back(session: Session, argument: str) -> None:
-    ends = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
-    _to_kind(session, False, ends, "", "no scope or pass ends before this event")
-
-
-def again(session: Session, argument: str) -> None:
-    _same_place(session, True, "no later event at this place")
-
-
-def again_back(session: Session, argument: str) -> None:
-    _same_place(session, False, "no earlier event at this place")
-
-
-def _same_place(session: Session, forward: bool, otherwise: str) -> None:
+def again(session: Session, argument: str, forward: bool = True) -> None:
     """Go to the same kind of event at the same site, in another iteration of a loop."""
     k = session.position
     are_alike = session.trace.kinds == session.trace.kinds[k]
     sites, ops = session.columns.sites, session.columns.ops
     are_alike &= (sites == sites[k]) & (ops == ops[k])
-    _to(session, are_alike, forward, _of_this_line(session) if forward and session.live else "", otherwise)
+    event = neighbour(np.flatnonzero(are_alike), k, forward)
+    test = _of_this_line(session) if forward and session.live else ""
+    _arrive(
+        session,
+        event,
+        forward,
+        test,
+        "no later event at this place" if forward else "no earlier event at this place",
+    )
 
 
 def _of_this_line(session: Session) -> str:
@@ -164,38 +137,28 @@ def _of_this_line(session: Session) -> str:
 # --- by pass
 
 
-def next_pass(session: Session, argument: str) -> None:
-    _to_kind(
-        session, True, (Kind.PASS_BEGAN,), 'kind == "pass_began"', "no backward pass begins after this event"
+def next_pass(session: Session, argument: str, forward: bool = True) -> None:
+    otherwise = (
+        "no backward pass begins after this event" if forward else "no backward pass begins before this event"
     )
+    _to_kind(session, forward, (Kind.PASS_BEGAN,), 'kind == "pass_began"', otherwise)
 
 
-def previous_pass(session: Session, argument: str) -> None:
-    _to_kind(session, False, (Kind.PASS_BEGAN,), "", "no backward pass begins before this event")
-
-
-def next_forward(session: Session, argument: str) -> None:
-    _forward_op(session, True, 'kind == "op" and forward', "no forward op runs after this event")
-
-
-def previous_forward(session: Session, argument: str) -> None:
-    _forward_op(session, False, "", "no forward op runs before this event")
-
-
-def _forward_op(session: Session, forward: bool, test: str, otherwise: str) -> None:
+def next_forward(session: Session, argument: str, forward: bool = True) -> None:
     def in_forward(first: int, heads: np.ndarray) -> np.ndarray:
         are_ops = heads & 0xFF == Kind.OP
         are_ops[are_ops] = ~session.query.passes.contains(first + np.flatnonzero(are_ops))
         return are_ops
 
-    _arrive(session, _nearest(session, forward, in_forward), test if forward else "", otherwise)
+    otherwise = "no forward op runs after this event" if forward else "no forward op runs before this event"
+    _arrive(session, _nearest(session, forward, in_forward), forward, 'kind == "op" and forward', otherwise)
 
 
 def _to_kind(session: Session, forward: bool, kinds: tuple[Kind, ...], test: str, otherwise: str) -> None:
     event = _nearest(
         session, forward, lambda _, heads: contained(heads & 0xFF, [int(kind) for kind in kinds])
     )
-    _arrive(session, event, test, otherwise)
+    _arrive(session, event, forward, test, otherwise)
 
 
 def _own_depth(session: Session) -> int:
@@ -206,7 +169,8 @@ def _own_depth(session: Session) -> int:
 
 def _to_depth(session: Session, most: int, forward: bool, test: str, otherwise: str) -> None:
     """Go to the nearest event with at most so many scopes and passes around it."""
-    _arrive(session, _nearest(session, forward, lambda _, heads: depths_in(heads) <= most), test, otherwise)
+    event = _nearest(session, forward, lambda _, heads: depths_in(heads) <= most)
+    _arrive(session, event, forward, test, otherwise)
 
 
 def _nearest(session: Session, forward: bool, wanted: Callable[[int, np.ndarray], np.ndarray]) -> int | None:
@@ -219,15 +183,11 @@ def _nearest(session: Session, forward: bool, wanted: Callable[[int, np.ndarray]
     return None
 
 
-def _to(session: Session, mask: np.ndarray, forward: bool, test: str, otherwise: str) -> None:
-    _arrive(session, neighbour(np.flatnonzero(mask), session.position, forward), test, otherwise)
-
-
-def _arrive(session: Session, event: int | None, test: str, otherwise: str) -> None:
+def _arrive(session: Session, event: int | None, forward: bool, test: str, otherwise: str) -> None:
     """Go to the event. If there is none yet, let a running script continue until the predicate `test` is true."""
     if event is not None:
         session.go(event)
-    elif session.live and test:
+    elif forward and session.live and test:
         session.go_on(Resume(predicate=Predicate(test)))
     else:
         session.message = session.say(otherwise)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len
+from collections.abc import Collection, Iterable
+
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
-from gradviz.step.lanes import drawn
+from gradviz.query.ranks import label_of
+from gradviz.step.group import Group, clock_text
 from gradviz.step.leaves import WITH_TREND, View, leaves
-from gradviz.step.lines import beside, drawn_lines, filled, rule
-from gradviz.step.pages import first_lines, help_lines, page_lines, parts, wrapped
+from gradviz.step.neighbourhood import drawn
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
-from gradviz.step.verbs import groups_elsewhere
+from gradviz.step.verbs import groups_elsewhere, help_rows
 from gradviz.words.chain_rule import why_if_any
 from gradviz.words.escape import clean
 from gradviz.words.forward_mode import both_modes
+from gradviz.words.languages import said
 from gradviz.words.rows import Row, rows
 from gradviz.words.sentences import sentence
 from gradviz.words.source import source, title
@@ -223,3 +227,219 @@ def _broken(label: str, row: Row, width: int) -> list[Text]:
 def _row(label: str, row: Row) -> Text:
     room = " " * (_INDENT - 2 - cell_len(label))
     return Text(no_wrap=True).append(f"{room}{label}  ", style="dim").append(row.text, style=row.style)
+
+
+def drawn_lines(lines: Iterable[Text]) -> RenderResult:
+    """The segments that print lines below one another."""
+    for row, line in enumerate(lines):
+        if row:
+            # After a resize the screen is drawn while the terminal is in raw mode, where \n alone does not return.
+            yield Segment("\n\r")
+        line.end = ""
+        yield line
+
+
+def rule(words: str, width: int, right: str = "") -> Text:
+    """A horizontal rule with a title, and with `right` at its end if there is room."""
+    line = Text().append("── ", style="dim").append(words, style="bold").append(" ")
+    ending = f" {right} ──" if right and cell_len(line.plain) + cell_len(right) + 6 < width else ""
+    rest = max(width - cell_len(line.plain) - cell_len(ending), 0)
+    return line.append("─" * rest + ending, style="dim")
+
+
+def beside(left: list[Text], right: list[Text], row: int, width: int) -> Text:
+    line = Text(no_wrap=True).append_text(filled(left[row] if row < len(left) else Text(), width))
+    line.append(" │ ", style="dim")
+    return line.append_text(right[row]) if row < len(right) else line
+
+
+def filled(line: Text, width: int) -> Text:
+    """The line padded or cut to exactly `width` cells, so that it covers older text on the screen."""
+    line = fitted(line, width).copy()
+    line.append(" " * (width - cell_len(line.plain)))
+    return line
+
+
+def fitted(line: Text, width: int) -> Text:
+    """The line, cut to `width` cells if it is wider."""
+    if cell_len(line.plain) <= width:
+        return line
+    keep = len(set_cell_size(line.plain, width - 1).rstrip())
+    cut = line[:keep]
+    cut.append("…")
+    return cut
+
+
+NARROW = 48  # the fewest columns of a session
+
+
+class Together:
+    """The sessions of a group as one screen, one column each. Sessions that do not fit are counted in the last
+    line."""
+
+    def __init__(self, group: Group, prompt: str | None = None) -> None:
+        self.sessions = group.shown
+        self.prompt = prompt
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = options.size
+        yield from drawn_lines(self.lines(width, height))
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """The screen as `height` lines, none wider than `width`."""
+        shown = self.sessions[: max((width + 1) // (NARROW + 1), 1)]
+        hidden = len(self.sessions) - len(shown)
+        each, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
+        columns = [
+            [_label(session, each), *Screen(session, self.prompt).lines(each, room)] for session in shown
+        ]
+        lines = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
+        if hidden:
+            wanted = len(self.sessions) * (NARROW + 1) - 1
+            more = f" {hidden} more: widen the terminal to {wanted} columns, or look into one, as in :rank 1"
+            lines.append(filled(Text(more, style="bold yellow"), width))
+        return lines[:height]
+
+
+def _label(session: Session, width: int) -> Text:
+    """The title of a session's column."""
+    return filled(Text(f" {together_label(session)}", style="bold reverse"), width)
+
+
+def together_label(session: Session) -> str:
+    """`rank 0 · collective 3 of 24`."""
+    return " · ".join(filter(None, (clean(label_of(session.trace)), clock_text(session))))
+
+
+TWO_COLUMNS = 110  # from this many columns on, the help has two columns
+
+
+def page_lines(
+    lines: list[str],
+    width: int,
+    height: int,
+    scrolled: int = 0,
+    goes_on: bool = False,
+    language: str = "en",
+) -> list[Text]:
+    """The result of a verb, shown instead of the stop. A long page is split into parts; `scrolled` selects a part.
+    `goes_on` means that Space after the last part shows another page."""
+    text = wrapped(lines, width)
+    text[0].stylize("bold")
+    room = max(height - _AROUND, 1)
+    count = parts(lines, width, height)
+    scrolled = min(scrolled, count - 1)
+    end = _ANY_KEY
+    if count == 1 and goes_on:
+        end = "Space goes on, any other key leaves."
+    elif count > 1:
+        end = _NEXT_PART if goes_on or scrolled < count - 1 else _LAST_PART
+    last = "  " + said(language, end, part=scrolled + 1, count=count)
+    return [Text(), *text[scrolled * room : (scrolled + 1) * room], Text(), Text(last, style="dim")][:height]
+
+
+def parts(lines: list[str], width: int, height: int) -> int:
+    """The number of parts that a page has on a screen of this size."""
+    return -(-len(wrapped(lines, width)) // max(height - _AROUND, 1))
+
+
+_AROUND = 3  # lines of a page besides the text
+
+
+def wrapped(lines: list[str], width: int) -> list[Text]:
+    """Lines wrapped to a width; each keeps its indent."""
+    shown = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        for part in Text(line.strip()).wrap(Console(width=width), max(width - indent - 2, 20)):
+            shown.append(Text(" " * (indent + 1)).append_text(part))
+    return shown
+
+
+_ANY_KEY = "Press any key to continue."
+_NEXT_PART = "Part {part} of {count}: Space for the next, any other key to leave."
+_LAST_PART = "Part {part} of {count}: b for the previous, any other key to leave."
+_SIGNS = "  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place"
+
+
+def first_lines(stop: Stop, width: int) -> list[Text]:
+    """The first steps for a user, shown at the first event."""
+    lines = [Text(f" {_size(stop)}", style="bold")]
+    for command, words in _BEGINNINGS:
+        line = Text(no_wrap=True).append(f"   {command:<13}", style="bold cyan")
+        lines.append(line.append(said(stop.words.language, words)))
+    return [fitted(line, width) for line in lines]
+
+
+def _size(stop: Stop) -> str:
+    """The numbers of events, passes and errors of the run."""
+    trace, language = stop.trace, stop.words.language
+    passes, errors = len(trace.pass_numbers), len(trace.errors)
+    events = said(language, "{count} event" if trace.count == 1 else "{count} events", count=trace.count)
+    begun = "{count} backward pass" if passes == 1 else "{count} backward passes"
+    text = f"{events}, {said(language, begun, count=passes)}"
+    if errors:
+        one, several = (
+            ", {errors} error, the last at event {last}",
+            ", {errors} errors, the last at event {last}",
+        )
+        text += said(
+            language, one if errors == 1 else several, errors=errors, last=trace.errors[-1].event + 1
+        )
+    return text
+
+
+_BEGINNINGS = (
+    ("n  b", "the next and the previous event; B the next backward pass"),
+    ("why y.grad", "why a gradient is None, or how it came about (type : first)"),
+    ("!", "the first event with NaN or inf, or the first error; then y"),
+    ("who w", "the line that last changed w; again: the change before that"),
+    ("?", "everything else"),
+)
+
+
+def help_lines(width: int, height: int, left_out: Collection[str], language: str = "en") -> list[Text]:
+    """The list of verbs, in two columns if there is room. If it is too long, only names and keys."""
+    rows = help_rows(left_out, language)
+    lines = [_help_row(*row, width=width if width < TWO_COLUMNS else width // 2) for row in rows]
+    room = height - 2
+    if width >= TWO_COLUMNS:
+        half = (len(lines) + 1) // 2
+        left, right = lines[:half], lines[half:]
+        lines = [beside(left, right, row, width // 2 - 3) for row in range(half)]
+    elif len(lines) > room:
+        return _compact_help(rows, width, height, language)
+    signs, any_key = Text(said(language, _SIGNS)), Text(f"  {said(language, _ANY_KEY)}", style="dim")
+    return [*lines[: room - 2], Text(), signs, any_key]
+
+
+def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
+    if not keys:
+        return Text(f" {usage}", style="bold")
+    line = Text().append(f"  {usage:<21}", style="bold").append(f"{_few(keys):<11}", style="cyan")
+    return fitted(line.append(words), width - 3)
+
+
+def _few(keys: str) -> str:
+    return " ".join(keys.split()[:3])
+
+
+def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int, language: str) -> list[Text]:
+    """Only keys and names, in as many columns as fit."""
+    verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
+    columns = max(width // 26, 1)
+    per = -(-len(verbs) // columns)
+    lines = [Text(f" {said(language, 'Keys and commands')}", style="bold")]
+    for row in range(per):
+        line = Text()
+        for name, key in verbs[row::per]:
+            line.append(f"  {key:>5} ", style="bold cyan").append(f"{name:<18}")
+        lines.append(line)
+    lines += [Text(), *(Text(said(language, words)) for words in (*_MORE_HELP, _SIGNS))]
+    return [*lines[: height - 1], Text(f"  {said(language, _ANY_KEY)}", style="dim")]
+
+
+_MORE_HELP = (
+    "  Type : and a command with its argument, such as :until grad.rms < 1e-7",
+    "  :help VERB explains one verb, :help fields lists the fields of predicates",
+)

@@ -66,15 +66,7 @@ def _list_breakpoints(session: Session) -> None:
     session.message = "" if lines else session.say(none)
 
 
-def continue_(session: Session, argument: str) -> None:
-    _run(session, True)
-
-
-def reverse_continue(session: Session, argument: str) -> None:
-    _run(session, False)
-
-
-def _run(session: Session, forward: bool) -> None:
+def continue_(session: Session, argument: str, forward: bool = True) -> None:
     nearest = session.breakpoints.nearest(session.position, forward, session.words, session.columns)
     if nearest is not None:
         session.go(nearest[0])
@@ -99,16 +91,8 @@ def _run(session: Session, forward: bool) -> None:
         session.message = f"{session.say(none)}: {session.say(end)}"
 
 
-def until(session: Session, argument: str) -> None:
-    _until(session, argument, True)
-
-
-def back_until(session: Session, argument: str) -> None:
-    _until(session, argument, False)
-
-
-def _until(session: Session, text: str, forward: bool) -> None:
-    wanted = breakpoint_of(text, session.words, session.live).predicate
+def until(session: Session, argument: str, forward: bool = True) -> None:
+    wanted = breakpoint_of(argument, session.words, session.live).predicate
     assert wanted is not None
     _seek(session, wanted, forward)
 
@@ -180,17 +164,8 @@ def _first_change(session: Session, events: np.ndarray) -> str:
 # --- search
 
 
-def search(session: Session, argument: str) -> None:
+def search(session: Session, argument: str, forward: bool = True) -> None:
     session.settings.searched = argument or session.settings.searched
-    _search(session, True)
-
-
-def search_back(session: Session, argument: str) -> None:
-    session.settings.searched = argument or session.settings.searched
-    _search(session, False)
-
-
-def _search(session: Session, forward: bool) -> None:
     text = session.settings.searched
     if not text:
         raise CommandError("nothing to search for: /log, /w, /8x3, /12 (a line)")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import click
@@ -13,12 +14,9 @@ from gradviz.errors import GradvizError
 from gradviz.query.predicate_columns import NAMES
 from gradviz.query.ranks import label_of
 from gradviz.step.group import Group, group_of
-from gradviz.step.keys import Keys
 from gradviz.step.plain import told
-from gradviz.step.prompt import Prompt
-from gradviz.step.screen import Screen, has_more
+from gradviz.step.screen import Screen, Together, has_more
 from gradviz.step.state import Session
-from gradviz.step.together import Together
 from gradviz.step.verbs import BY_KEY, VERBS, parse, run_together
 from gradviz.system.console import END, INTERRUPT, Keyboard, on_resize, on_suspend
 from gradviz.words.escape import clean
@@ -26,8 +24,8 @@ from gradviz.words.escape import clean
 _KEYS = "(n next, b back, y why, : command, ? help, q quit)"
 
 
-_READ_ON = ("space", "down", "j", "n", "page down", "enter")
-_READ_BACK = ("up", "k", "b", "page up", "backspace")
+_READ_ON = ("space", "down", "j", "n", "page-down", "enter")
+_READ_BACK = ("up", "k", "b", "page-up", "backspace")
 
 
 def interact(session: Session, console: Console | None = None) -> None:
@@ -242,3 +240,119 @@ class Terminal:
     def _come_back(self) -> None:
         self._take()
         self._resized()
+
+
+_NAMES = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left",
+    "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left",
+    "\x1b[5~": "page-up", "\x1b[6~": "page-down",
+    "\x1b[H": "home", "\x1b[F": "end", "\x1bOH": "home", "\x1bOF": "end",
+    "\x1b[1~": "home", "\x1b[4~": "end", "\x1b[7~": "home", "\x1b[8~": "end",
+    "\xe0H": "up", "\xe0P": "down", "\xe0M": "right", "\xe0K": "left", "\xe0G": "home", "\xe0O": "end",
+    "\x00H": "up", "\x00P": "down", "\x00M": "right", "\x00K": "left", "\x00G": "home", "\x00O": "end",
+    "\x1bOP": "?", "\x1b[11~": "?", "\xe0;": "?", "\x00;": "?",  # F1
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape", " ": "space", "\t": "tab",
+}  # fmt: skip
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|[\xe0\x00][A-Z;]|.", re.DOTALL)
+_UNFINISHED = re.compile(r"\x1b(\[[0-9;]*|O)\Z")
+
+
+class Keys:
+    """Splits terminal input into keys. A read may contain several keys, or only a part of a key."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def feed(self, text: str) -> list[str]:
+        """The keys in a piece of input: by name, or the character itself."""
+        text = self._rest + text
+        unfinished = _UNFINISHED.search(text)
+        self._rest = unfinished[0] if unfinished else ""
+        whole = text[: len(text) - len(self._rest)]
+        return [_NAMES.get(key, key) for key in _KEY.findall(whole)]
+
+
+_CURSOR = "▏"
+_CLEAR, _CUT_WORD = "\x15", "\x17"  # Ctrl-U, Ctrl-W
+
+
+class Prompt:
+    """The text that is being typed after `:`. `names` returns the possible completions of the last word,
+    given the text before it."""
+
+    def __init__(self, text: str, history: list[str], names: Callable[[str], list[str]]) -> None:
+        self.text = text
+        self.cursor = len(text)
+        self._history = [*dict.fromkeys(reversed(history))]  # newest first, without repetitions
+        self._names = names
+        self._at = -1  # index into the history; -1: the new text
+        self._typed = text
+        self._choices: list[str] = []  # the completions that Tab cycles through
+
+    @property
+    def shown(self) -> str:
+        """The line with its cursor."""
+        return self.text[: self.cursor] + _CURSOR + self.text[self.cursor :]
+
+    def type(self, key: str) -> bool:
+        """Handle a key. Returns False if the key cancels the prompt."""
+        if key == "escape" or (key == "backspace" and not self.text):
+            return False
+        if key != "tab":
+            self._choices = []
+        edit = _EDITS.get(key)
+        if edit is not None:
+            edit(self)
+        elif key == "space" or (len(key) == 1 and key.isprintable()):
+            self._replace(self.cursor, self.cursor, " " if key == "space" else key)
+        return True
+
+    def _replace(self, start: int, end: int, text: str) -> None:
+        self.text = self.text[:start] + text + self.text[end:]
+        self.cursor = start + len(text)
+
+    def _word(self) -> int:
+        """The index where the word before the cursor begins."""
+        return self.text[: self.cursor].rstrip().rfind(" ") + 1
+
+    def _older(self) -> None:
+        self._recall(self._at + 1)
+
+    def _newer(self) -> None:
+        self._recall(self._at - 1)
+
+    def _recall(self, at: int) -> None:
+        if not -1 <= at < len(self._history):
+            return
+        if self._at == -1:
+            self._typed = self.text
+        self._at = at
+        self._replace(0, len(self.text), self._typed if at == -1 else self._history[at])
+
+    def _complete(self) -> None:
+        """Replace the last word by the next name that begins with it; after the last name, by the text that
+        was typed."""
+        start = self.text[: self.cursor].rfind(" ") + 1
+        if not self._choices:
+            stem = self.text[start : self.cursor]
+            names = [
+                name for name in self._names(self.text[:start]) if name.startswith(stem) and name != stem
+            ]
+            self._choices = [*names, stem]
+        choice = self._choices.pop(0)
+        self._choices.append(choice)
+        self._replace(start, self.cursor, choice)
+
+
+_EDITS: dict[str, Callable[[Prompt], None]] = {
+    "backspace": lambda p: p._replace(max(p.cursor - 1, 0), p.cursor, ""),
+    "left": lambda p: setattr(p, "cursor", max(p.cursor - 1, 0)),
+    "right": lambda p: setattr(p, "cursor", min(p.cursor + 1, len(p.text))),
+    "home": lambda p: setattr(p, "cursor", 0),
+    "end": lambda p: setattr(p, "cursor", len(p.text)),
+    _CLEAR: lambda p: p._replace(0, p.cursor, ""),
+    _CUT_WORD: lambda p: p._replace(p._word(), p.cursor, ""),
+    "up": Prompt._older,
+    "down": Prompt._newer,
+    "tab": Prompt._complete,
+}

@@ -4,50 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from gradviz.errors import GradvizError
 from gradviz.nearest import nearest
-from gradviz.step import (
-    check_node,
-    elements,
-    group,
-    in_lesson,
-    listing,
-    moves,
-    paused,
-    seeking,
-    tells,
-    tried_values,
-)
+from gradviz.query.predicate_columns import FIELDS, FLAG, NUMBER, STATISTICS, TENSORS, TEXT
+from gradviz.step import check_node, group, moves, seeking, showing
+from gradviz.step.breakpoints import FORMS
 from gradviz.step.command_error import CommandError
-from gradviz.step.help import break_help, fields_help
 from gradviz.step.moves import count
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import said
 
 
+class UnderWay(Protocol):
+    """A lesson under way."""
+
+    def ask(self, session: Session) -> None:
+        """Go to the open question."""
+
+    def answered(self, session: Session, text: str | None) -> None:
+        """Check an answer; None shows the right answer."""
+
+
+def _of(session: Session) -> UnderWay:
+    if session.exercise is None:
+        raise CommandError("there is no lesson here: gradviz learn lists the lessons")
+    lesson: UnderWay = session.exercise
+    return lesson
+
+
+def answer(session: Session, argument: str) -> None:
+    """Answer the open question of a lesson."""
+    _of(session).answered(session, argument)
+
+
+def show_answer(session: Session, argument: str) -> None:
+    """Show the answer to the open question."""
+    _of(session).answered(session, None)
+
+
+def question(session: Session, argument: str) -> None:
+    """Go to the open question."""
+    _of(session).ask(session)
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A command. `argument` describes its argument: empty if it takes none, in brackets if it is optional. The key of
-    a verb that needs an argument opens the prompt; so does the key of a verb with `asked`. A verb that is `of_group`
-    runs once for all sessions that are moved together. A long run is read whole before a verb, unless the verb is
-    `near`: such a verb asks the trace for the parts that it needs (tracefile/doors.py)."""
+    """A command. `usage` is its name, then its argument, which stands in brackets if it is optional. `keys` and `short`
+    (its other names) are separated by spaces. The key of a verb that needs an argument opens the prompt; so does the
+    key of a verb with `asked`. A verb that is `of_group` runs once for all sessions that are moved together. A long run
+    is read whole before a verb, unless the verb is `near`: such a verb asks the trace for the parts that it needs
+    (tracefile/doors.py)."""
 
-    name: str
-    keys: tuple[str, ...]
+    usage: str
+    keys: str
     help: str
     run: Callable[[Session, str], None]
-    argument: str = ""
-    short: tuple[str, ...] = ()
+    short: str = ""
     asked: bool = False
     of_group: bool = False
     near: bool = False
 
     @property
-    def usage(self) -> str:
-        """The verb with its argument."""
-        return f"{self.name} {self.argument}".strip()
+    def name(self) -> str:
+        return self.usage.partition(" ")[0]
+
+    @property
+    def argument(self) -> str:
+        return self.usage.partition(" ")[2]
 
     @property
     def needs(self) -> bool:
@@ -62,10 +88,15 @@ def _help(session: Session, argument: str) -> None:
         session.page = fields_help(session.say)
     else:
         verb = named(argument.split()[0])
-        keys = session.say("  keys: {keys}", keys=" ".join(verb.keys) or "–")
+        keys = session.say("  keys: {keys}", keys=verb.keys or "–")
         session.page = [f"{verb.usage}: {session.say(verb.help)}", keys]
         if verb.name == "break":
             session.page += break_help()
+
+
+def _back(run: Callable[[Session, str, bool], None]) -> Callable[[Session, str], None]:
+    """A verb with two directions, backwards."""
+    return lambda session, argument: run(session, argument, False)
 
 
 RANKS = "Over ranks"
@@ -73,170 +104,135 @@ LESSON = "In a lesson (gradviz learn)"
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
         Verb(
-            "next",
-            ("n", "right", "space", "j", "down", "enter"),
-            "the next event",
-            moves.step,
-            "[N]",
-            ("n", "step"),
-            near=True,
+            "next [N]", "n right space j down enter", "the next event", moves.step, short="n step", near=True
         ),
         Verb(
-            "back",
-            ("b", "p", "left", "k", "up", "backspace"),
+            "back [N]",
+            "b p left k up backspace",
             "the previous event",
-            moves.back,
-            "[N]",
-            ("b", "p", "prev"),
+            _back(moves.step),
+            short="b p prev",
             near=True,
         ),
-        Verb("first", ("g", "home"), "the first event", moves.first, near=True),
-        Verb("last", ("G", "end"), "the last event", moves.last, near=True),
-        Verb("goto", (), "event N (or type the number alone), or a bookmark", moves.goto, "N", near=True),
-        Verb("line", ("N",), "to the end of the next line, with the variables", moves.line, "[N]"),
-        Verb("line-back", ("J",), "back to the end of the line before", moves.line_back, "[N]"),
-        Verb("undo", ("u",), "where you were before the last move", moves.undo, near=True),
+        Verb("first", "g home", "the first event", moves.first, near=True),
+        Verb("last", "G end", "the last event", moves.last, near=True),
+        Verb("goto N", "", "event N (or type the number alone), or a bookmark", moves.goto, near=True),
+        Verb("line [N]", "N", "to the end of the next line, with the variables", moves.line),
+        Verb("line-back [N]", "J", "back to the end of the line before", _back(moves.line)),
+        Verb("undo", "u", "where you were before the last move", moves.undo, near=True),
     ),
     "By scope: module, custom Function, pass": (
+        Verb("over [N]", "o", "the next event of this scope, skipping inner scopes", moves.over, near=True),
         Verb(
-            "over",
-            ("o",),
-            "the next event of this scope, skipping inner scopes",
-            moves.over,
-            "[N]",
-            near=True,
+            "over-back [N]", "O", "the previous event of this scope, likewise", _back(moves.over), near=True
         ),
-        Verb(
-            "over-back",
-            ("O",),
-            "the previous event of this scope, likewise",
-            moves.over_back,
-            "[N]",
-            near=True,
-        ),
-        Verb("into", ("s", "tab"), "into the next scope or pass", moves.into, near=True),
-        Verb("into-back", ("S",), "into the previous scope or pass, at its end", moves.into_back, near=True),
-        Verb("out", ("f",), "to the end of this scope", moves.out, "", ("finish",), near=True),
-        Verb("out-back", ("d",), "to the beginning of this scope", moves.out_back, near=True),
-        Verb("again", ("l",), "the next event at this place (in a loop)", moves.again),
-        Verb("again-back", ("L",), "the previous event at this place", moves.again_back),
+        Verb("into", "s tab", "into the next scope or pass", moves.into, near=True),
+        Verb("into-back", "S", "into the previous scope or pass, at its end", _back(moves.into), near=True),
+        Verb("out", "f", "to the end of this scope", moves.out, short="finish", near=True),
+        Verb("out-back", "d", "to the beginning of this scope", _back(moves.out), near=True),
+        Verb("again", "l", "the next event at this place (in a loop)", moves.again),
+        Verb("again-back", "L", "the previous event at this place", _back(moves.again)),
         Verb(
             "next-backward",
-            ("B", "]"),
+            "B ]",
             "where the next backward pass begins",
             moves.next_pass,
-            "",
-            ("next-pass",),
+            short="next-pass",
             near=True,
         ),
         Verb(
             "back-backward",
-            ("[",),
+            "[",
             "where the previous backward pass begins",
-            moves.previous_pass,
-            "",
-            ("previous-pass",),
+            _back(moves.next_pass),
+            short="previous-pass",
             near=True,
         ),
-        Verb("next-forward", ("F",), "the next forward op", moves.next_forward, near=True),
-        Verb("back-forward", ("D",), "the previous forward op", moves.previous_forward, near=True),
+        Verb("next-forward", "F", "the next forward op", moves.next_forward, near=True),
+        Verb("back-forward", "D", "the previous forward op", _back(moves.next_forward), near=True),
     ),
     "To what you look for": (
         Verb(
-            "break",
-            ("K",),
+            "break [WHAT]",
+            "K",
             "stop at: log, w, line 12, nan, mutation, PREDICATE",
             seeking.break_,
-            "[WHAT]",
-            ("br",),
-            True,
+            short="br",
+            asked=True,
         ),
-        Verb("watch", ("W",), "stop where a tensor or its .grad changes", seeking.watch, "TENSOR"),
-        Verb("delete", (), "delete breakpoint N, or all", seeking.delete, "N|all"),
-        Verb("continue", ("c",), "forward to the next breakpoint", seeking.continue_, "", ("c",)),
+        Verb("watch TENSOR", "W", "stop where a tensor or its .grad changes", seeking.watch),
+        Verb("delete N|all", "", "delete breakpoint N, or all", seeking.delete),
+        Verb("continue", "c", "forward to the next breakpoint", seeking.continue_, short="c"),
         Verb(
             "reverse-continue",
-            ("r", "C"),
+            "r C",
             "back to the previous breakpoint",
-            seeking.reverse_continue,
-            "",
-            ("rc", "r"),
+            _back(seeking.continue_),
+            short="rc r",
         ),
-        Verb("until", ("t",), "forward to where it is true: grad.rms < 1e-7", seeking.until, "PREDICATE"),
-        Verb("back-until", ("T",), "back to where it is true", seeking.back_until, "PREDICATE"),
-        Verb("nan", ("!",), "the first event with a NaN or an infinity", tells.first_bad),
-        Verb("who", ("w",), "the last change of a tensor; again: the one before", seeking.who, "TENSOR"),
+        Verb("until PREDICATE", "t", "forward to where it is true: grad.rms < 1e-7", seeking.until),
+        Verb("back-until PREDICATE", "T", "back to where it is true", _back(seeking.until)),
+        Verb("nan", "!", "the first event with a NaN or an infinity", showing.first_bad),
+        Verb("who TENSOR", "w", "the last change of a tensor; again: the one before", seeking.who),
         Verb(
-            "search",
-            ("/",),
+            "search [TEXT]",
+            "/",
             "an op, a name, 8x3, a line; empty: again",
             seeking.search,
-            "[TEXT]",
-            ("/",),
-            True,
+            short="/",
+            asked=True,
         ),
-        Verb("search-back", ("\\",), "the same, backwards", seeking.search_back, "[TEXT]", ("\\",), True),
-        Verb("mark", ("m",), "a bookmark here", moves.mark, "[NAME]", near=True),
-        Verb("marks", ("'",), "the bookmarks", moves.marks, near=True),
+        Verb(
+            "search-back [TEXT]", "\\", "the same, backwards", _back(seeking.search), short="\\", asked=True
+        ),
+        Verb("mark [NAME]", "m", "a bookmark here", moves.mark, near=True),
+        Verb("marks", "'", "the bookmarks", moves.marks, near=True),
     ),
     RANKS: (
+        Verb("collective [N]", "}", "the next collective, on all ranks", group.collective, of_group=True),
         Verb(
-            "collective", ("}",), "the next collective, on all ranks", group.collective, "[N]", of_group=True
+            "collective-back [N]", "{", "the one before, on all ranks", group.collective_back, of_group=True
         ),
         Verb(
-            "collective-back",
-            ("{",),
-            "the one before, on all ranks",
-            group.collective_back,
-            "[N]",
+            "rank [RANK]",
+            "R",
+            "look into rank N; without N, at all ranks",
+            group.rank,
+            asked=True,
             of_group=True,
-        ),
-        Verb(
-            "rank", ("R",), "look into rank N; without N, at all ranks", group.rank, "[RANK]", (), True, True
         ),
     ),
     LESSON: (
-        Verb("question", ("Q",), "to the question that is open", in_lesson.question),
-        Verb("answer", ("A",), "answer it: 0.6, [1, 2], None, yes", in_lesson.answer, "TEXT"),
-        Verb("show-answer", ("Z",), "show the answer", in_lesson.show_answer),
+        Verb("question", "Q", "to the question that is open", question),
+        Verb("answer TEXT", "A", "answer it: 0.6, [1, 2], None, yes", answer),
+        Verb("show-answer", "Z", "show the answer", show_answer),
     ),
     "To understand": (
         Verb(
-            "why",
-            ("y",),
-            "the chain rule here; why w.grad: how it came about",
-            tells.why,
-            "[TENSOR]",
-            near=True,
+            "why [TENSOR]", "y", "the chain rule here; why w.grad: how it came about", showing.why, near=True
         ),
-        Verb("info", ("i",), "all about this event, or about a tensor", tells.info, "[TENSOR]", near=True),
-        Verb("print", ("E",), "elements: w, w.grad, w[0, :3]", elements.print_, "TENSOR"),
-        Verb("set", (), "run this pass again with another value: x = 4", tried_values.set_, "NAME = NUMBER"),
-        Verb("unset", (), "take the value of NAME back, or all", tried_values.unset, "[NAME]"),
-        Verb(
-            "eval",
-            ("X",),
-            "p x.sum(): Python in the paused script (debug only)",
-            paused.evaluate,
-            "EXPRESSION",
-        ),
-        Verb("check-node", ("V",), "this VJP against finite differences (debug only)", check_node.check_node),
-        Verb("leaves", ("a",), "all leaves, by made, norm, change or name", listing.leaves, "[ORDER]"),
-        Verb("variables", ("z",), "the variables in the place of the leaves, or not", listing.variables),
-        Verb("leaves-down", ("page down", ">"), "scroll the table of leaves down", listing.down),
-        Verb("leaves-up", ("page up", "<"), "scroll the table of leaves up", listing.up),
-        Verb("where", ("x",), "who called this place, with each line", tells.where, near=True),
-        Verb("path", ("P",), "the path from tensor A to B", tells.path, "A B"),
-        Verb("compare", ("v",), "tangents and gradients of one function side by side", tells.compare),
-        Verb("export", ("e",), "write this state to FILE: .svg, .png or .txt", tells.export, "FILE"),
-        Verb("help", ("?", "h"), "this list; help VERB; help fields", _help, "[VERB]", ("?", "h"), near=True),
-        Verb("quit", ("q",), "leave (also Ctrl-C and Ctrl-D)", tells.quit_, "", ("q", "exit"), near=True),
+        Verb("info [TENSOR]", "i", "all about this event, or about a tensor", showing.info, near=True),
+        Verb("print TENSOR", "E", "elements: w, w.grad, w[0, :3]", showing.print_),
+        Verb("set NAME = NUMBER", "", "run this pass again with another value: x = 4", showing.set_),
+        Verb("unset [NAME]", "", "take the value of NAME back, or all", showing.unset),
+        Verb("eval EXPRESSION", "X", "p x.sum(): Python in the paused script (debug only)", showing.evaluate),
+        Verb("check-node", "V", "this VJP against finite differences (debug only)", check_node.check_node),
+        Verb("leaves [ORDER]", "a", "all leaves, by made, norm, change or name", showing.leaves),
+        Verb("variables", "z", "the variables in the place of the leaves, or not", showing.variables),
+        Verb("leaves-down", "page-down >", "scroll the table of leaves down", showing.scroll_leaves),
+        Verb("leaves-up", "page-up <", "scroll the table of leaves up", _back(showing.scroll_leaves)),
+        Verb("where", "x", "who called this place, with each line", showing.where, near=True),
+        Verb("path A B", "P", "the path from tensor A to B", showing.path),
+        Verb("compare", "v", "tangents and gradients of one function side by side", showing.compare),
+        Verb("export FILE", "e", "write this state to FILE: .svg, .png or .txt", showing.export),
+        Verb("help [VERB]", "? h", "this list; help VERB; help fields", _help, short="? h", near=True),
+        Verb("quit", "q", "leave (also Ctrl-C and Ctrl-D)", showing.quit_, short="q exit", near=True),
     ),
 }
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
-BY_KEY = {key: verb for verb in VERBS for key in verb.keys}
-BY_NAME = {name: verb for verb in VERBS for name in (verb.name, *verb.short)}
+BY_KEY = {key: verb for verb in VERBS for key in verb.keys.split()}
+BY_NAME = {name: verb for verb in VERBS for name in (verb.name, *verb.short.split())}
 
 
 def parse(line: str) -> tuple[Verb, str]:
@@ -311,7 +307,7 @@ def run_together(sessions: group.Group, verb: Verb, argument: str = "") -> None:
 
 KEY_SIGNS = {
     "right": "→", "left": "←", "up": "↑", "down": "↓", "space": "Space", "home": "Home", "end": "End",
-    "page down": "PgDn", "page up": "PgUp", "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
+    "page-down": "PgDn", "page-up": "PgUp", "enter": "Enter", "backspace": "Backspace", "tab": "Tab",
 }  # fmt: skip
 
 
@@ -334,6 +330,31 @@ def help_rows(left_out: Collection[str] = (), language: str = "en") -> list[tupl
             continue
         rows.append((said(language, title), "", ""))
         for verb in verbs:
-            keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys) or ":"
+            keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys.split()) or ":"
             rows.append((verb.usage, keys, said(language, verb.help)))
     return rows
+
+
+PREDICATES = (
+    "break and until take a predicate over the event, such as",
+    '  grad.rms < 1e-7      op == "log" and out.min <= 0      nan or inf      line == 12',
+    "  parts: and, or, not, ( ); == != < <= > >=; ~ for texts that contain",
+)
+FIELD_GROUPS = (("numbers", NUMBER), ("texts", TEXT), ("true or false", FLAG))
+
+
+def fields_help(say: Callable[[str], str]) -> list[str]:
+    """The fields of a predicate, grouped by type, with a description of each; `say` translates the texts."""
+    lines = [say(line) for line in PREDICATES]
+    lines += [f"  {name + '.X':<11} {say(tensors.doc)}" for name, tensors in TENSORS.items()]
+    lines.append(f"      X: {', '.join(STATISTICS)}")
+    for title, type_ in FIELD_GROUPS:
+        lines.append(f"  {say(title)}")
+        lines += [f"    {name:<10} {say(field.doc)}" for name, field in FIELDS.items() if field.type == type_]
+    return lines
+
+
+def break_help() -> list[str]:
+    """The forms that `break` takes."""
+    flags = [name for name, field in FIELDS.items() if field.type == FLAG]
+    return [f"  break {form} ..." for form in FORMS] + [f"  break {name}" for name in flags]

@@ -20,10 +20,9 @@ from gradviz.cli.learn import _opened
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import OpRan
 from gradviz.learn.exercise import _expected
-from gradviz.learn.lesson import is_right, is_word, lesson_called, lessons
-from gradviz.learn.lesson_file import Lesson
+from gradviz.learn.lesson import Lesson, is_right, is_word, lesson_called, lessons
 from gradviz.page.page_texts import LITERAL, static_texts
-from gradviz.step import pages, screen
+from gradviz.step import screen
 from gradviz.step.command_error import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
@@ -350,8 +349,8 @@ def test_numbers_of_a_korean_sentence_are_those_of_the_english_one() -> None:
 def test_the_stepper_s_own_words_have_korean_ones() -> None:
     texts = [*GROUPS, *(verb.help for verbs in GROUPS.values() for verb in verbs)]
     texts += [word for _, word in (*screen._KEYS, screen._QUIT) if word != "NaN"]
-    texts += [text for _, text in pages._BEGINNINGS]
-    texts += [*pages._MORE_HELP, pages._SIGNS, pages._ANY_KEY]
+    texts += [text for _, text in screen._BEGINNINGS]
+    texts += [*screen._MORE_HELP, screen._SIGNS, screen._ANY_KEY]
     for text in texts:
         assert is_korean(texts_of("ko")[text]), text
 

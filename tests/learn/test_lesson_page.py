@@ -13,9 +13,8 @@ import pytest
 
 from gradviz.cli.learn import _opened
 from gradviz.events.kinds import OpRan
-from gradviz.learn.lesson import lessons
-from gradviz.learn.lesson_file import Lesson
-from gradviz.learn.lesson_page import lesson_page
+from gradviz.learn.exercise import lesson_page
+from gradviz.learn.lesson import Lesson, lessons
 from gradviz.page import SCRIPTS, TRYING
 from gradviz.page.page_texts import static_texts
 from gradviz.words.languages import LANGUAGES, texts

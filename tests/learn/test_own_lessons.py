@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.learn.lesson_file import lesson_of_file
-from gradviz.learn.scores import Score, keep, scores
+from gradviz.learn.exercise import Score, keep, scores
+from gradviz.learn.lesson import lesson_of_file
 from gradviz.step.command_error import CommandError
 from gradviz.system.paths import data_folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradviz.step.prompt import Prompt
+from gradviz.step.terminal import Prompt
 
 NAMES = {"": ["who", "why", "watch"], "who ": ["weight", "weight.grad", "x"]}
 
@@ -20,7 +20,7 @@ def test_what_is_typed_stands_where_the_cursor_is() -> None:
     assert typed("home", "a", "end", "z", text="b").shown == "abz▏"
     assert typed("left", "left", "left", text="b").shown == "▏b"
     assert typed("right", text="b").shown == "b▏"
-    assert typed("\x07", "page up", text="b").text == "b"
+    assert typed("\x07", "page-up", text="b").text == "b"
 
 
 def test_words_and_lines_are_cut() -> None:

@@ -15,11 +15,11 @@ from rich.cells import cell_len
 import gradviz.engine as torch
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
-from gradviz.step.keys import Keys
 from gradviz.step.plain import commands, script
 from gradviz.step.plain_stop import WIDTH, describe
 from gradviz.step.screen import Screen
 from gradviz.step.state import CommandError, Session
+from gradviz.step.terminal import Keys
 from gradviz.step.verbs import BY_KEY, GROUPS, LESSON, RANKS, VERBS, obey
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.sentences import SENTENCES, sentence
@@ -327,7 +327,7 @@ def test_a_wrong_command_is_told_in_one_line(cube: Trace, line: str, message: st
 
 
 def test_no_key_means_two_things() -> None:
-    assert len(BY_KEY) == sum(len(verb.keys) for verb in VERBS)
+    assert len(BY_KEY) == sum(len(verb.keys.split()) for verb in VERBS)
 
 
 def test_keys_are_told_apart_also_when_they_come_in_pieces() -> None:

@@ -15,8 +15,7 @@ from gradviz.events.kinds import Kind, NodeMade
 from gradviz.pictures.render import DrawError
 from gradviz.query.curves import Trend
 from gradviz.step.command_error import CommandError
-from gradviz.step.lanes import drawn
-from gradviz.step.neighbourhood import HERE, neighbourhood
+from gradviz.step.neighbourhood import HERE, drawn, neighbourhood
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline

@@ -569,8 +569,8 @@ def test_help_tells_of_each_verb_and_of_the_fields(session: Sessions) -> None:
 
 
 def test_no_key_and_no_name_is_taken_twice() -> None:
-    keys = [key for verb in VERBS for key in verb.keys]
-    names = [name for verb in VERBS for name in {verb.name, *verb.short}]
+    keys = [key for verb in VERBS for key in verb.keys.split()]
+    names = [name for verb in VERBS for name in {verb.name, *verb.short.split()}]
     assert len(keys) == len(set(keys))
     assert len(names) == len(set(names))
     assert all(verb.keys or verb.name in ("goto", "delete", "set", "unset") for verb in VERBS)

@@ -24,8 +24,8 @@ from gradviz.query import Query
 from gradviz.query.overview import overview
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
-from gradviz.step.lanes import drawn as drawn_graph
 from gradviz.step.leaves import leaves
+from gradviz.step.neighbourhood import drawn as drawn_graph
 from gradviz.step.plain import script
 from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen

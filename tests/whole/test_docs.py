@@ -130,7 +130,7 @@ def verb_table() -> str:
     for title, verbs in GROUPS.items():
         lines += [f"### {title}", "", "| command | keys | does |", "|-|-|-|"]
         for verb in verbs:
-            keys = " ".join(f"`{KEY_SIGNS.get(key, key)}`" for key in verb.keys)
+            keys = " ".join(f"`{KEY_SIGNS.get(key, key)}`" for key in verb.keys.split())
             lines.append(f"| `{verb.usage}` | {keys} | {verb.help} |".replace("N|all", "N\\|all"))
         lines.append("")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened
+from gradviz.cli.common import PATH, fail, opened, pass_option, trace_argument
 from gradviz.query.query import Query
 from gradviz.replay.pass_capsule import write
 from gradviz.replay.plan import plan_of
@@ -19,13 +19,13 @@ Examples:
   gradviz capsule --script bad_step.py                    of the last pass of the newest trace here
 """
 )
-@click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
-@click.option("--pass", "number", type=int, metavar="N", help="Of backward pass N [default: the last].")
-@click.option("-o", "output", metavar="OUT", type=click.Path(path_type=Path), help="The trace to write.")
+@trace_argument
+@pass_option
+@click.option("-o", "output", metavar="OUT", type=PATH, help="The trace to write.")
 @click.option(
     "--script",
     metavar="FILE.py",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The program to write; its values go into FILE.npz.",
 )
 def capsule(trace: Path | None, number: int | None, output: Path | None, script: Path | None) -> None:

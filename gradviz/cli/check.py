@@ -13,11 +13,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from gradviz.cli.common import all_opened, fail, named_traces, newest_trace, opened, say
-from gradviz.cli.job import Job, perform
+from gradviz.cli.command_process import Job, perform
+from gradviz.cli.common import all_opened, fail, format_option, named_traces, newest_trace, opened, say
 from gradviz.cli.launching import launch, launcher
 from gradviz.cli.running import (
     SETTINGS,
+    Program,
     can_watch,
     check_functions,
     runs_a_script,
@@ -107,14 +108,7 @@ Examples:
 """,
 )
 @runs_a_script
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "sarif"]),
-    default="text",
-    show_default=True,
-    help="How to print the findings.",
-)
+@format_option("text", "json", "sarif", what="the findings")
 @check_functions
 @can_watch
 @click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
@@ -142,13 +136,7 @@ Examples:
 )
 @click.option("--diff", "with_patch", is_flag=True, help="With --try-cures: print the cure as a patch.")
 def check(
-    module: str | None,
-    output: Path | None,
-    engine: str,
-    values: str,
-    no_source: bool,
-    script: str | None,
-    arguments: tuple[str, ...],
+    program: Program,
     form: str,
     check_functions: bool,
     watch: bool,
@@ -161,19 +149,20 @@ def check(
     with_patch: bool,
 ) -> None:
     """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
-    Of the ranks of one run, given as traces, a folder or a pattern, what several have is one finding.
+    The ranks of one run may be given as traces, a folder or a pattern: what several ranks have is one finding.
 
     The script's output and exit status do not change, except that findings turn status 0 into 1. Default: the
     newest *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
     settings = settings_at(Path.cwd())
-    _refuse_cures(try_cures, with_patch, form, module)
+    _refuse_cures(try_cures, with_patch, form, program.module)
+    script, arguments = program.script, program.arguments
     began = perf_counter()
 
     def tried(report: Report, trace: Trace) -> Tried | None:
         """Try the first cure on a copy of the script."""
-        options = ["--engine", engine, "--values", values]
+        options = ["--engine", program.engine, "--values", program.values]
         seconds = perf_counter() - began
         rerun = Rerun(script or "", arguments, options, select, ignore, settings, seconds, check_trace)
         return try_cure(report, Query(trace), rerun)
@@ -196,7 +185,7 @@ def check(
             _print(report, ranks, form, [], with_patch, names_all)
         return int(bool(report.at_least(fail_on or settings.fail_on)))
 
-    if module is None and (script is None or _is_run(Path(script))):
+    if program.module is None and (script is None or _is_run(Path(script))):
         named = [Path(name) for name in (*([script] if script else []), *arguments)]
         if not all(map(_is_run, named)):
             fail(f"check reads the traces of one run; {arguments[0]} is one argument too many")
@@ -212,33 +201,28 @@ def check(
                 "--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read"
             )
         raise SystemExit(checked(traces[0]) if len(traces) == 1 else checked_together(traces))
-    if command := launcher(module, script, arguments):
-        of_ranks = {
-            "values": values,
-            "engine": engine,
-            "no_source": no_source,
-            "check_functions": check_functions,
-            "output": output,
-        }
+    if command := launcher(program):
+        names = ("values", "engine", "no_source", "output")
+        of_ranks = {name: getattr(program, name) for name in names} | {"check_functions": check_functions}
         status, recorded = launch(command, of_ranks)
         rank_status = checked_together(recorded) if recorded else 0
         raise SystemExit(status or rank_status)
-    target = target_of("check", module, script, arguments, engine)
+    target = target_of("check", program)
     compares = check_functions or COMPARING in (select or settings.select)
     around = ExitStack()
     try:
-        path = trace_for(output, target.stem)
+        path = trace_for(program.output, target.stem)
         chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
         watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
         running = Running(
             target,
             path,
-            values,
-            engine=engine,
+            program.values,
+            engine=program.engine,
             stopper=watcher.stopper if watcher is not None else None,
             say=say,
             check_functions=compares,
-            source=not no_source,
+            source=not program.no_source,
         )
         perform(Job(running, lambda outcome: checked(path, outcome.status), around, failure=2))
     except OSError as error:

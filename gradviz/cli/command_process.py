@@ -5,17 +5,52 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import NoReturn
 
+import click
+
 from gradviz.cli.common import say, speak_past_the_script
-from gradviz.cli.job import Job, Top
 from gradviz.cli.main import main
 from gradviz.errors import GradvizError, tracebacks_are_wanted
 from gradviz.sources.ending import exit_status, leave
-from gradviz.sources.script import be_main, execute, make_room, ours_again
+from gradviz.sources.script import Outcome, Running, be_main, execute, make_room, ours_again, run_inside
 from gradviz.sources.shadowed import forget
+
+
+@dataclass
+class Job:
+    """A script that a command runs, and the function that the command runs `after` it, which returns the exit status.
+    If that function fails, the status is the script's, or `failure` if the script's is 0. `around` are the contexts
+    around the script. `waits` returns whether to wait for the script's threads."""
+
+    running: Running
+    after: Callable[[Outcome], int]
+    around: ExitStack = field(default_factory=ExitStack)
+    waits: Callable[[], bool] = lambda: True
+    failure: int = 0
+    home: str = field(default_factory=os.getcwd)
+
+
+@dataclass
+class Top:
+    """The bottom of a process's stack, where a job runs with no frames of click's below it."""
+
+    job: Job | None = None
+
+
+def perform(job: Job) -> None:
+    """Run a job: at the bottom of the stack if the process is the command's, otherwise here."""
+    top = click.get_current_context().find_object(Top)
+    if top is not None:
+        job.running.begin()
+        top.job = job
+        return
+    with job.around:
+        outcome = run_inside(job.running)
+    raise SystemExit(job.after(outcome))
 
 
 def run() -> NoReturn:

@@ -21,6 +21,7 @@ from gradviz.system.signs import SHOWN, encoded
 from gradviz.tracefile import Trace, open_trace
 from gradviz.tracefile.rank_files import in_order, traces_of
 from gradviz.words.escape import clean, shortened
+from gradviz.words.languages import LANGUAGES
 
 _LONGEST = 450  # characters of a message
 _WIDE = 1000  # characters of a line where stdout is not a terminal
@@ -124,9 +125,31 @@ def show_all_on_stdout() -> None:
         sys.stdout.reconfigure(errors=SHOWN)
 
 
-def traces_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the optional arguments TRACE..., as a tuple."""
-    return click.argument("traces", nargs=-1, metavar="[TRACE]...", type=click.Path(path_type=Path))(command)
+PATH = click.Path(path_type=Path)
+
+# Arguments and options that several commands share, each a decorator.
+traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...", type=PATH)
+trace_argument = click.argument("trace", required=False, metavar="[TRACE]", type=PATH)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+pass_option = click.option(
+    "--pass", "number", type=int, metavar="N", help="Of backward pass N [default: the last]."
+)
+
+
+def format_option(*formats: str, what: str = "it") -> Callable[..., Any]:
+    """The option `--format`, of which the first format is the default."""
+    help_text = f"How to print {what}."
+    return click.option(
+        "--format", "form", type=click.Choice(formats), default=formats[0], show_default=True, help=help_text
+    )
+
+
+def language_option(what: str) -> Callable[..., Any]:
+    """The option `--lang`, the language of a screen or a lesson."""
+    choice = click.Choice(LANGUAGES)
+    return click.option(
+        "--lang", type=choice, default="en", show_default=True, help=f"The language of the {what}."
+    )
 
 
 def newest_trace() -> Path:

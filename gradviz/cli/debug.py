@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
+from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.export_moment import export_moment
-from gradviz.cli.job import Job, perform
-from gradviz.cli.running import SETTINGS, runs_a_script, target_of, tell, trace_for
+from gradviz.cli.running import SETTINGS, Program, runs_a_script, target_of, tell, trace_for
 from gradviz.diagnose.rule_settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.live.bad_values import BAD
@@ -66,17 +66,11 @@ Examples:
 )
 @runs_a_script
 def debug(
-    module: str | None,
+    program: Program,
     breaks: tuple[str, ...],
     at_start: bool | None,
     bad: bool,
     text: str | None,
-    output: Path | None,
-    engine: str,
-    values: str,
-    no_source: bool,
-    script: str | None,
-    arguments: tuple[str, ...],
 ) -> None:
     """Run SCRIPT like `python` does, and pause it at breakpoints, at errors, and at the first NaN or
     infinity.
@@ -84,19 +78,27 @@ def debug(
     At a stop, use the commands of `gradviz step`: step back through the events so far, continue the script,
     or quit, which ends it. Ctrl-C pauses it at the next event. The trace is kept.
     """
-    target = target_of("debug", module, script, arguments, engine)
+    target = target_of("debug", program)
     checks = settings_at(Path.cwd())
     settings = Settings()
     try:
         for what in breaks:
             settings.breakpoints.add(breakpoint_of(what, live=True))
-        words = ("-m", module, script) if module is not None else (script,)
-        reader = _reader(text, " ".join(as_argument(word) for word in (*words, *arguments) if word))
+        words = ("-m", program.module, program.script) if program.module is not None else (program.script,)
+        reader = _reader(text, " ".join(as_argument(word) for word in (*words, *program.arguments) if word))
         starts = not breaks if at_start is None else at_start
-        path = trace_for(output, f"{target.stem}.debug")
+        path = trace_for(program.output, f"{target.stem}.debug")
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         around = ExitStack()
-        running = Running(target, path, values, None, debugger, engine, say=say, source=not no_source)
+        running = Running(
+            target,
+            path,
+            program.values,
+            companion=debugger,
+            engine=program.engine,
+            say=say,
+            source=not program.no_source,
+        )
         around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, _say))
 
         def after(outcome: Outcome) -> int:

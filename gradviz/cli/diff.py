@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gradviz.cli.common import all_opened, fail, opened
+from gradviz.cli.common import PATH, all_opened, fail, format_option, opened
 from gradviz.compare.noise import replicas_text
 from gradviz.compare.parting import TOLERANCE, difference_json, difference_text
 from gradviz.compare.parting import diff as difference_of
@@ -27,7 +27,7 @@ Examples:
   gradviz diff fp32.gradviz bf16.gradviz --noise      by rounding, or by a bug?
 """
 )
-@click.argument("traces", nargs=-1, type=click.Path(path_type=Path), metavar="A [B]")
+@click.argument("traces", nargs=-1, type=PATH, metavar="A [B]")
 @click.option(
     "--pass",
     "numbers",
@@ -43,14 +43,7 @@ Examples:
     show_default=True,
     help="Values differ that are further apart, relative to the largest element.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How to print it.",
-)
+@format_option("text", "json")
 @click.option(
     "--noise",
     "beyond_noise",

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradviz.cli.common import patience
 from gradviz.cli.findings import findings_of
-from gradviz.cli.page import write_page
-from gradviz.cli.rank_page import write_rank_page
 from gradviz.diagnose import Finding
 from gradviz.diagnose.marked import faults_of, mark, pass_of_first
+from gradviz.diagnose.rank_reports import check_ranks
+from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.graph import slices
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
-from gradviz.graph.joined import beside, over_ranks, passes_beside
+from gradviz.graph.joined import beside, of_first_rank, over_ranks, passes_beside
 from gradviz.graph.model import LEAF, TENSOR, Graph, no_collection
+from gradviz.notebook import listed
+from gradviz.page import Build, html
 from gradviz.pictures.picture import counted
-from gradviz.pictures.render import PAGE, check_path, save
+from gradviz.pictures.render import PAGE, check_path, save, write
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
 from gradviz.query.ranks import label_of, ranked_traces, same_pass
-from gradviz.replaying import mark_edits, with_cures
+from gradviz.replaying import MOST_EVENTS, fill_in_where_bad, mark_edits, with_cures
+from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.numbers import called_ranks, plural
@@ -220,3 +224,78 @@ def _told(graph: Graph, path: Path) -> str:
     more = f"; {plural(graph.left_out, 'operation')} outside it (--all draws them)" if graph.left_out else ""
     notes = "".join(f"; {note}" for note in graph.notes)
     return f"wrote {path}: {graph.run()}, {counted(graph)}, {edges}{notes}{more}"
+
+
+def write_page(
+    trace: Trace,
+    build: Build,
+    number: int | None,
+    path: Path,
+    found: Sequence[tuple[int, Finding]] = (),
+    query: Query | None = None,
+) -> str:
+    """Write the page of a trace, with its findings by their numbers; `query` is the query that `build` uses, if any.
+    Returns one line for the user. Raises DrawError."""
+    write(path, html(trace, build, number, findings=listed(found, trace), query=query).encode())
+    return f"wrote {path}"
+
+
+_MOST_RANKS = 8  # the most ranks whose graphs are built for each pass of the page
+
+_Numbered = list[tuple[int, Finding]]
+_Joined = Callable[[dict[int, Query], int | None, _Numbered], Graph]
+
+
+def write_rank_page(
+    ranks: Mapping[int, Trace], joined: _Joined, number: int | None, path: Path, settings: Settings | None
+) -> str:
+    """Write the page of the rank with the first finding, otherwise of the first rank. `joined` makes the graph of a
+    pass over some ranks, given as queries with the rank of the page first, with the findings to mark. Without
+    `settings` nothing is checked. Returns one line for the user. Raises DrawError."""
+    found = _findings(ranks, settings)
+    shown = next((finding.ranks[0] for _, finding in faults_of(found) if finding.ranks), min(ranks))
+    own = [(place, finding) for place, finding in found if finding.ranks[:1] == (shown,)]
+    queries = {rank: Query(ranks[rank]) for rank in _compared(shown, ranks, found)}
+
+    def graph_of(pass_number: int | None) -> Graph:
+        graph = of_first_rank(joined(queries, pass_number, own))
+        values = f"values of rank {shown}"  # a page says it in its title, too
+        graph.notes = [note for note in graph.notes if note != values] + [_about(shown, ranks, queries)]
+        return graph
+
+    listed = [(place, _on_page(finding, shown, len(ranks))) for place, finding in found]
+    message = write_page(ranks[shown], graph_of, number, path, listed, queries[shown])
+    return f"{message}: {_about(shown, ranks, queries)}"
+
+
+def _findings(ranks: Mapping[int, Trace], settings: Settings | None) -> _Numbered:
+    """The findings of the ranks and between them, with their numbers; none of a run that is too long to be checked in
+    passing."""
+    if settings is None or sum(trace.count for trace in ranks.values()) > MOST_EVENTS:
+        return []
+    for trace in ranks.values():
+        fill_in_where_bad(trace)
+    return list(enumerate(check_ranks(ranks, settings=settings), 1))
+
+
+def _compared(shown: int, ranks: Mapping[int, Trace], found: _Numbered) -> list[int]:
+    """The rank of the page, then the ranks that it is compared with: of very many those first that a finding names."""
+    named = [rank for _, finding in found if len(finding.ranks) < len(ranks) for rank in finding.ranks]
+    return [*dict.fromkeys([shown, *named, *ranks])][:_MOST_RANKS]
+
+
+def _on_page(finding: Finding, shown: int, count: int) -> Finding:
+    """A finding as the page of a rank lists it. The events and tensors of another rank lead nowhere on it."""
+    where = "" if len(finding.ranks) in (0, count) else f"on {called_ranks(finding.ranks)}: "
+    finding = replace(finding, message=where + finding.message)
+    return finding if finding.ranks[:1] == (shown,) else replace(finding, events=(), node=0, tensors=())
+
+
+def _about(shown: int, ranks: Mapping[int, Trace], queries: Mapping[int, Query]) -> str:
+    """A line that says which ranks a page is about, and how to see another."""
+    other = next(rank for rank in ranks if rank != shown)
+    command = f"gradviz graph {as_argument(ranks[other].path.name)} -o rank{other}.html"
+    compared = (
+        "" if len(queries) == len(ranks) else f", compared with {called_ranks(sorted({*queries} - {shown}))}"
+    )
+    return f"this is rank {shown}{compared}; another rank: {command}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gradviz.cli.common import all_opened, fail, traces_argument
+from gradviz.cli.common import PATH, all_opened, fail, traces_argument
 
 
 @click.command(
@@ -27,18 +28,16 @@ Examples:
 """
 )
 @traces_argument
-@click.option(
-    "-o", "output", type=click.Path(path_type=Path), help="The picture [default: STEM.svg beside TRACE]."
-)
+@click.option("-o", "output", type=PATH, help="The picture [default: STEM.svg beside TRACE].")
 @click.option(
     "--pass",
     "numbers",
     type=int,
     multiple=True,
     metavar="N",
-    help="Draw backward pass N; given twice, two passes side by side [default: that of the first finding, NaN or "
-    "error; else of a small program that of an infinity or the last, of a larger one the first with a cut, else "
-    "the first].",
+    help="Draw backward pass N; given twice, two passes side by side. [default: the pass of the first finding, NaN or "
+    "error; without these, in a small program the pass of an infinity or the last pass, in a larger program the first "
+    "pass with a cut or the first pass]",
 )
 @click.option(
     "--show",
@@ -100,23 +99,10 @@ def graph(
     traces: tuple[Path, ...],
     output: Path | None,
     numbers: tuple[int, ...],
-    show: str,
-    whole: bool,
-    depth: int | None,
-    unfold: tuple[str, ...],
-    rolled: bool | None,
-    around: str | None,
-    hops: int,
-    start: str | None,
-    end: str | None,
-    only_grad: bool,
-    findings: bool,
-    edits: tuple[str, ...],
-    style: str,
     names: str | None,
     legend: bool,
-    theme: str,
     rankdir: str | None,
+    **options: Any,
 ) -> None:
     """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or
     .json.
@@ -129,30 +115,17 @@ def graph(
     from gradviz.pictures.render import save_legend
 
     if legend:
-        save_legend(path := output or Path("legend.svg"), theme)
+        save_legend(path := output or Path("legend.svg"), options["theme"])
         click.echo(f"wrote {path}: the legend of all symbols")
         return
-    if (start is None) != (end is None):
+    if (options["start"] is None) != (options["end"] is None):
         fail("--from and --to go together: give the start and the end of the paths")
     choice = Choice(
-        numbers[0] if numbers else None,
-        show,
-        whole,
-        depth,
-        unfold,
-        rolled,
-        around,
-        hops,
-        start,
-        end,
-        only_grad,
-        theme,
-        rankdir or "",
-        findings,
-        style,
-        tuple(names.split(",")) if names else (),
-        numbers[1:],
-        edits,
+        number=numbers[0] if numbers else None,
+        beside=numbers[1:],
+        names=tuple(names.split(",")) if names else (),
+        rankdir=rankdir or "",
+        **options,
     )
     with all_opened(traces) as recorded:
         message = draw(recorded, output or recorded[0].path.with_suffix(".svg"), choice)

@@ -11,6 +11,7 @@ from time import time
 from typing import Any
 
 from gradviz.cli.common import say
+from gradviz.cli.running import Program
 from gradviz.sources.child_processes import record_children
 from gradviz.sources.ranks_here import of_rank, rank_meta
 from gradviz.tracefile import open_trace
@@ -24,14 +25,15 @@ _ONE, _ONE_MODULE = ("accelerate", "accelerate.exe"), "accelerate.commands.launc
 _SIGNALLED = 128  # a shell adds this to the number of a signal
 
 
-def launcher(module: str | None, script: str | None, arguments: Sequence[str]) -> list[str]:
+def launcher(program: Program) -> list[str]:
     """The command line of a launcher, if a launcher is to be run: `-m torch.distributed.run`, or `torchrun` if there
     is no script of that name; otherwise empty."""
+    module, script, arguments = program.module, program.script, program.arguments
     if module in _MODULES:
         return [sys.executable, "-m", module, *([] if script is None else [script]), *arguments]
     if module is None and script in _COMMANDS and not Path(script).exists():
-        program = shutil.which(script)
-        return [program, *arguments] if program is not None else []
+        file = shutil.which(script)
+        return [file, *arguments] if file is not None else []
     return []
 
 

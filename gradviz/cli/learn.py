@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradviz.cli.common import fail, show_all_on_stdout
+from gradviz.cli.common import PATH, fail, language_option, show_all_on_stdout
 from gradviz.cli.export_moment import export_in_lesson
 from gradviz.learn.exercise import Exercise, Score, keep, scores
 from gradviz.learn.lesson import Lesson, lesson_called, lessons
@@ -22,7 +22,7 @@ from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
-from gradviz.words.languages import LANGUAGES, said
+from gradviz.words.languages import said
 
 
 @click.command(
@@ -37,13 +37,7 @@ Examples:
 """
 )
 @click.argument("name", required=False, metavar="[LESSON|FILE.toml]")
-@click.option(
-    "--lang",
-    type=click.Choice(LANGUAGES),
-    default="en",
-    show_default=True,
-    help="The language of the lesson.",
-)
+@language_option("lesson")
 @click.option(
     "--commands",
     "text",
@@ -52,7 +46,7 @@ Examples:
 )
 @click.option(
     "--page",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE.html",
     help="Write the lesson as a page to share with a class, with its questions.",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, opened
+from gradviz.cli.common import PATH, fail, opened, trace_argument
 from gradviz.tracefile.redaction import redact as redact_trace
 
 
@@ -17,10 +17,8 @@ Examples:
   gradviz redact -o shared.gradviz                 of the newest trace here
 """
 )
-@click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "output", required=True, metavar="OUT", type=click.Path(path_type=Path), help="The copy to write."
-)
+@trace_argument
+@click.option("-o", "output", required=True, metavar="OUT", type=PATH, help="The copy to write.")
 def redact(trace: Path | None, output: Path) -> None:
     """Copy TRACE to OUT without source texts, paths above the working folder, messages and elements of tensors.
 

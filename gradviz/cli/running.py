@@ -1,32 +1,46 @@
-"""Shared by the commands that run a script: their options, the script to run, and the summary at the end."""
+"""The commands that run a script: their options, the script, the note while it is recorded, and the summary at the
+end."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain, count
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, fields
+from functools import wraps
+from importlib.util import find_spec
+from itertools import chain, count, takewhile
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Group
 from rich.text import Text
 
-from gradviz.cli.behind_script import options_behind
-from gradviz.cli.common import fail, say, stderr
+from gradviz.background import Background
+from gradviz.cli.common import fail, line_of_error, say, stderr
 from gradviz.cli.findings import hints
-from gradviz.cli.summary import summary
 from gradviz.diagnose import Finding
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.events.values import GRADES
+from gradviz.query import Query
+from gradviz.query.overview import LeafInfo, Overview, overview
+from gradviz.sources.child_processes import SETTINGS as SETTINGS_OF_RANKS
 from gradviz.sources.pytorch import is_installed
-from gradviz.sources.ranks_here import of_this_rank
+from gradviz.sources.ranks_here import of_this_rank, rank_meta
 from gradviz.sources.script import Outcome, Target
 from gradviz.system.paths import as_argument
-from gradviz.tracefile import TraceError, open_trace
+from gradviz.tracefile import Trace, TraceError, if_long, open_trace
 from gradviz.tracefile.claim import claim_first
 from gradviz.tracefile.file import first_bytes
+from gradviz.tracefile.rank_files import rank_in
+from gradviz.tracefile.sites import is_users
 from gradviz.words.escape import clean
+from gradviz.words.numbers import listed, of_passes, plural
 
 if TYPE_CHECKING:
     from gradviz.cli.watch import Watch
@@ -59,11 +73,33 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program to run, as options and arguments name it, and how to record it."""
+
+    module: str | None
+    output: Path | None
+    engine: str
+    values: str
+    no_source: bool
+    script: str | None
+    arguments: tuple[str, ...]
+
+
 def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `-m`, `-o`, `--engine`, `--values`, `--no-source`, SCRIPT and its arguments."""
+    """Give a command a Program as its first argument: `-m`, `-o`, `--engine`, `--values`, `--no-source`, SCRIPT and its
+    arguments."""
+
+    @wraps(command)
+    def with_program(**options: Any) -> Any:
+        return command(
+            Program(**{field.name: options.pop(field.name) for field in fields(Program)}), **options
+        )
+
+    decorated: Callable[..., Any] = with_program
     for decorate in reversed(_PARAMETERS):
-        command = decorate(command)
-    return command
+        decorated = decorate(decorated)
+    return decorated
 
 
 check_functions = click.option(
@@ -73,23 +109,16 @@ check_functions = click.option(
 )
 
 
-_WATCH_OPTIONS = (
-    click.option(
-        "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
-    ),
-    click.option(
+def can_watch(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--watch` and `--stop-on`."""
+    command = click.option(
         "--stop-on",
         type=click.Choice(["error", "warning"]),
         help="End the run, with status 3, at the first such finding that is sure.",
-    ),
-)
-
-
-def can_watch(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--watch` and `--stop-on`."""
-    for decorate in reversed(_WATCH_OPTIONS):
-        command = decorate(command)
-    return command
+    )(command)
+    return click.option(
+        "--watch", is_flag=True, help="Check while it runs; say a finding the first time that it is sure."
+    )(command)
 
 
 def watched_run(
@@ -103,18 +132,16 @@ def watched_run(
     return watched(path, settings, stop_on)
 
 
-def target_of(
-    verb: str, module: str | None, script: str | None, arguments: tuple[str, ...], engine: str
-) -> Target:
+def target_of(verb: str, program: Program) -> Target:
     """The script or module to run. Exits with one line if none is given, or if this version cannot `verb` it."""
-    warning = options_behind(module, script, arguments)
+    module, script, arguments = program.module, program.script, program.arguments
+    warning = options_behind(program)
     if module is not None:
         arguments = arguments if script is None else (script, *arguments)
     elif script is None:
-        fail(
-            f"give a SCRIPT to run, or -m MODULE (see gradviz {click.get_current_context().info_name} --help)"
-        )
-    if engine == "torch" and not is_installed():
+        command = click.get_current_context().info_name
+        fail(f"give a SCRIPT to run, or -m MODULE (see gradviz {command} --help)")
+    if program.engine == "torch" and not is_installed():
         fail(
             f"cannot {verb} PyTorch, which is not installed: pip install torch, or take --engine numpy, which runs "
             "the script on gradviz's engine"
@@ -188,3 +215,250 @@ def tell(
         say(f"gradviz: {error}")
         return False
     return True
+
+
+def has_option(option: str, program: Program) -> bool:
+    """Whether the source of the script or module has the option in quotes, the sign of an option of its own."""
+    return re.search(rf"""["']{re.escape(option)}["'=]""", _source_of(program)) is not None
+
+
+def options_behind(program: Program) -> str:
+    """A message that names the options of the command that stand behind the script, and gives the command line with
+    them before it. Empty if there are none, or if the script has options of these names itself, as a module of a
+    library that is run by `-m` may have."""
+    module, script, arguments = program.module, program.script, program.arguments
+    if module is not None and not is_users(str(_file_of(module))):
+        return ""
+    known = {name: option for option in click.get_current_context().command.params for name in option.opts}
+    moved, rest, named = [], [], []
+    words = list(takewhile(lambda word: word != "--", arguments))
+    while words:
+        word = words.pop(0)
+        name = word.partition("=")[0]
+        option = known.get(name) if word.startswith("-") else None
+        if not isinstance(option, click.Option) or has_option(name, program):
+            rest.append(word)
+            continue
+        named.append(name)
+        moved.append(word)
+        if not option.is_flag and name == word and words:
+            moved.append(words.pop(0))
+    if not named:
+        return ""
+    rest += arguments[len(moved) + len(rest) :]
+    target = module if module is not None else Path(script or "").name
+    message = (
+        f"{listed(dict.fromkeys(named))} after {target} {'goes' if len(named) == 1 else 'go'} to {target}"
+    )
+    return f"{message}; for gradviz: {_command(moved, program, rest)}"
+
+
+def _command(moved: list[str], program: Program, rest: list[str]) -> str:
+    """The command line that was typed, with some words moved to before the script."""
+    name = click.get_current_context().info_name or ""
+    script_words = [] if program.script is None else [program.script]
+    behind = [*script_words, *program.arguments]
+    before = sys.argv[2 : len(sys.argv) - len(behind)] if sys.argv[-len(behind) :] == behind else []
+    return " ".join(map(as_argument, ["gradviz", name, *moved, *before, *script_words, *rest]))
+
+
+def _source_of(program: Program) -> str:
+    """The source text of the script or module; empty if it cannot be read."""
+    path = _file_of(program.module) if program.module is not None else Path(program.script or "")
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _file_of(module: str) -> Path | None:
+    """The file that `-m` runs. It is looked up without an import of the packages around it."""
+    top, *inner = module.split(".")
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None if spec is None or inner or spec.origin is None else Path(spec.origin)
+    place = Path(spec.submodule_search_locations[0], *inner)
+    return place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+
+
+_NAMED = 6  # the most leaves that are listed by name
+
+
+def summary(trace: Trace, outcome: Outcome) -> Group:
+    """A summary of the recording, and commands to continue with."""
+    trace = if_long(trace)
+    known = overview(Query(trace))
+    lines = [_counts(trace, known), *_leaves(known), *_other_ranks(trace)]
+    if outcome.error is not None:
+        lines.append(_error(known, trace))
+    return Group(*lines, _next(trace, known))
+
+
+def _other_ranks(trace: Trace) -> list[Text]:
+    """A note that the other ranks are not recorded, if this process has started them itself."""
+    meta = trace.meta
+    are_recorded = SETTINGS_OF_RANKS in os.environ or rank_meta() or rank_in(trace.path) >= 0
+    if are_recorded or "rank" not in meta or not trace.passes_begun:
+        return []
+    note = f"this process is rank {meta['rank']} of {meta.get('world', '?')}, and the others are not recorded"
+    return [_line("ranks", f"{note}: gradviz trace --ranks SCRIPT records each", "yellow")]
+
+
+def _line(label: str, text: str, style: str = "") -> Text:
+    return Text.assemble((f"gradviz: {label} ", "dim"), (clean(text), style))
+
+
+def _counts(trace: Trace, found: Overview) -> Text:
+    if not found.ops and not found.passes:
+        return _line("recorded", f"no operation on a tensor → {trace.path}", "bold")
+    passes = plural(found.passes, "backward pass", "backward passes")
+    if found.kept:
+        passes += f" of {trace.passes_begun:,} kept ({found.kept})"
+    passes += of_passes(found.passes, found.detailed, found.shapes)
+    counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"
+    return _line("recorded", f"{counts} → {trace.path}", "bold")
+
+
+def _leaves(found: Overview) -> list[Text]:
+    wanting = found.wanting
+    if not found.ops and not wanting and not found.of_others:
+        return []
+    if not wanting and found.of_others:
+        return [
+            _line(
+                "leaves",
+                "no leaf requires grad in this process; those that it started are not recorded",
+                "yellow",
+            ),
+            _line(
+                "ranks", "gradviz trace --ranks SCRIPT records each; so does torchrun -m gradviz trace SCRIPT"
+            ),
+        ]
+    if not wanting:
+        when = " at the end" if found.passes else ", so nothing was differentiated"
+        return [_line("leaves", f"no leaf requires grad{when}")]
+    kinds = {
+        "with a gradient": ([leaf for leaf in wanting if leaf.has_grad], "green"),
+        "with a gradient that was cleared": ([leaf for leaf in wanting if leaf.is_cleared], "green"),
+        "without a gradient": (
+            [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)],
+            "yellow",
+        ),
+    }
+    return [
+        _line("leaves", f"{len(own)} {what}: {_names(own)}", style)
+        for what, (own, style) in kinds.items()
+        if own
+    ]
+
+
+def _names(leaves: list[LeafInfo]) -> str:
+    counts = Counter(leaf.name for leaf in leaves)
+    named = [f"{name} ×{count}" if count > 1 else name for name, count in counts.items()]
+    more = len(named) - _NAMED
+    return ", ".join(named[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _error(found: Overview, trace: Trace) -> Text:
+    if found.error is None:
+        return _line("error", "the script failed", "red")
+    line = line_of_error(found.error, trace)
+    place = f" at {line}" if line else ""
+    node = ""
+    if found.error.get("node_line"):
+        node = f"; the node at fault was made at line {found.error['node_line']}"
+    return _line("error", f"{found.error['type']}{place}{node}", "red")
+
+
+def _next(trace: Trace, found: Overview) -> Text:
+    name = as_argument(trace.path)
+    if not found.ops:
+        return _line("next", f"gradviz info {name}")
+    return _line("next", f"gradviz graph {name}  ·  gradviz step {name}  ·  gradviz info {name}")
+
+
+AFTER, EVERY = 2.0, 1.0  # seconds
+_LEAST_COLUMNS = 60
+_SAVE, _RESTORE, _ERASE = "\x1b7", "\x1b8", "\x1b[K"
+
+
+@contextmanager
+def shown_on_terminal(path: Path, after: float = AFTER, every: float = EVERY) -> Iterator[None]:
+    """A context that shows on stderr the size of the trace at `path`: from `after` seconds on, if stderr is a
+    terminal.
+
+    The note is at the right end of the cursor's line, and the cursor does not move: the terminal belongs to the
+    script. The note is erased at the end, unless the script has moved to another line since: the earlier position of
+    the cursor is unknown."""
+    # this console cannot show the note
+    if sys.stderr is None or not sys.stderr.isatty() or stderr.legacy_windows:
+        yield
+        return
+    note = _Note(path.absolute(), sys.stderr.fileno(), after, every)
+    note.thread.start()
+    try:
+        yield
+    finally:
+        note.end()
+
+
+class _Note:
+    """A thread that writes the note."""
+
+    def __init__(self, path: Path, terminal: int, after: float, every: float) -> None:
+        self.path, self.after, self.every = path, after, every
+        self.terminal = os.dup(terminal)  # a script may close the original
+        # Not an Event: Ctrl-C inside its `set` can leave its lock taken for good.
+        self.over: SimpleQueue[None] = SimpleQueue()
+        self.width = 0  # width of the note that is shown
+        self.thread = Background(self._run, lambda: self.over.put(None))
+
+    def end(self) -> None:
+        """Remove the note."""
+        self.over.put(None)
+        self.thread.join()
+        os.close(self.terminal)
+
+    def _run(self) -> None:
+        if not self._is_over_in(self.after):
+            self._show()
+            while not self._is_over_in(self.every):
+                self._show()
+            self._erase()
+
+    def _is_over_in(self, seconds: float) -> bool:
+        try:
+            self.over.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+    def _show(self) -> None:
+        with suppress(OSError):  # the file or the terminal may be gone
+            text = f" gradviz records: {size_of(self.path.stat().st_size)}"
+            if os.get_terminal_size(self.terminal).columns >= _LEAST_COLUMNS:
+                self._write(max(len(text), self.width), f"{text:>{self.width}}")
+                self.width = len(text)
+
+    def _erase(self) -> None:
+        if self.width:
+            with suppress(OSError):
+                self._write(self.width, "")
+
+    def _write(self, width: int, text: str) -> None:
+        """Write at the right end of the line, in its last `width` columns, and erase the rest of them."""
+        column = os.get_terminal_size(self.terminal).columns - width
+        os.write(self.terminal, f"{_SAVE}\x1b[{column}G{_ERASE}{text}{_RESTORE}".encode())
+
+
+def size_of(count: int) -> str:
+    """A number of bytes in readable units."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import fail, how_ended, patience, wide_console
+from gradviz.cli.common import PATH, fail, how_ended, json_option, patience, wide_console
 from gradviz.compare import diff
 from gradviz.diagnose import check
 from gradviz.diagnose.finding import SEVERITIES
@@ -60,7 +60,7 @@ Examples:
   gradviz runs sweep --json
 """
 )
-@click.argument("folder", type=click.Path(path_type=Path), default=".")
+@click.argument("folder", type=PATH, default=".")
 @click.option(
     "--sort",
     type=click.Choice(["name", "loss", "findings"]),
@@ -68,7 +68,7 @@ Examples:
     show_default=True,
     help="What comes first: by name, the lowest last loss, the gravest findings.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 def runs(folder: Path, sort: str, as_json: bool) -> None:
     """Show the runs of FOLDER in a table: how each ended, its loss, what `gradviz check` finds first, and where it
     parts from the first run by name. Default: this folder.

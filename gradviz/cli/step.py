@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import all_opened, fail, traces_argument
+from gradviz.cli.common import all_opened, fail, language_option, traces_argument
 from gradviz.cli.export_moment import export_moment
 from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
@@ -25,7 +25,7 @@ from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, for_moments
 from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean
-from gradviz.words.languages import LANGUAGES, said
+from gradviz.words.languages import said
 
 if TYPE_CHECKING:
     from gradviz.diagnose import Finding
@@ -50,13 +50,7 @@ Examples:
 @click.option(
     "--commands", "text", metavar="COMMANDS", help='Run "next; back; goto 5", or @FILE, and print plain text.'
 )
-@click.option(
-    "--lang",
-    type=click.Choice(LANGUAGES),
-    default="en",
-    show_default=True,
-    help="The language of the screen.",
-)
+@language_option("screen")
 def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None, lang: str) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.
     Several traces, and the ranks of a folder or a pattern, are stepped side by side: what is typed moves all of them,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from gradviz.cli.common import fail, newest_trace
+from gradviz.cli.common import PATH, fail, newest_trace, trace_argument
 from gradviz.recorded_run import TABLE_NAMES
 from gradviz.recorded_run import open as open_run
 from gradviz.system.paths import as_argument
@@ -24,8 +24,8 @@ Examples:
   sqlite3 train.db "SELECT pass, loss FROM passes"
 """
 )
-@click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
-@click.option("-o", "output", type=click.Path(path_type=Path), help="The file [default: STEM.sqlite].")
+@trace_argument
+@click.option("-o", "output", type=PATH, help="The file [default: STEM.sqlite].")
 def tables(trace: Path | None, output: Path | None) -> None:
     """Write TRACE as tables into an SQLite file: passes, gradients, steps, updates, parameters, ops, errors, findings
     and more, as `gradviz.open(TRACE).sql(...)` has them.

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from time import time
+from typing import Any
 
 import click
 from rich.text import Text
 
-from gradviz.cli.behind_script import has_option, options_behind
-from gradviz.cli.common import fail, say, stderr
-from gradviz.cli.job import Job, perform
+from gradviz.cli.command_process import Job, perform
+from gradviz.cli.common import PATH, fail, say, stderr
 from gradviz.cli.launching import launch, launcher, named_by_rank, only_started_ranks, tell_ranks
-from gradviz.cli.progress import shown_on_terminal
 from gradviz.cli.running import (
     SETTINGS,
+    Program,
     can_watch,
     check_functions,
+    has_option,
+    options_behind,
     runs_a_script,
+    shown_on_terminal,
     target_of,
     tell,
     trace_for,
@@ -100,92 +104,55 @@ Examples:
     is_flag=True,
     help="Also record the ranks that SCRIPT starts, each into NAME.rank0.gradviz and so on.",
 )
-@click.option("--graph", "graph_file", type=click.Path(path_type=Path), help="Also draw the graph.")
+@click.option("--graph", "graph_file", type=PATH, help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
-def trace(
-    module: str | None,
-    output: Path | None,
-    engine: str,
-    values: str,
-    no_source: bool,
-    passes: Passes | AutoPasses | None,
-    scope: str | None,
-    last: int | None,
-    aten: bool,
-    profile: bool,
-    histograms: bool,
-    printed: bool,
-    check_functions: bool,
-    watch: bool,
-    stop_on: str | None,
-    ranks: bool,
-    graph_file: Path | None,
-    quiet: bool,
-    script: str | None,
-    arguments: tuple[str, ...],
-) -> None:
+def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, **options: Any) -> None:
     """Run SCRIPT like `python` does, and record its gradients.
 
     The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of
     gradviz come before SCRIPT, and arguments of the script after it.
     """
-    graph_file, arguments = _graph_behind(graph_file, module, script, arguments)
-    if values == INPUTS and scope is not None:
+    graph_file, program = _graph_behind(graph_file, program)
+    scope, watch, stop_on = options["scope"], options.pop("watch"), options.pop("stop_on")
+    if program.values == INPUTS and scope is not None:
         fail("--values inputs keeps whole passes: leave out --scope, or take --values full")
     of_ranks = {
-        "values": values,
-        "engine": engine,
-        "no_source": no_source,
-        "passes": passes,
-        "scope": scope,
-        "last": last,
-        "aten": aten,
-        "profile": profile,
-        "histograms": histograms,
-        "printed": printed,
-        "check_functions": check_functions,
+        **{name: getattr(program, name) for name in ("values", "engine", "no_source", "output")},
+        **options,
         "watch": watch,
         "stop_on": stop_on,
         "quiet": quiet,
-        "output": output,
     }
-    if command := launcher(module, script, arguments):
+    if command := launcher(program):
         if graph_file is not None:
             fail('--graph draws one process: draw the ranks with gradviz graph "NAME.rank*.gradviz"')
         status, traces = launch(command, of_ranks)
         if not quiet and traces:
             tell_ranks(traces)
         raise SystemExit(status)
-    warning = options_behind(module, script, arguments)
-    target = target_of("record", module, script, arguments, engine)
+    warning = options_behind(program)
+    target = target_of("record", program)
     settings = settings_at(Path.cwd())
     if graph_file is not None:
-        _check_picture(graph_file)
+        from gradviz.pictures.render import check_path
+
+        check_path(graph_file)
     around, began = ExitStack(), time()
     try:
-        path = trace_for(output, target.stem)
+        path = trace_for(program.output, target.stem)
         if ranks:
             record_children(of_ranks, path)
         around.enter_context(shown_on_terminal(path))
         watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
-        stopper = watcher.stopper if watcher is not None else None
         running = Running(
             target,
             path,
-            values,
-            passes,
-            None,
-            engine,
-            stopper,
-            scope,
-            last,
-            say,
-            aten,
-            check_functions,
-            not no_source,
-            profile,
-            histograms,
-            printed,
+            program.values,
+            engine=program.engine,
+            stopper=watcher.stopper if watcher is not None else None,
+            say=say,
+            source=not program.no_source,
+            **options,
         )
 
         def after(outcome: Outcome) -> int:
@@ -198,9 +165,8 @@ def trace(
                 _tell_others(scope, outcome.others)
             if graph_file is not None and is_there:
                 _draw(renamed, graph_file)
-            warn_of_options(
-                warning
-            )  # once more: what the script printed may have pushed the first from the screen
+            # once more: what the script printed may have pushed the first from the screen
+            warn_of_options(warning)
             return outcome.status
 
         perform(Job(running, after, around))
@@ -208,18 +174,17 @@ def trace(
         fail(str(error))
 
 
-def _graph_behind(
-    graph_file: Path | None, module: str | None, script: str | None, arguments: tuple[str, ...]
-) -> tuple[Path | None, tuple[str, ...]]:
+def _graph_behind(graph_file: Path | None, program: Program) -> tuple[Path | None, Program]:
     """Take `--graph FILE` from the very end, after the script's arguments, if it is meant for gradviz: FILE is a
     picture, and the script's own source has no option `"--graph"`."""
+    arguments = program.arguments
     if graph_file is not None or len(arguments) < 2 or arguments[-2] != "--graph":
-        return graph_file, arguments
+        return graph_file, program
     from gradviz.pictures.render import ENDINGS
 
-    if Path(arguments[-1]).suffix.lower() not in ENDINGS or has_option("--graph", module, script):
-        return None, arguments
-    return Path(arguments[-1]), arguments[:-2]
+    if Path(arguments[-1]).suffix.lower() not in ENDINGS or has_option("--graph", program):
+        return None, program
+    return Path(arguments[-1]), replace(program, arguments=arguments[:-2])
 
 
 def _tell_others(scope: str, others: Sequence[str]) -> None:
@@ -228,12 +193,6 @@ def _tell_others(scope: str, others: Sequence[str]) -> None:
     entered = f"; those entered were {some}" if others else ", and none of another"
     message = f"gradviz: no module or Function named {scope} was entered{entered}"
     stderr.print(Text(clean(message), "yellow"))
-
-
-def _check_picture(path: Path) -> None:
-    from gradviz.pictures.render import check_path
-
-    check_path(path)
 
 
 def _draw(path: Path, picture: Path) -> None:

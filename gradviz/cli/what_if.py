@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.console import Console, Group
 
-from gradviz.cli.common import fail, opened
+from gradviz.cli.common import fail, json_option, opened, pass_option, trace_argument
 from gradviz.compare.compiled import compiled as compiled_pass
 from gradviz.compare.compiled import compiled_json, compiled_text
 from gradviz.replay.changed_pass import DTYPES
@@ -43,8 +43,8 @@ Examples:
   gradviz what-if --compiled                   does torch.compile give the same?
 """,
 )
-@click.argument("trace", required=False, metavar="[TRACE]", type=click.Path(path_type=Path))
-@click.option("--pass", "number", type=int, metavar="N", help="Of backward pass N [default: the last].")
+@trace_argument
+@pass_option
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=NUMBER", help="Give a tensor, or an element of it, another value."
 )  # fmt: skip
@@ -78,7 +78,7 @@ Examples:
     metavar="NAME",
     help="What compiles with --compiled, as inductor where there is a C++ compiler. [default: aot_eager]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@json_option
 def what_if(
     trace: Path | None,
     number: int | None,

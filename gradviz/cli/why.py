@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gradviz.cli.common import fail, opened
+from gradviz.cli.common import fail, format_option, opened
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS, reason_json, reason_text
 from gradviz.replaying import why as reason_of
@@ -29,10 +29,7 @@ Examples:
 @click.option(
     "--paths", type=click.IntRange(1), default=PATHS, show_default=True, metavar="N", help="Show N paths."
 )
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    help="How to print it.",
-)  # fmt: skip
+@format_option("text", "json")
 def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> None:
     """Tell where the gradient of TENSOR came from: the largest contributions, each a path from the root.
 

@@ -15,7 +15,7 @@ if not torch.distributed.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
 import gradviz  # noqa: E402
-from gradviz.cli.page import write_page  # noqa: E402
+from gradviz.cli.drawing import write_page  # noqa: E402
 from gradviz.events.kinds import CollectiveCalled, Kind  # noqa: E402
 from gradviz.graph.build import build  # noqa: E402
 from gradviz.graph.fold import folded  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradviz.cli.page import write_page
+from gradviz.cli.drawing import write_page
 from gradviz.graph.build import build
 from gradviz.page import computing, in_short
 from gradviz.page.other_values import rows

@@ -14,7 +14,7 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz import page as page_of
-from gradviz.cli.page import write_page
+from gradviz.cli.drawing import write_page
 from gradviz.engine import nn
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph

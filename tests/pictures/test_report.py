@@ -14,7 +14,7 @@ import pytest
 
 import gradviz as package
 import gradviz.engine as torch
-from gradviz.cli.report_curves import charts_of_run, charts_of_runs
+from gradviz.cli.report import charts_of_run, charts_of_runs
 from gradviz.pictures.chart import Series, chart, is_clearer_linear
 from gradviz.query import Query
 from gradviz.query.curves import accumulated_norms, change_norms

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.cli.progress import shown_on_terminal, size_of
+from gradviz.cli.running import shown_on_terminal, size_of
 from tests.conftest import terminal_env
 
 pexpect = pytest.importorskip("pexpect")
@@ -19,7 +19,7 @@ pytest.importorskip("termios")
 GROWING = """\
 import sys
 from pathlib import Path
-from gradviz.cli.progress import shown_on_terminal
+from gradviz.cli.running import shown_on_terminal
 path = Path("run.gradviz")
 path.write_bytes(bytes(12_000))
 with shown_on_terminal(path, after=0.05, every=0.02):

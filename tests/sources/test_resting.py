@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.cli.info import info  # noqa: E402
-from gradviz.cli.report_curves import charts_of_run  # noqa: E402
+from gradviz.cli.report import charts_of_run  # noqa: E402
 from gradviz.events.kinds import (  # noqa: E402
     UNWATCHED,
     GradAssigned,

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 import gradviz.engine as engine  # noqa: E402
-from gradviz.cli.report_curves import spreads  # noqa: E402
+from gradviz.cli.report import spreads  # noqa: E402
 from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
 from gradviz.events.values import COUNTS, counts_of_rows  # noqa: E402
 from gradviz.query import Query  # noqa: E402

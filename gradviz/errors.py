@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 DEBUG = "GRADVIZ_DEBUG"  # set in the environment, it lets tracebacks through
 
@@ -27,3 +28,36 @@ def text_of(thing: object) -> str:
         return str(thing)
     except Exception:
         return f"<{type(thing).__name__} without a text>"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name with the fewest typing errors in `name`, or "" if each has more than one in three letters. A
+    letter too many, too few or wrong is an error, and so are two neighbours that changed places. A name that is at
+    least half of the other is near, too."""
+    found, fewest = "", len(name) // 3 + 1
+    contained = ""
+    for other in known:
+        if abs(len(other) - len(name)) < fewest and (errors := _errors(name, other)) < fewest:
+            found, fewest = other, errors
+        contained = contained or (other if _is_most_of(name, other) else "")
+    return found or contained
+
+
+def _is_most_of(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    is_long_enough = len(short) > 2 or len(long) - len(short) == 1
+    return short in long and is_long_enough and 2 * len(short) >= len(long)
+
+
+def _errors(one: str, other: str) -> int:
+    """The optimal string alignment distance (Boytsov 2011, "Indexing methods for approximate dictionary searching")."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        last, before, row = before, row, [i]
+        for j, match in enumerate(other, 1):
+            errors = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != match))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == match:
+                errors = min(errors, last[j - 2] + 1)
+            row.append(errors)
+    return row[-1]

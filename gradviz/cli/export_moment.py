@@ -26,7 +26,7 @@ def _export(trace: Trace, position: int, file: Path, in_lesson: bool) -> None:
     from gradviz.page.books import is_small
     from gradviz.pictures.render import PAGE, SCENES, check_path, save
     from gradviz.pictures.textbook import textbook
-    from gradviz.tracefile.prefix import Prefix
+    from gradviz.tracefile.part import Prefix
     from gradviz.words.words import Words
 
     if file.suffix.lower() == PAGE:

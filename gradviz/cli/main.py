@@ -114,7 +114,7 @@ class _Commands(click.Group):
 
 def _no_command(name: str) -> str:
     """The message for a word that is no command: perhaps a script, a trace, or a typing error."""
-    from gradviz.nearest import nearest
+    from gradviz.errors import nearest
     from gradviz.system.paths import as_argument
     from gradviz.words.escape import shortened
 

@@ -35,8 +35,7 @@ from gradviz.sources.ranks_here import of_this_rank, rank_meta
 from gradviz.sources.script import Outcome, Target
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, TraceError, if_long, open_trace
-from gradviz.tracefile.claim import claim_first
-from gradviz.tracefile.file import first_bytes
+from gradviz.tracefile.file import claim_first, first_bytes
 from gradviz.tracefile.rank_files import rank_in
 from gradviz.tracefile.sites import is_users
 from gradviz.words.escape import clean

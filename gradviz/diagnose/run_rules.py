@@ -16,8 +16,7 @@ from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Found, Need, Rule, unmet
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
-from gradviz.errors import GradvizError
-from gradviz.nearest import nearest
+from gradviz.errors import GradvizError, nearest
 from gradviz.query.tied_names import with_tied_names
 from gradviz.tracefile import Site, Trace, open_trace
 from gradviz.words.escape import clean, shortened

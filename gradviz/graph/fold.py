@@ -9,7 +9,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from gradviz.errors import GradvizError
+from gradviz.errors import GradvizError, nearest
 from gradviz.graph.function_scopes import with_equal_blocks, with_function_scopes
 from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.model import (
@@ -31,7 +31,6 @@ from gradviz.graph.model import (
     no_collection,
 )
 from gradviz.graph.roll import places
-from gradviz.nearest import nearest
 from gradviz.tracefile import Snapshot
 
 MOST = 100  # a graph up to this size is not folded

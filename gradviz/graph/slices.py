@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gradviz.errors import GradvizError
+from gradviz.errors import GradvizError, nearest
 from gradviz.graph.model import (
     DATA,
     GRAD,
@@ -20,7 +20,6 @@ from gradviz.graph.model import (
     Node,
     ends_with,
 )
-from gradviz.nearest import nearest
 from gradviz.system.paths import file_name
 
 HOPS = 3

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.nearest import nearest
+from gradviz.errors import nearest
 from gradviz.step.breakpoints import predicate
 from gradviz.step.command_error import CommandError
 from gradviz.words.escape import clean, shortened

@@ -21,8 +21,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from gradviz.errors import GradvizError
-from gradviz.nearest import nearest
+from gradviz.errors import GradvizError, nearest
 from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, STATISTICS, TENSORS, TEXT, Column, type_of
 
 _COMPARE: dict[str, Callable[..., Any]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}

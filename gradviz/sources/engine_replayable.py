@@ -29,7 +29,7 @@ from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, functi
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.sources.tensors_returned import tensors_returned
-from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile.recorder import InputsRecorder
 
 _ENGINE = Library(
     Tensor,

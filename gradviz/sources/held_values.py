@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
 from gradviz.query.call_context import is_without_grad, without_grad
-from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile.recorder import InputsRecorder
 
 _MOST_WITHOUT_GRAD = (
     500  # calls without grad mode that are recorded: an evaluation may come before all training

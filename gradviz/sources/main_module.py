@@ -17,8 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gradviz.errors import GradvizError
-from gradviz.nearest import nearest
+from gradviz.errors import GradvizError, nearest
 from gradviz.system.paths import absolute
 
 _PYC_HEADER = 16  # bytes

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
-from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile.recorder import InputsRecorder
 
 
 class Attachment:

@@ -28,7 +28,7 @@ from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
-from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile.recorder import InputsRecorder
 from gradviz.tracefile.sites import LIBRARY, USER
 
 _P = ParamSpec("_P")

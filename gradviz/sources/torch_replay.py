@@ -27,7 +27,7 @@ from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.loss_parts import without_one
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.tensors_returned import tensors_returned
-from gradviz.system.memory_limit import limited_memory
+from gradviz.system.process import limited_memory
 from gradviz.version import TORCH_VERSION
 
 if TYPE_CHECKING:

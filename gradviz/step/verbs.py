@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from gradviz.errors import GradvizError
-from gradviz.nearest import nearest
+from gradviz.errors import GradvizError, nearest
 from gradviz.query.predicate_columns import FIELDS, FLAG, NUMBER, STATISTICS, TENSORS, TEXT
 from gradviz.step import check_node, group, moves, seeking, showing
 from gradviz.step.breakpoints import FORMS
@@ -56,7 +55,7 @@ class Verb:
     (its other names) are separated by spaces. The key of a verb that needs an argument opens the prompt; so does the
     key of a verb with `asked`. A verb that is `of_group` runs once for all sessions that are moved together. A long run
     is read whole before a verb, unless the verb is `near`: such a verb asks the trace for the parts that it needs
-    (tracefile/doors.py)."""
+    (tracefile/reader.py)."""
 
     usage: str
     keys: str

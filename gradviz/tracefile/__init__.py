@@ -1,14 +1,14 @@
 """One file for one run: written while it runs, read at any place."""
 
 from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
+from gradviz.tracefile.database import TraceError
 from gradviz.tracefile.opening import open_trace
 from gradviz.tracefile.part import for_moments, if_long, part_of
-from gradviz.tracefile.pass_info import ErrorInfo, PassInfo
+from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.recorder import Recorder
 from gradviz.tracefile.sites import Site, Sites
 from gradviz.tracefile.states import Snapshot
-from gradviz.tracefile.unreadable import TraceError
 
 __all__ = [
     "AutoPasses",

@@ -11,8 +11,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.ring import segment_of, standing
-from gradviz.tracefile.thinning import drop_unused, thin
+from gradviz.tracefile.ring import drop_unused, segment_of, standing, thin
 
 CAPSULE = "capsule"  # in the notes of a run: the number of the only pass
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradviz.events.event_layout import COLUMNS, LAYOUTS
 from gradviz.events.kinds import Kind
-from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.batch import ByKind
 
 
 @dataclass(frozen=True, slots=True)

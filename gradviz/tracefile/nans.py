@@ -1,4 +1,5 @@
-"""The events at which recorded values have a NaN, or an infinity."""
+"""The values with a NaN in what is being recorded, and whether a pass has something that no earlier pass had: a line
+that ran or did not run, more NaN or infinities, an error."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gradviz.events.event_layout import ROW
+from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.sets import distinct
-from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATS
+from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
 _GLANCE = 1 << 20  # the most bytes of values that are tested together
@@ -72,3 +76,33 @@ def _are_bad(statistic: Stat, values: Sequence[bytes], dtype: str) -> list[bool]
 def _is_bad(statistic: Stat, value: np.ndarray, dtype: str) -> bool:
     elements = elements_of(value, dtype)
     return elements is not None and elements.dtype.kind in "fc" and bool(_TESTS[statistic](elements).any())
+
+
+class News:
+    """Notes everything that is written; `take` has to be called at the end of each pass."""
+
+    def __init__(self) -> None:
+        self.places: list[np.ndarray] = []  # the kinds of events of this pass, each with its place
+        self.bad = 0  # the number of values of this pass with a NaN or an infinity
+        self.errors = 0  # the number of errors in this pass
+        self.known: set[bytes] = set()  # the places of earlier passes
+        self.most = 0  # the most bad values of an earlier pass
+
+    def note(self, batch: Batch, dtypes: Mapping[int, str]) -> None:
+        """Note a batch that has been written; `dtypes` are the dtypes of forms by their numbers."""
+        rows = np.frombuffer(batch.rows, ROW)
+        kinds = rows["head"] & 0xFF
+        self.errors += int(np.count_nonzero(kinds == Kind.ERROR))
+        self.places.append(distinct(kinds.astype(np.int64) << 32 | rows["site"]))
+        states = np.frombuffer(batch.states, STATE)
+        for statistic in (Stat.NAN, Stat.INF):
+            self.bad += len(with_bad(statistic, states, batch.payload, dtypes))
+
+    def take(self) -> bool:
+        """Whether the pass that ends here has something new."""
+        places = distinct(np.concatenate(self.places)).tobytes() if self.places else b""
+        is_new = places not in self.known or self.bad > self.most or self.errors > 0
+        self.known.add(places)
+        self.most = max(self.most, self.bad)
+        self.places, self.bad, self.errors = [], 0, 0
+        return is_new

@@ -11,13 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from gradviz.nearest import nearest
+from gradviz.errors import nearest
 from gradviz.system.paths import as_argument
-from gradviz.tracefile.database import Database, bound, opened, rows_of
+from gradviz.tracefile.database import Database, TraceError, bound, code_of, damaged, opened, rows_of
 from gradviz.tracefile.file import first_bytes
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import APPLICATION_ID, VERSION
-from gradviz.tracefile.unreadable import TraceError, code_of, damaged
 
 # SQLite's file header: its magic string, how it is written and read, and further on the user version and the
 # application id.

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
+from gradviz.tracefile.database import TraceError
 from gradviz.tracefile.opening import open_trace
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.unreadable import TraceError
 
 ENDING = ".gradviz"
 _RANK = re.compile(r"\.rank(\d+)")

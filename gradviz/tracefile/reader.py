@@ -4,37 +4,236 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from gradviz.events.event_layout import LAYOUTS, ROW
+from gradviz.events.field_types import Rule
+from gradviz.events.handles import Form
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Event, Kind
-from gradviz.events.values import Stat
+from gradviz.events.listener import LeafHistogram
+from gradviz.events.site import Place
+from gradviz.events.values import BINS, COUNTS, Stat
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.chunks import Chunks
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
+from gradviz.tracefile.database import UNREADABLE, has_table, rows_of, told_of, unreadable
 from gradviz.tracefile.digest import Digests, renumbered
-from gradviz.tracefile.held_tables import Tables
-from gradviz.tracefile.pass_info import PassInfo, SiteOps
-from gradviz.tracefile.pass_rows import PassTable
-from gradviz.tracefile.schema import STATE
+from gradviz.tracefile.file import is_being_recorded
+from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, PassTable, SiteOps
+from gradviz.tracefile.printed_lines import PrintedLine
+from gradviz.tracefile.schema import LATER_TABLE, STATE
+from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.sound import (
     Known,
     Numbers,
+    check_callers,
     check_heads,
     check_marks,
     check_nesting,
+    check_numbers,
     check_rows,
     check_states,
+    form_of,
     kinds_of,
+    names_of,
+    pairs_of,
 )
 from gradviz.tracefile.states import Snapshot, States
-from gradviz.tracefile.unreadable import UNREADABLE, told_of, unreadable
+
+
+class Watcher(Protocol):
+    """An object with results computed from the part of a trace that had been read."""
+
+    def forget(self) -> None:
+        """Forget the results: more has been read."""
+
+
+class Doors:
+    """The doors of a whole trace. Times (`at`) are events, and include them."""
+
+    is_whole = True  # whether all events have been read
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call `watcher.forget()` whenever more has been read."""
+
+    def apart(self: Self) -> Self:
+        """The same trace, for look-ups far away from the other look-ups."""
+        return self
+
+    def reach(self, first: int, end: int | None = None) -> None:
+        """Read an event, or the events from `first` to before `end`, with the ops and nodes around them and the scopes
+        that they are in."""
+
+    def reach_all(self) -> None:
+        """Read all events."""
+
+    def reach_pass(self, backward_pass: PassInfo) -> None:
+        """Read the events of a pass, and the events that made its nodes."""
+
+    def reach_node(self, node: int) -> None:
+        """Read the event that made a node. For a node that no event made (an AccumulateGrad), most likely the first
+        event that made a node with an edge to it."""
+
+    def reach_tensors(self, tensors: Iterable[int], at: int = -1) -> None:
+        """Read the state of tensors at an event: the first event of each, its last value, flags, `.grad` and tangent up
+        to then, and the same for the tensors whose memory it shares."""
+
+    def reach_history(self, tensor: int, at: int, since: int = 0) -> None:
+        """Read all events from `since` up to `at` that have a tensor's value or flags, or set its `.grad`."""
+
+    def leaves_to_reach(self, at: int) -> Collection[int]:
+        """The tensors that have to be read before a question about the leaves at an event: the leaves that require
+        grad, the newest other leaf of each site, and other tensors with a `.grad`."""
+        return ()
+
+
+class Tables(Doors):
+    """The tables of one trace. Reading raises TraceError if the file is damaged."""
+
+    count: int  # the number of events
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
+
+    @property
+    def is_being_recorded(self) -> bool:
+        """Whether its run still goes on, on this machine."""
+        return self.meta.get("ended") == "" and is_being_recorded(self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a query, every value of its column's type."""
+        with told_of(self.path):
+            return rows_of(self._connection, query, *values)
+
+    @cached_property
+    def strings(self) -> dict[int, str]:
+        """Names and other text, by number."""
+        return dict(self._rows("SELECT id, text FROM strings"))
+
+    def text(self, number: int) -> str:
+        """One string by its number."""
+        return self.strings.get(int(number), "")
+
+    @cached_property
+    def rules(self) -> dict[int, Rule]:
+        """The derivatives of operations as text, by number."""
+        rows = self._rows("SELECT id, inputs, elementwise FROM rules")
+        with told_of(self.path):
+            return {number: Rule(pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
+
+    def rule(self, number: int) -> Rule:
+        """One rule by its number."""
+        return self.rules.get(int(number)) or Rule(())
+
+    @cached_property
+    def forms(self) -> dict[int, Form]:
+        """The shapes, dtypes and devices of tensors, by number."""
+        rows = self._rows("SELECT id, shape, dtype, device FROM forms")
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "forms")
+            return {number: form_of(*form) for number, *form in rows}
+
+    @cached_property
+    def sites(self) -> dict[int, Site]:
+        """Places in the source, by number."""
+        frames = self._frames
+        return {number: joined(number, frames.get) for number in frames}
+
+    @cached_property
+    def _frames(self) -> dict[int, Frame]:
+        columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
+        rows = self._rows(f"SELECT {columns} FROM sites")
+        with told_of(self.path):
+            check_numbers([number for number, *_ in rows], "places")
+            frames = {row[0]: _frame_of(*row) for row in rows}
+            check_callers({number: frame.parent for number, frame in frames.items()}, DEEPEST + 1)
+        return frames
+
+    @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
+    def source(self, file: str) -> list[str]:
+        """The lines of a source file as they were when the run was recorded; empty if they were not kept."""
+        rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
+        return rows[0][0].splitlines() if rows else []
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether the text of any source file was kept."""
+        return self.source_files > 0
+
+    @cached_property
+    def source_files(self) -> int:
+        """The number of source files whose text was kept."""
+        ((count,),) = self._rows("SELECT count(*) AS count FROM sources WHERE text <> ''")
+        return int(count)
+
+    @cached_property
+    def errors(self) -> list[ErrorInfo]:
+        """The exceptions that left a backward pass or ended the program."""
+        query = "SELECT event, type, message, node, site FROM errors WHERE event < ? ORDER BY event"
+        return [ErrorInfo(*row) for row in self._rows(query, self.count)]
+
+    @cached_property
+    def printed(self) -> list[PrintedLine]:
+        """The lines that the program printed, in order; none unless the run was recorded with `--printed`."""
+        query = "SELECT event, site, text, length FROM printed WHERE event <= ? ORDER BY number"
+        return [PrintedLine(*row) for row in self._rows(query, self.count)]
+
+    @cached_property
+    def leaf_histograms(self) -> list[tuple[int, LeafHistogram]]:
+        """The histograms of leaves that an ordinary recording has, each with its pass."""
+        with told_of(self.path):
+            if not has_table(self._connection, LATER_TABLE):
+                return []
+        rows = self._rows("SELECT number, tensor, role, low, high, counts FROM histograms")
+        with told_of(self.path):
+            if {len(counts) for *_, counts in rows} - {BINS * COUNTS.itemsize}:
+                raise ValueError("a histogram with another number of bins")
+            return [(number, LeafHistogram(*histogram)) for number, *histogram in rows]
+
+    @cached_property
+    def parameters(self) -> dict[int, str]:
+        """The names that modules gave their parameters and buffers, by tensor."""
+        return dict(self._rows("SELECT tensor, name FROM parameters"))
+
+    @cached_property
+    def buffers(self) -> set[int]:
+        """The buffers of modules."""
+        return {tensor for (tensor,) in self._rows("SELECT tensor FROM parameters WHERE role = 'buffer'")}
+
+    @cached_property
+    def variables(self) -> dict[int, str]:
+        """The names that tensors got other than as parameters and buffers."""
+        return dict(self._rows("SELECT tensor, name FROM variables"))
+
+
+def _frame_of(
+    number: int, parent: int, file: str, line: int, col: int, end_line: int, end_col: int, function: str, names: str,
+    library: int,
+) -> Frame:  # fmt: skip
+    """A frame from its row. Raises ValueError if its names are no list of texts."""
+    named = names_of(names)
+    place = Place(file, line, col, end_line, end_col, function, named, False)
+    return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))
+
 
 _MOST_STATES = 3_000_000  # the most states in which a NaN is looked for
 

@@ -23,8 +23,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat, packed_stats_of
 from gradviz.sets import distinct
 from gradviz.tracefile import whitelist
-from gradviz.tracefile.batch import Batch, Interned
-from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.batch import Batch, ByKind, Interned
 from gradviz.tracefile.chunk_tables import ChunkTables
 from gradviz.tracefile.file import TraceFile
 from gradviz.tracefile.reader import Trace

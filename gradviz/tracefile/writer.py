@@ -25,22 +25,18 @@ from gradviz.events.handles import Later, Reader
 from gradviz.events.kinds import TIED, Kind
 from gradviz.events.listener import LeafHistogram
 from gradviz.system.turns import new_turn
-from gradviz.tracefile.batch import Batch, Interned
-from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.batch import Batch, ByKind, Interned
 from gradviz.tracefile.chosen import AutoPasses
 from gradviz.tracefile.chunk_tables import ChunkTables, execute_each
 from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
-from gradviz.tracefile.nans import with_nan
-from gradviz.tracefile.news import News
-from gradviz.tracefile.pass_info import PassInfo
+from gradviz.tracefile.nans import News, with_nan
+from gradviz.tracefile.pass_rows import PassInfo, runs_of
 from gradviz.tracefile.printed_lines import PrintedLines
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.ring import Ring
+from gradviz.tracefile.ring import Ring, drop_unused, thin
 from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
-from gradviz.tracefile.skipped import runs_of
-from gradviz.tracefile.thinning import drop_unused, thin
 
 INTERVAL = 0.08  # seconds between commits: with the time for a commit, at most a tenth of a second is lost
 _SELDOM = 0.5  # ...while the source rests, and there are only a few numbers of each pass to write

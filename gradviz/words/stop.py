@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gradviz.errors import GradvizError
+from gradviz.errors import GradvizError, nearest
 from gradviz.events.kinds import (
     Accumulated,
     Event,
@@ -33,7 +33,6 @@ from gradviz.events.kinds import (
     ScopeLeft,
     TensorMade,
 )
-from gradviz.nearest import nearest
 from gradviz.query.chain_step import ChainStep
 from gradviz.query.changes import grad_changes, value_changes
 from gradviz.query.moment import Moment

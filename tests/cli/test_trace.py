@@ -241,7 +241,7 @@ def test_where_the_folder_cannot_be_written_an_option_names_another_place(
     os_open = os.open
     path = script(tmp_path, DIFFERENTIATES)
     (tmp_path / "else").mkdir()
-    monkeypatch.setattr("gradviz.tracefile.claim.os.open", opened)
+    monkeypatch.setattr("gradviz.tracefile.file.os.open", opened)
     said = "cannot write script.gradviz: Permission denied (-o FILE writes the trace elsewhere)"
     for command in ("trace", "check"):
         assert gradviz_here(command, path).stderr == f"gradviz: {said}\n"

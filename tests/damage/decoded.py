@@ -18,7 +18,7 @@ import numpy as np
 
 from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW, Field, Layout
 from gradviz.events.kinds import Kind
-from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE

@@ -10,9 +10,9 @@ import pytest
 
 import gradviz.engine as torch
 from gradviz.engine import nn
+from gradviz.errors import nearest
 from gradviz.events.kinds import Accumulated, NodeMade, OpRan, TensorMade
 from gradviz.graph.build import build
-from gradviz.nearest import nearest
 from gradviz.page import views
 from gradviz.pictures.node_text import lines_of
 from gradviz.pictures.render import svg

@@ -19,7 +19,7 @@ import gradviz
 import gradviz.engine as torch
 from gradviz.events.handles import READERS
 from gradviz.events.listener import NO_RULE, State
-from gradviz.system.locks import is_locked
+from gradviz.system.descriptors import is_locked
 from gradviz.tracefile import Recorder, open_trace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -206,7 +206,7 @@ def test_a_reader_that_is_slow_to_let_go_of_the_lock_refuses_no_recording(
             if len(waits) == 10:
                 reader.close()
 
-        monkeypatch.setattr("gradviz.tracefile.claim.time.sleep", wait)
+        monkeypatch.setattr("gradviz.tracefile.file.time.sleep", wait)
         with gradviz.record(path):
             differentiate(2)
     assert len(waits) == 10

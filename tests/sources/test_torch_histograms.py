@@ -23,8 +23,8 @@ from gradviz.events.kinds import ElementsBinned, Kind  # noqa: E402
 from gradviz.events.values import COUNTS, counts_of_rows  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.curves import Binned, binned  # noqa: E402
+from gradviz.tracefile.database import TraceError  # noqa: E402
 from gradviz.tracefile.redaction import redact  # noqa: E402
-from gradviz.tracefile.unreadable import TraceError  # noqa: E402
 from gradviz.words import Stop, Words  # noqa: E402
 from gradviz.words.sentences import sentence  # noqa: E402
 

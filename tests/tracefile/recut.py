@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gradviz.tracefile import open_trace
-from gradviz.tracefile.bykind import ByKind
+from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.contents import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE

@@ -21,7 +21,8 @@ from gradviz.graph.model import to_json
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.step.state import Session
-from gradviz.tracefile import Trace, thinning
+from gradviz.tracefile import Trace
+from gradviz.tracefile import ring as ring_file
 
 ENGINES = [
     pytest.param("gradviz.engine", id="numpy"),
@@ -219,7 +220,7 @@ def test_a_pass_that_runs_others_in_a_hook_stays_as_long_as_one_of_them(torch: A
 
 
 def test_texts_that_only_old_events_have_go_too(torch: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(thinning, "FEW", 20)
+    monkeypatch.setattr(ring_file, "FEW", 20)
     path = tmp_path / "run.gradviz"
     with record(path, last=2) as running:
         x = torch.ones(3, requires_grad=True)

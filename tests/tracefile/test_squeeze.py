@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import gradviz
 import gradviz.engine as torch
 from gradviz.events.kinds import Kind, TensorMade
+from gradviz.tracefile.chunk_tables import Squeezer, alike, period_of
 from gradviz.tracefile.expected import (
     AS_IS,
     LONGEST,
@@ -27,7 +28,6 @@ from gradviz.tracefile.expected import (
     rearranged,
     unexpected,
 )
-from gradviz.tracefile.squeeze import Squeezer, alike, period_of
 
 numbers = st.lists(st.integers(0, 2**32 - 1), max_size=60).map(lambda found: np.array(found, NUMBER))
 
@@ -246,7 +246,7 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
         return squeeze(squeezer, number, end, *arrays)
 
     monkeypatch.setattr(Squeezer, "chunk", told_first)
-    monkeypatch.setattr("gradviz.tracefile.squeeze.GROUP", 3)
+    monkeypatch.setattr("gradviz.tracefile.chunk_tables.GROUP", 3)
     monkeypatch.setattr(
         "gradviz.tracefile.writer.INTERVAL", 2
     )  # chunks of several periods on a busy machine, too

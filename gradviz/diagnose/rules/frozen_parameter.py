@@ -36,8 +36,8 @@ from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, removed, typed_as
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.without_gradient import Rootless, rootless
+from gradviz.errors import nearest
 from gradviz.events.kinds import Kind
-from gradviz.nearest import nearest
 from gradviz.query.copies import original
 from gradviz.query.flow import leaves_of, transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING

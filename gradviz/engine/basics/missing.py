@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gradviz.nearest import nearest
+from gradviz.errors import nearest
 
 _ELSEWHERE = ("", ".nn", ".nn.functional", ".optim", ".linalg", ".special", ".func", ".autograd")
 

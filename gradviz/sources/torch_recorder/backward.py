@@ -30,7 +30,7 @@ from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, versi
 from gradviz.sources.torch_recorder.memory import WARY
 from gradviz.sources.torch_recorder.module_scopes import name_the_rest
 from gradviz.sources.torch_recorder.shared import Source, safely
-from gradviz.system.stack_size import make_room_for_graph
+from gradviz.system.process import make_room_for_graph
 
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program sees our reads
 

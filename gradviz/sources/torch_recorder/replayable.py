@@ -32,7 +32,7 @@ from gradviz.sources.torch_recorder.memory import dtype_name
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 from gradviz.tracefile import Recorder
-from gradviz.tracefile.recorder_of_inputs import InputsRecorder
+from gradviz.tracefile.recorder import InputsRecorder
 
 TORCH = Library(
     torch.Tensor,

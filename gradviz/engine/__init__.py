@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings as _warnings
 from math import inf, nan, pi
+from typing import TYPE_CHECKING
 
 from gradviz.engine import autograd, backends, cuda, func, linalg, nn, optim, random, special, utils
 from gradviz.engine.basics.devices import device
@@ -69,6 +70,72 @@ from gradviz.engine.tensors.sampling import PUBLIC as _sampling
 from gradviz.engine.tensors.saving import load, save
 from gradviz.version import TORCH_VERSION as __torch_version__
 from gradviz.version import __version__
+
+if TYPE_CHECKING:  # at run time `import *` also takes the functions that are added below
+    __all__ = [
+        "Generator",
+        "Size",
+        "Tensor",
+        "arange",
+        "as_tensor",
+        "autograd",
+        "backends",
+        "cuda",
+        "default_generator",
+        "device",
+        "dtype",
+        "empty",
+        "empty_like",
+        "enable_grad",
+        "eye",
+        "finfo",
+        "from_numpy",
+        "full",
+        "full_like",
+        "func",
+        "get_default_dtype",
+        "get_rng_state",
+        "iinfo",
+        "inf",
+        "inference_mode",
+        "initial_seed",
+        "is_grad_enabled",
+        "linalg",
+        "linspace",
+        "load",
+        "logspace",
+        "manual_seed",
+        "nan",
+        "nn",
+        "no_grad",
+        "ones",
+        "ones_like",
+        "optim",
+        "pi",
+        "promote_types",
+        "rand",
+        "rand_like",
+        "randint",
+        "randn",
+        "randn_like",
+        "random",
+        "randperm",
+        "save",
+        "scalar_tensor",
+        "seed",
+        "set_default_dtype",
+        "set_grad_enabled",
+        "set_printoptions",
+        "set_rng_state",
+        "special",
+        "tensor",
+        "tril_indices",
+        "triu_indices",
+        "utils",
+        "vmap",
+        "zeros",
+        "zeros_like",
+    ]
 
 _METHODS_ONLY = {
     "view",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,10 @@ class Node:
     is_of_row = False  # of an op of the table with one output: nothing can happen while it runs
     number: int
     rare: NodeRare | None
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # what it saved, by PyTorch's names: `_saved_self`
 
     @property
     def edges(self) -> tuple[Edge, ...]:

@@ -222,7 +222,7 @@ def attach() -> None:
     for name, getter in PROPERTIES.items():
         setattr(Tensor, name, property(getter))
     Tensor.__new__ = staticmethod(lambda cls, *args, **kwargs: legacy_tensor(*args, **kwargs))  # type: ignore[assignment]
-    Tensor.backward = backward_from  # type: ignore[attr-defined]
+    Tensor.backward = backward_from  # type: ignore[assignment, method-assign]
     Tensor.detach = ops.detach  # type: ignore[assignment]
     for name in TENSOR_LACKS:
         setattr(Tensor, name, Lacking(name))

@@ -95,7 +95,7 @@ def _drawn(name: str, draw: Callable) -> Callable:
         check_writable(x)
         with drawing_from(generator):
             array = draw(x.array.shape, x.array.dtype, *args, **kwargs)
-        return overwrite(x.zero_() if x.requires_grad else x, array, name)  # type: ignore[attr-defined]
+        return overwrite(x.zero_() if x.requires_grad else x, array, name)
 
     fill.__name__ = name
     fill.__doc__ = draw.__doc__
@@ -134,7 +134,7 @@ def _integers(shape: tuple, kind: np.dtype, low: int = 0, to: int | None = None)
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Set the diagonal of x to a value."""
     n = min(x.array.shape)
-    x.as_strided((n,), (sum(s // x.array.itemsize for s in x.array.strides),)).fill_(fill_value)  # type: ignore[attr-defined]
+    x.as_strided((n,), (sum(s // x.array.itemsize for s in x.array.strides),)).fill_(fill_value)
     return x
 
 

@@ -73,7 +73,7 @@ class TensorDataset(Dataset):
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
-        return tuple(t[index] for t in self.tensors)  # type: ignore[index]
+        return tuple(t[index] for t in self.tensors)
 
     def __len__(self) -> int:
         return len(self.tensors[0].array)

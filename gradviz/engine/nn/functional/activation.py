@@ -41,7 +41,7 @@ _silu, _mish, _hardtanh, _hardsigmoid, _hardswish = map(
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0)."""
-    return x.relu_() if inplace else ops.relu(x)  # type: ignore[attr-defined]
+    return x.relu_() if inplace else ops.relu(x)
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:

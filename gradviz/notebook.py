@@ -193,8 +193,8 @@ def _with_parameters(
 
 def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
     """The page of a trace, to search, fold and replay, with its findings: a notebook shows it in a frame. It opens at
-    pass number `passes`; by default at that of the first finding; else at the first with a NaN or an error; else in a
-    small run at the last, in others at the first with a cut, else at the first."""
+    pass number `passes`. The default is the pass of the first finding, else the first pass with a NaN or an error. A
+    run without these opens at its last pass if it is small, else at the first pass with a cut, or at the first pass."""
     with _opened(trace) as recorded:
         return checked_page(recorded, quick_report(recorded, None, _say), passes)
 

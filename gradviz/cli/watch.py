@@ -100,7 +100,7 @@ class Watch:
             except GradvizError:
                 pass  # the file is being written; the next check comes soon
             except Exception as error:  # whatever the error is, the script must go on, and its user must know
-                self._say(Text(f"gradviz: it is not watched any more: {one_line(repr(error))}"))
+                self._say(Text(f"gradviz: an error ended the watching of the run: {one_line(repr(error))}"))
                 return
             pause = max(_EVERY, _SHARE * (time.thread_time() - began))
             if self.stopper.looks is not None:

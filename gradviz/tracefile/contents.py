@@ -226,11 +226,11 @@ def _packed(lists: Sequence[np.ndarray]) -> bytes:
 def unpacked(data: bytes) -> list[np.ndarray]:
     """The lists that `_packed` packed. Raises ValueError if they are damaged."""
     if header_of(data).how != AS_IS:
-        raise ValueError("what is told beside a chunk is kept in a way that there is not")
+        raise ValueError("the summary beside a chunk has an unknown form")
     numbers = np.frombuffer(data, NUMBER, offset=HEADER)
     ends = list(accumulate(numbers[:LISTS].tolist(), initial=LISTS))
     if len(ends) != LISTS + 1 or ends[-1] != len(numbers):
-        raise ValueError("what is told beside a chunk does not add up")
+        raise ValueError("the summary beside a chunk does not add up")
     return [numbers[first:end] for first, end in pairwise(ends)]
 
 
@@ -250,11 +250,11 @@ class Directory:
         self.firsts = np.array([chunk.first for chunk in chunks.list], np.int64)
         _, self.since, self.tensors, self.nodes, ops, new_nodes, self.first_nans, self.entangled = table.T
         if table[:, 0].tolist() != [chunk.id for chunk in chunks.list]:
-            raise ValueError("what is told beside a chunk is missing")
+            raise ValueError("the summary beside a chunk is missing")
         if np.any(self.since > self.firsts) or np.any(self.since < 0):
-            raise ValueError("a chunk is to be read from where it cannot")
+            raise ValueError("a chunk is to be read from an impossible event")
         if any(np.any(np.diff(highest) < 0) for highest in (self.since, self.tensors, self.nodes)):
-            raise ValueError("what is told beside the chunks is not in their order")
+            raise ValueError("the summaries beside the chunks are not in order")
         self.ops, self.new_nodes = int(ops.sum()), int(new_nodes.sum())
 
     def place(self, event: int) -> int:
@@ -303,7 +303,7 @@ class Directory:
         with told_of(self._path):
             lists = [unpacked(data) for (data,) in kept]
             if list(map(len, _of(NEWEST, lists))) != list(map(len, _of(NEWEST_AT, lists))):
-                raise ValueError("what is told beside a chunk does not add up")
+                raise ValueError("the summary beside a chunk does not add up")
         return [_of(which, lists) for which in range(LISTS)]
 
 

@@ -42,7 +42,7 @@ def header_of(data: bytes) -> Header:
         raise ValueError("an array is missing")
     header = Header(*_HEADER.unpack_from(data))
     if header.how > REARRANGED or (header.how != AS_IS and not 0 < header.period <= LONGEST >= header.length):
-        raise ValueError("an array is kept in a way that there is not")
+        raise ValueError("an array has an unknown form")
     return header
 
 
@@ -108,7 +108,7 @@ def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
     surprise[places] = parts[header.unexpected :]
     known = np.zeros(0, NUMBER) if before is None else before[len(before) - header.known :]
     if len(known) != header.known or header.known > 2 * header.period:
-        raise ValueError("an array looks at others that there are not")
+        raise ValueError("an array follows from numbers that are missing")
     return _grown(_filled(known, 2 * header.period), surprise, header.period).tobytes()
 
 
@@ -118,7 +118,7 @@ def _filled(known: np.ndarray, count: int) -> np.ndarray:
 
 
 def _grown(known: np.ndarray, surprise: np.ndarray, period: int) -> np.ndarray:
-    """The numbers that exceed by `surprise` what the two periods before them let expect."""
+    """The numbers that the two periods before them predict, each plus its `surprise`."""
     rows = -(-len(surprise) // period)
     table = np.zeros((rows, period), NUMBER)
     table.reshape(-1)[: len(surprise)] = surprise

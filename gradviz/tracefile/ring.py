@@ -3,7 +3,7 @@
 The run is cut after each pass into *segments*: a pass with the forward before it. The last segments stay, and the
 segments around trouble: where a NaN appears first, or an exception leaves a pass. Of all other segments, only events
 stay that later ones depend on (`standing`): the tensors that are read there, their names, last values and gradients,
-and the graph that passes go through again. `thinning.py` removes the rest from the file.
+and the graph that passes go through again. `thin` removes the rest from the file.
 """
 
 from __future__ import annotations

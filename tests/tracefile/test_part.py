@@ -366,10 +366,10 @@ def test_a_command_that_reads_the_whole_run_says_so_first(loop: Path, tmp_path: 
 
 
 LIES = {
-    "a chunk is to be read from where it cannot": "UPDATE contents SET since_event = 999 WHERE chunk = 2",
-    "what is told beside a chunk is missing": "DELETE FROM contents WHERE chunk = 2",
-    "what is told beside the chunks is not in their order": "UPDATE contents SET highest_tensor = 0 WHERE chunk = 3",
-    "what is told beside a chunk does not add up": (
+    "a chunk is to be read from an impossible event": "UPDATE contents SET since_event = 999 WHERE chunk = 2",
+    "the summary beside a chunk is missing": "DELETE FROM contents WHERE chunk = 2",
+    "the summaries beside the chunks are not in order": "UPDATE contents SET highest_tensor = 0 WHERE chunk = 3",
+    "the summary beside a chunk does not add up": (
         "UPDATE contents SET data = CAST(substr(data, 1, 44) || x'00000000' AS BLOB)"
     ),
     "an array is missing": "UPDATE contents SET data = x''",

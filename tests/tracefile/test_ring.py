@@ -21,7 +21,8 @@ from gradviz.graph.model import to_json
 from gradviz.query import Query
 from gradviz.sources.record import record
 from gradviz.step.state import Session
-from gradviz.tracefile import Trace, ring
+from gradviz.tracefile import Trace
+from gradviz.tracefile import ring as ring_file
 
 ENGINES = [
     pytest.param("gradviz.engine", id="numpy"),

@@ -49,7 +49,7 @@ def test_any_numbers_are_read_as_they_were(
 def test_numbers_that_look_at_others_need_them() -> None:
     array = np.arange(40, dtype=NUMBER)
     kept = unexpected(array[:20], array[20:].tobytes(), 3)
-    with pytest.raises(ValueError, match="looks at others"):
+    with pytest.raises(ValueError, match="follows from numbers that are missing"):
         expanded(kept, array[:5])
 
 

@@ -162,8 +162,8 @@ def local(words: Words, step: ChainStep) -> str:
         version = version_of(words.trace)
         for point in points_of(words.query, words.query.tensors.op(step.made.op)):
             if point.is_finite(version) and (given := gradients(point, version)):
-                told = {"place": place(point), "pytorch": called(version), "gradients": given}
-                defined = words.say("{place} {pytorch} defines {gradients}", **told)
+                told = {"place": place(point), "pytorch": called(version), "values": given}
+                defined = words.say("{place} {pytorch} defines {values}", **told)
                 return f"{partial(words, step)} = {formula}; {defined}"
     sides = " = ".join(part for part in (formula, number) if part)
     return f"{partial(words, step)} = {sides}" if sides else ""

@@ -248,7 +248,7 @@ def _switched_on(spot: Spot) -> list[Edit]:
     return []
 
 
-# --- _assignments to `requires_grad` of a module
+# --- assignments to `requires_grad` of a module
 
 
 _FLAG = "requires_grad"
@@ -265,7 +265,7 @@ class ModuleFlag:
 
 
 def _module_flags(case: Case) -> list[ModuleFlag]:
-    """The _assignments of False to `requires_grad` of modules whose parameters all require grad at the end and are
+    """The assignments of False to `requires_grad` of modules whose parameters all require grad at the end and are
     trained, as far as they are sure to have run."""
     found, run = [], case.query.of(StatementsRun)
     for file, tree in case.query.of(trees).items():

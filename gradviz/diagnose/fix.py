@@ -438,13 +438,22 @@ def under_no_grad(spot: Spot) -> list[Edit]:
     return [] if statement is None else typed_as(f"with torch.no_grad(): {spot.source.code(statement)}")(spot)
 
 
+def other_function(spot: Spot, old: str, new: str) -> list[Edit]:
+    """The function `new` in place of the first call of `old` at the spot, with its argument alone."""
+    calls = ((call, argument_of(call)) for call in spot.calls_here(old))
+    each = (
+        spot.source.replaced(call, f"{new}({spot.source.code(value)})")
+        for call, value in calls
+        if value is not None
+    )
+    return list(each)[:1]
+
+
 def leaky(spot: Spot) -> list[Edit]:
     """A leaky rectifier in place of a rectifier, at its call or at the line that makes its module."""
     source = spot.source
-    for call in spot.calls_here("relu"):
-        value = argument_of(call)
-        if value is not None:
-            return [source.replaced(call, f"torch.nn.functional.leaky_relu({source.code(value)})")]
+    if edits := other_function(spot, "relu", "torch.nn.functional.leaky_relu"):
+        return edits
     made = [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and called(n) == "ReLU"]
     return [source.replaced(made[0].func, source.code(made[0].func)[:-4] + "LeakyReLU")] if made else []
 

@@ -1,9 +1,14 @@
-"""A VJP compared with central finite differences, element by element."""
+"""A VJP compared with central finite differences: element by element, or along random directions, which gives one
+number for all elements of an input.
+
+Along a direction u the function Σ upstream · f has the slope (f(x + hu) − f(x − hu)) / 2h, and the gradient gives
+⟨gradient, u⟩. The right h depends on the function: it is taken from a ladder, where a neighbour gives the same slope.
+If no two neighbours agree, because of a kink or of rounding, the elements are compared one by one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,3 +113,112 @@ def _worst(given: np.ndarray, found: np.ndarray) -> tuple[int, float]:
     errors = np.where(np.isfinite(errors), errors, np.inf)
     worst = int(np.argmax(errors))
     return worst, float(errors[worst])
+
+
+_DIRECTIONS = 2
+_LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # h, relative to the elements
+_AGREE = 2e-3  # the largest difference between the slopes of two neighbours that agree, relative to the slope
+_SMOOTH = 2e-2  # the largest difference between the slopes to both sides, relative to the slope
+_MOST = 100_000  # the most elements of an input compared element by element: forward runs often
+_TOLERANCE_ALONG = {
+    8: 1e-2,
+    4: 1e-2,
+}  # the largest relative error of a right gradient, by the bytes of its numbers
+_COARSE_ALONG = 1e-1  # the same, for shorter numbers
+
+Slopes = Callable[[float], tuple[float, float]]  # from h to the slopes to both sides
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The slope that the gradient gives (`given`) and the slope by differences (`found`)."""
+
+    given: float
+    found: float
+    wrong: bool
+
+
+def compared_along(
+    forward: Forward,
+    inputs: Sequence[np.ndarray],
+    which: int,
+    upstream: Sequence[np.ndarray],
+    gradient: np.ndarray,
+    itemsize: int,
+) -> Along | None:
+    """Compare `gradient`, the VJP for the input `which` that a backward gave for `upstream` (one for each output).
+    `itemsize` is the size in bytes of the shortest numbers that it was computed with. None if the function has no
+    derivative by differences here."""
+    tolerance = _TOLERANCE_ALONG.get(itemsize, _COARSE_ALONG)
+    along: list[Along] = []
+    for direction in _directions(inputs[which]):
+        given = float((gradient.astype(np.float64) * direction).sum())
+        least = math.sqrt(float(((gradient.astype(np.float64) * direction) ** 2).sum()))
+        found = _settled(_slopes(forward, inputs, which, upstream, direction), least)
+        if found is None:
+            return _by_elements(forward, inputs, which, upstream, gradient, tolerance)
+        size = max(abs(given), abs(found), least, 1e-12)
+        along.append(Along(given, found, not abs(given - found) <= tolerance * size))
+    return next((one for one in along if one.wrong), along[0])
+
+
+def _directions(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Random directions, always the same for a size; each element moves in proportion to its size."""
+    draw = np.random.Generator(np.random.PCG64(x.size))
+    size = np.abs(x.astype(np.float64))
+    finite = size[np.isfinite(size) & (size > 0)]
+    usual = float(np.sqrt((finite**2).mean())) if finite.size else 1.0
+    reach = np.where(np.isfinite(size), np.maximum(size, 0.1 * usual), 0.0)
+    for _ in range(_DIRECTIONS):
+        yield draw.standard_normal(x.shape) * reach
+
+
+def _slopes(
+    forward: Forward,
+    inputs: Sequence[np.ndarray],
+    which: int,
+    upstream: Sequence[np.ndarray],
+    direction: np.ndarray,
+) -> Slopes:
+    def moved(h: float) -> list[np.ndarray]:
+        there = inputs[which].astype(np.float64) + h * direction
+        return forward([*inputs[:which], there, *inputs[which + 1 :]])
+
+    here = forward(inputs)
+
+    def slope(h: float) -> float:
+        return growth(upstream, here, moved(h)) / h
+
+    return lambda h: (slope(h), slope(-h))
+
+
+def _settled(slopes: Slopes, least: float) -> float | None:
+    """The slope on which the first two neighbours of the ladder agree; None if none agree."""
+    before: float | None = None
+    for h in _LADDER:
+        above, below = slopes(h)
+        if not (math.isfinite(above) and math.isfinite(below)):
+            return None
+        middle = (above + below) / 2
+        size = max(abs(middle), least, 1e-12)
+        if abs(above - below) > _SMOOTH * size:
+            before = None
+        elif before is not None and abs(middle - before) <= _AGREE * size:
+            return middle
+        else:
+            before = middle
+    return None
+
+
+def _by_elements(
+    forward: Forward,
+    inputs: Sequence[np.ndarray],
+    which: int,
+    upstream: Sequence[np.ndarray],
+    gradient: np.ndarray,
+    tolerance: float,
+) -> Along | None:
+    comparison = compared(forward, inputs, which, upstream, gradient) if inputs[which].size <= _MOST else None
+    if comparison is None or not comparison.checked:
+        return None
+    return Along(comparison.given, comparison.found, comparison.error > tolerance)

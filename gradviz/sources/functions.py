@@ -19,7 +19,7 @@ from weakref import WeakSet
 import numpy as np
 
 from gradviz.errors import text_of
-from gradviz.query.directions import compared_along
+from gradviz.query.differences import compared_along
 
 _FORMS = 8  # the most forms of a Function's arguments that are compared
 _WAITING = 4  # calls of a form that are kept until the backward of one of them has run

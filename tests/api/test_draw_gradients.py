@@ -178,7 +178,7 @@ def test_a_tensor_that_retains_its_gradient_keeps_the_one_it_had(is_named: bool,
 def test_no_hook_is_left_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     backward = import_module("gradviz.sources.torch_recorder.backward")
-    live_pass = import_module("gradviz.sources.torch_recorder.torch_pass")
+    live_pass = import_module("gradviz.sources.torch_recorder.torch_graph")
     passes: list[weakref.ref[Any]] = []
 
     class Watched(backward.Pass):

@@ -9,9 +9,9 @@ import pytest
 
 import gradviz
 import gradviz.engine
+from gradviz.diagnose.rules.graph_leak import held_bytes
 from gradviz.events.kinds import GraphsAlive, Kind
 from gradviz.query import Query
-from gradviz.query.held_memory import held_bytes
 from gradviz.tracefile import open_trace
 from tests.invoked import invoked
 

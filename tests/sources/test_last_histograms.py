@@ -18,7 +18,7 @@ import gradviz  # noqa: E402
 import gradviz.engine as engine  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.curves import Binned, binned  # noqa: E402
-from gradviz.sources.torch_recorder import leaf_histograms  # noqa: E402
+from gradviz.sources.torch_recorder import histograms  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -139,7 +139,7 @@ def test_modules_that_are_made_for_each_pass_are_counted_64_times(on: Any, tmp_p
 def test_what_lies_on_a_device_is_read_when_the_recording_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaf_histograms, "_is_here", lambda sample: False)
+    monkeypatch.setattr(histograms, "_is_here", lambda sample: False)
     with gradviz.record(tmp_path / "run.gradviz") as recording:
         weight = steps(torch, network(torch), 3)
         recorder = recording.recorder

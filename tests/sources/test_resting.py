@@ -38,7 +38,7 @@ from gradviz.query.curves import (  # noqa: E402
     relative_changes,
 )
 from gradviz.sources.torch_recorder import pass_numbers, tensor_values  # noqa: E402
-from gradviz.sources.torch_recorder.norms_now import NormsNow, Spacing  # noqa: E402
+from gradviz.sources.torch_recorder.pass_numbers import NormsNow, Spacing  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace, part  # noqa: E402
 from gradviz.words.numbers import number  # noqa: E402

@@ -17,8 +17,7 @@ from torch.testing._internal.common_methods_invocations import op_db  # noqa: E4
 from gradviz.events.kinds import NodeMade  # noqa: E402
 from gradviz.query.chain_step import stated  # noqa: E402
 from gradviz.sources.record import record  # noqa: E402
-from gradviz.sources.torch_recorder.node_formulas import rule_of_node  # noqa: E402
-from gradviz.sources.torch_recorder.node_words import in_words  # noqa: E402
+from gradviz.sources.torch_recorder.node_formulas import in_words, rule_of_node  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.words.chain import formulas  # noqa: E402
 from tests.torch_samples import take_no_stacks  # noqa: E402

@@ -31,7 +31,7 @@ import numpy as np
 from gradviz.diagnose.blocked import blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of
+from gradviz.diagnose.fix import Fix, other_function
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
@@ -74,7 +74,7 @@ def _search(case: Case) -> Iterator[Found]:
             Fix(
                 "normalise over the dimension of the classes or features: dim=-1 of more than one entry; "
                 "for one output use sigmoid",
-                _one_output,
+                lambda spot: other_function(spot, "softmax", "torch.sigmoid"),
             ),
             (op.index, int(events[-1])),
             tensors=blocked.get(op.site, ()),
@@ -98,16 +98,6 @@ def _blocks(case: Case, op: int, is_one_entry: bool) -> bool:
 def _highest(case: Case, tensors: np.ndarray, events: np.ndarray) -> float:
     rows = case.trace.states.rows_of(tensors, events)
     return float(np.nan_to_num(case.trace.states.stats[rows[rows >= 0], 3]).max(initial=0.0))
-
-
-def _one_output(spot: Spot) -> list[Edit]:
-    """`torch.sigmoid` in place of a softmax over one entry."""
-    source = spot.source
-    for call in spot.calls_here("softmax"):
-        value = argument_of(call)
-        if value is not None:
-            return [source.replaced(call, f"torch.sigmoid({source.code(value)})")]
-    return []
 
 
 RULE = Rule(

@@ -12,8 +12,8 @@ import torch
 
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.collectives import Collectives
+from gradviz.sources.torch_recorder.histograms import LeafHistograms
 from gradviz.sources.torch_recorder.identity import outside
-from gradviz.sources.torch_recorder.leaf_histograms import LeafHistograms
 from gradviz.sources.torch_recorder.refusals import Refusals
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import (

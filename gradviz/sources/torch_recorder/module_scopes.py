@@ -14,8 +14,8 @@ import torch
 from gradviz.events.counters import next_scope_number
 from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below, tied_parameters
 from gradviz.events.kinds import TIED
-from gradviz.sources.torch_recorder.binning import Binning
 from gradviz.sources.torch_recorder.collectives import Collectives
+from gradviz.sources.torch_recorder.histograms import Binning
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 
 

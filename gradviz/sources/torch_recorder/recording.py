@@ -23,17 +23,15 @@ from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder import calls, collectives, function_nodes, tensor_values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
-from gradviz.sources.torch_recorder.binning import Binning
-from gradviz.sources.torch_recorder.capturing import Captures
 from gradviz.sources.torch_recorder.collectives import Collectives
-from gradviz.sources.torch_recorder.compiling import compiling, is_compiled, prepare_dynamo
+from gradviz.sources.torch_recorder.compiling import Captures, compiling, is_compiled, prepare_dynamo
 from gradviz.sources.torch_recorder.engine import watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.function_checks import ComparedFunctions
+from gradviz.sources.torch_recorder.histograms import Binning, LeafHistograms
 from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.known_things import version_of
-from gradviz.sources.torch_recorder.leaf_histograms import LeafHistograms
 from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
@@ -423,7 +421,7 @@ def _modes_below_autograd(source: Source, aten: bool, profile: bool) -> list[Any
     """The modes that see the ops below autograd, the lowest first."""
     modes: list[Any] = []
     if profile:
-        from gradviz.sources.torch_recorder.measuring import (
+        from gradviz.sources.torch_recorder.kernels import (
             Measured,
         )  # this import loads PyTorch's counter of operations
 

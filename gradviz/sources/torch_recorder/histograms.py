@@ -1,8 +1,9 @@
-"""Histograms of leaves and of their gradients, which an ordinary recording with statistics has: at a few passes, and a
-last time at the end.
+"""Histograms of leaves and of their gradients, which an ordinary recording with statistics has, at a few passes and a
+last time at the end; and histograms of activations, parameters and gradients, for `--histograms`.
 
 The tensors of one dtype are read together, and those of one size are counted together: 400 small tensors take a
-millisecond, and would take 25 one by one. Of a large tensor a limited number of elements is counted.
+millisecond, and would take 25 one by one. Of a large tensor a limited number of elements is counted. With
+`--histograms` passes 1, 2, 4, 8 and so on are counted, and in each one or two calls of every innermost module.
 
 A program that trains in a function frees its network before the recording ends. While a module is freed its parameters
 still live: they are counted then. What lies on a device is only copied there, beside the program's own work, and read
@@ -12,19 +13,120 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from gradviz.events.counted_leaves import MOST_LEAVES, CountedPasses, histograms_of, step_of, stretches
 from gradviz.events.listener import LeafHistogram
-from gradviz.events.values import SMALL
-from gradviz.sources.torch_recorder.binning import Binning
+from gradviz.events.values import SMALL, counts_between
+from gradviz.sources.torch_recorder.arguments import outputs_of
 from gradviz.sources.torch_recorder.known_things import Known
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
-from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, as_strided, detach, no_grad, numel, to_numpy
+from gradviz.sources.torch_recorder.pytorchs_own import (
+    TENSORS,
+    as_strided,
+    detach,
+    is_floating_point,
+    no_grad,
+    numel,
+    reshape,
+    to_numpy,
+)
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_capturing, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
+
+_MOST_ELEMENTS = 1 << 14  # of a tensor
+_MOST_TENSORS = 512  # activations of a pass, and also leaves
+
+
+class Binning:
+    """Counts elements for a source's listener, at some passes."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.passes = 0  # the number of passes that have ended
+        self.seen: dict[str, bool] = {}  # the modules of the present forward, with whether grad was enabled
+
+    @safely
+    def called(self, module: torch.nn.Module, path: str, result: Any) -> None:
+        """Count the result of a module. A result without grad, as in an evaluation, counts only until the module is
+        called with grad."""
+        if next(module.children(), None) is not None or not self._is_chosen():
+            return
+        with_grad = torch.is_grad_enabled()
+        if self.seen.get(path, False) or (path in self.seen and not with_grad):
+            return
+        if torch._C._current_autograd_node() is not None:  # a checkpoint recomputes it
+            return
+        first = next(iter(outputs_of(result)), None)
+        if first is None or (len(self.seen) >= _MOST_TENSORS and path not in self.seen):
+            return
+        self.seen[path] = with_grad
+        self._tell(first, first, "activation", path)
+
+    @safely
+    def ended(self, number: int, leaves: set[int]) -> None:
+        """Count the `leaves` that have accumulated a gradient in a backward pass that is about to end."""
+        if self._is_chosen():
+            known = list(self.source.identity.known.values())
+            tensors = [one() for one in known if one.number in leaves][:_MOST_TENSORS]
+            self._tell_leaves(number, [tensor for tensor in tensors if tensor is not None])
+        self.passes += 1
+        self.seen.clear()
+
+    def _tell_leaves(self, number: int, leaves: Iterable[torch.Tensor]) -> None:
+        for leaf in leaves:
+            self._tell(leaf, leaf, "parameter", "", number)
+            if leaf.grad is not None:
+                self._tell(leaf, leaf.grad, "gradient", "", number)
+
+    def _is_chosen(self) -> bool:
+        """Whether the present or next pass is counted."""
+        following = self.passes + 1
+        is_power_of_two = not following & (following - 1)
+        return is_power_of_two and not self.source.is_off and self.source.is_detailed
+
+    def _tell(
+        self, tensor: torch.Tensor, value: torch.Tensor, what: str, module: str, in_pass: int = 0
+    ) -> None:
+        with torch._C.DisableTorchFunction(), unheard(), no_grad():
+            elements = None if in_transform() else _finite_elements(value)
+        if elements is None or not len(elements):
+            return
+        low, high = float(elements.min()), float(elements.max())
+        counts = counts_between(elements, low, high)
+        if counts is None:
+            return
+        listener: Any = self.source.listener
+        number = self.source.identity.number_of(tensor)
+        listener.binned(number, what, module, low, high, counts.tolist(), in_pass)
+
+
+def _finite_elements(tensor: torch.Tensor) -> np.ndarray | None:
+    """Some finite elements of a tensor; None if they cannot be read, for example because its memory was freed."""
+    try:
+        check_room(tensor)
+        return _some_elements(tensor)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _some_elements(tensor: torch.Tensor) -> np.ndarray | None:
+    """The finite elements of a tensor, for a large tensor an evenly spaced sample; None for a tensor that is not
+    plain."""
+    is_read = type(tensor) in PLAIN and tensor.layout is torch.strided and not tensor.is_meta
+    if not is_read or not is_floating_point(tensor):
+        return None
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # a kernel launched now would run at every replay
+    plain = detach(tensor)
+    flat = as_strided(plain, (numel(plain),), (1,)) if is_dense(plain) else reshape(plain, -1)
+    step = step_of(numel(flat), _MOST_ELEMENTS)
+    elements: np.ndarray = to_numpy(TENSORS.to(TENSORS.to(flat[::step], "cpu", copy=True), torch.float64))
+    return elements[np.isfinite(elements)]
+
 
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 

@@ -23,7 +23,7 @@ def without_cut(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
-    for area in (_with_twins(source, spot.area, statement), statement):
+    for area in (_with_conversion(source, _with_twins(source, spot.area, statement)), statement):
         edits = (list(_uncut(source, area)) or list(_of_torch(source, area))) if area is not None else []
         if edits:
             return [] if _leaves_torch(source, area) else [*edits, *_uncut_sources(source, statement)]
@@ -80,6 +80,12 @@ def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -
     )
 
 
+def _with_conversion(source: SourceText, area: ast.AST | None) -> ast.AST | None:
+    """A cut with the `float()` around it, which makes a number of it again."""
+    outer = source.parent(area) if area is not None else None
+    return outer if isinstance(outer, ast.expr) and _is_cut(outer) and outer is not area else area
+
+
 def _leaves_torch(source: SourceText, area: ast.AST | None) -> bool:
     """Whether the program goes on with the value as an array of NumPy or as a number."""
     outer = source.parent(area) if area is not None else None
@@ -117,6 +123,8 @@ def _behind_cut(node: ast.expr) -> ast.expr | None:
     if isinstance(node.func, ast.Attribute) and name in ("requires_grad_", "cpu", "float"):
         return node.func.value if _behind_cut(node.func.value) is not None else None
     is_made = name in _MAKERS and len(node.args) == 1 and not isinstance(node.args[0], ast.List | ast.Tuple)
+    if name == "float" and len(node.args) == 1:
+        return node.args[0] if _behind_cut(node.args[0]) is not None else None
     return node.args[0] if is_made else None
 
 

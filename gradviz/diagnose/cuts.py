@@ -28,6 +28,7 @@ from gradviz.query.flow import (
     uses,
 )
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
+from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.ops import (
     COPYING,
     DIFFERENCES,
@@ -46,7 +47,6 @@ from gradviz.query.ops import (
     SUMS,
 )
 from gradviz.query.pass_owners import PassOwners
-from gradviz.query.plain_numbers import numbers_read
 from gradviz.sets import contained, distinct
 
 
@@ -595,8 +595,8 @@ def _trained_by_the_next_pass(case: Case, event: int) -> set[int]:
 def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:
     """The tensors that require grad and that an addition uses as a number or detached: (the event that reads or
     detaches the tensor, the tensor, its text in the source)."""
-    for tensor, reading in numbers_read(case.query, op.index):
-        yield op.index, tensor, reading
+    for reading in case.query.of(NumbersRead).of_op(op.index):
+        yield op.index if reading.is_here else reading.event, reading.tensor, reading.text
     for source in filter(None, op.inputs):
         maker = case.query.tensors.made(source)
         if isinstance(maker, OpRan) and maker.op in SHARING and case.query.tensors.shape(source) == ():

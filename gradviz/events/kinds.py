@@ -88,6 +88,7 @@ class Kind(IntEnum):
     BINNED = 32
     SUMMED = 33
     STEP_SUMMED = 34
+    NUMBER_READ = 35
 
 
 TIED = "tied"  # the role of a further name of a parameter
@@ -216,6 +217,17 @@ class GradRead(Event):
     """`.grad` of a non-leaf that does not retain its gradient was read: it is None."""
 
     tensor: Tensor = told("the tensor")
+
+
+@declared(Kind.NUMBER_READ, detail=True)
+class NumberRead(Event):
+    """The program read numbers out of a tensor that depends on a leaf that requires grad. What it computes from them
+    has no graph. A tensor depends on a leaf also where grad mode is off, and behind `detach()` or a comparison."""
+
+    tensor: Tensor = told("the tensor")
+    how: Text = told(
+        "the function: `item`, `tolist`, `numpy`; `float`, `int`, `bool` for a conversion, `bool` also for an `if`"
+    )
 
 
 @declared(Kind.GRADS_CLEARED)

@@ -240,6 +240,10 @@ class Listener:
         """The `.grad` of a non-leaf was read that has none."""
         self.tell(Kind.GRAD_READ, where, (tensor,))
 
+    def number_read(self, where: Where, tensor: int, how: str) -> None:
+        """Numbers were read out of a tensor."""
+        self.tell(Kind.NUMBER_READ, where, (tensor, how))
+
     def kernel(
         self,
         where: Where,

@@ -303,6 +303,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.Mutated: lambda event: [f"op{event.index}", *_tensors(event.tensor)],
     e.RequiresGradChanged: lambda event: _tensors(event.tensor),
     e.GradAssigned: lambda event: _tensors(event.tensor),
+    e.NumberRead: lambda event: _tensors(event.tensor),
     e.GradsCleared: lambda event: _tensors(*event.tensors),
     e.Named: lambda event: _tensors(event.tensor),
     e.PassBegan: lambda event: [

@@ -25,9 +25,9 @@ from gradviz.query.flow import (
     taken_by,
 )
 from gradviz.query.moment import Moment
+from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
-from gradviz.query.plain_numbers import read_as_number
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.statements import function_of, returned_at
@@ -402,7 +402,7 @@ class Lacks:
         if not readers:
             if self._is_template(leaf, begun) or self._is_stood_in_for(leaf) or leaf in self._converted:
                 return None
-            return self._as_number(leaf, leaf) or Lacking(leaf, Lack.UNUSED, -1)
+            return self._as_number(leaf, (leaf,)) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad:
             of_numbers = self._root_of_numbers(leaf, begun) or self._read_by_a_leaf(leaf, begun, results)
             return of_numbers or self._off_path(leaf, max(with_grad))
@@ -425,15 +425,17 @@ class Lacks:
         return bool(holders) and leaf not in holders and not self.query.names.of(leaf)
 
     def _off_path(self, leaf: int, event: int) -> Lacking:
-        (result, *_) = self.query.tensors.op(event).outputs
-        return self._as_number(leaf, result) or Lacking(leaf, Lack.OFF_PATH, event, result=result)
+        results = self.query.tensors.op(event).outputs
+        return self._as_number(leaf, results) or Lacking(leaf, Lack.OFF_PATH, event, result=results[0])
 
-    def _as_number(self, leaf: int, result: int) -> Lacking | None:
-        """The reading of a leaf, or of a `result` of it, as a plain number; None if there is none."""
-        read = read_as_number(self.query, result)
-        if read is None:
+    def _as_number(self, leaf: int, results: tuple[int, ...]) -> Lacking | None:
+        """The reading of a leaf, or of some `results` of it, as a plain number; None if there is none."""
+        used = self.query.of(NumbersRead).first_use(results, self.query.tensors.maker(results[0]) or 0)
+        if used is None:
             return None
-        return Lacking(leaf, Lack.AS_NUMBER, read[0], result=result, reading=read[1])
+        node, read = used
+        event = node if read.is_here else read.event
+        return Lacking(leaf, Lack.AS_NUMBER, event, result=results[0], reading=read.text)
 
     def _only_copies(self, event: int) -> bool:
         """Whether an op only copies or detaches a tensor, and no op reads the result; or only writes to a leaf:
@@ -442,7 +444,7 @@ class Lacks:
         op = self.query.tensors.op(event)
         if op.outputs and op.outputs[0] in op.inputs and not self.query.nodes.of_op(event):
             return self.query.of(Writes).leaf_of(op.outputs[0]) > 0
-        if op.op in SPLITTING and any(read_as_number(self.query, part) for part in op.outputs):
+        if op.op in SPLITTING and self.query.of(NumbersRead).first_use(op.outputs, event):
             return False
         readers = self.query.of(Downstream).readers
         return op.op in COPYING | CONVERTING | SPLITTING and all(

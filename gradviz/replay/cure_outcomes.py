@@ -14,8 +14,8 @@ from gradviz.events.kinds import CallMade, Kind, NodeMade, OpRan, Produced, Tens
 from gradviz.query.call_context import is_without_grad
 from gradviz.query.equal_elements import same_bits
 from gradviz.query.flow import GradMode, grad_mode_at
+from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.ops import CLAMPING
-from gradviz.query.plain_numbers import numbers_read
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import DETACHING
 from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact
@@ -161,10 +161,10 @@ def _calls_without_grad(query: Query) -> list[CallMade]:
 
 def _with_tensor(query: Query, number: int, call: Call, op: int) -> _Cure | None:
     """The cure that uses a tensor in place of a number in a call, if the number was read from that tensor."""
-    read = list(numbers_read(query, op))
+    read = query.of(NumbersRead).of_op(op)
     if len(read) != 1:
         return None
-    tensor, reading = read[0]
+    tensor, reading = read[0].tensor, read[0].text
     value = query.memory.value(tensor, op)
     if value is None or value.array is None or value.array.size != 1 or value.array.dtype.kind != "f":
         return None

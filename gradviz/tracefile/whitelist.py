@@ -257,6 +257,7 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
     (Kind.OP, "args"): arguments,
     (Kind.NODE, "grad_fn"): name,
     (Kind.MUTATED, "how"): name,
+    (Kind.NUMBER_READ, "how"): name,
     (Kind.GRADS_CLEARED, "how"): name,
     (Kind.NAMED, "name"): name,
     (Kind.NAMED, "role"): role,

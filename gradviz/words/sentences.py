@@ -29,6 +29,7 @@ from gradviz.events.kinds import (
     Mutated,
     Named,
     NodeMade,
+    NumberRead,
     OpMeasured,
     OpRan,
     OptimizerHolds,
@@ -264,6 +265,14 @@ def _grad_read(stop: Stop, event: GradRead) -> str:
     return stop.say(
         "{name}.grad is read: it is None, because {name} is not a leaf and does not retain its gradient",
         name=stop.called(event.tensor),
+    )
+
+
+def _number_read(stop: Stop, event: NumberRead) -> str:
+    return stop.say(
+        "{name} is read as a plain number by {how}(): no gradient flows back through it",
+        name=stop.called(event.tensor),
+        how=clean(event.how),
     )
 
 
@@ -585,6 +594,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     ValueKept: _kept,
     CallMade: _call_made,
     GradRead: _grad_read,
+    NumberRead: _number_read,
     KernelRan: _kernel,
     OpMeasured: _measured,
     ElementsBinned: _binned,

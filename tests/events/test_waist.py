@@ -20,6 +20,7 @@ from gradviz.events.kinds import (
     GradsCleared,
     GradsClipped,
     GraphsAlive,
+    NumberRead,
     OptimizerHolds,
     Scheduled,
     ScopeEntered,
@@ -344,6 +345,7 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         source.listener.holds(None, 1, "SGD", groups, [empty, copy])
         source.listener.clipped(None, "clip_grad_norm_", [empty])
         source.listener.grad_read(None, copy)
+        source.listener.number_read(None, copy, "item")
         source.listener.scheduled(None, 1, "StepLR", 3, "[0.05, 0.005]")
         source.listener.graphs_alive(0, [Living(1, 40), Living(2, 38)])  # passes from before the recording
 
@@ -370,11 +372,12 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
         told = [
             sentence(Stop(words, event.index))
             for event in found
-            if isinstance(event, OptimizerHolds | GradsClipped | GradRead)
+            if isinstance(event, OptimizerHolds | GradsClipped | GradRead | NumberRead)
         ]
         assert told == [
             "SGD holds 2 parameters (lr=0.1; lr=0.01, momentum=0.9)",
             "clip_grad_norm_() is called for the gradients of empty",
             "copy.grad is read: it is None, because copy is not a leaf and does not retain its gradient",
+            "copy is read as a plain number by item(): no gradient flows back through it",
         ]
         assert sentence(Stop(words, alive.index)) == "78 nodes of 2 earlier passes are still alive"

@@ -18,7 +18,7 @@ import pytest
 import gradviz
 
 torch = pytest.importorskip("torch")
-originals = pytest.importorskip("gradviz.sources.torch_recorder.originals")
+originals = pytest.importorskip("gradviz.sources.torch_recorder.forward")
 F: Any = pytest.importorskip("torch.nn.functional")
 
 pytestmark = pytest.mark.torch

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from gradviz.events.kinds import GradRead, GradsClipped, GraphsAlive, OptimizerHolds, RequiresGradChanged
+from gradviz.events.kinds import (
+    GradRead,
+    GradsClipped,
+    GraphsAlive,
+    NumberRead,
+    OptimizerHolds,
+    RequiresGradChanged,
+)
 from gradviz.events.settings_text import SettingsText
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run
@@ -134,3 +141,46 @@ def test_a_setting_that_changes_in_place_is_written_as_it_is_now() -> None:
     assert text({"lr": rate}) == '{"lr": "rate 1"}'
     rate.value = 2
     assert text({"lr": rate}) == '{"lr": "rate 2"}'
+
+
+READS = """\
+import numpy as np
+import torch
+w = torch.ones(2, requires_grad=True)
+data = torch.ones(2)
+loss = (w * 3).sum()
+loss.item(), data.sum().item()
+float(loss), int(loss)
+if loss > 1:
+    w.tolist()
+np.asarray(loss.detach())
+with torch.no_grad():
+    mean = (w * 2).mean()
+f"{mean.item():.1f} {mean}"
+loss.data.mul(2).numpy()
+try:
+    loss.numpy()
+except RuntimeError:
+    print(loss, len(w))
+total = torch.zeros(())
+total += loss.detach()
+total.item()
+torch.optim.LBFGS([w], lr=0.1).step(lambda: loss)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_reads_of_numbers_that_depend_on_a_leaf_are_told(engine: str, tmp_path: Path) -> None:
+    script, file = tmp_path / "program.py", tmp_path / "run.gradviz"
+    script.write_text(READS)
+    assert run(Target(str(script), False, []), file, engine=engine).status == 0
+    with open_trace(file) as trace:
+        reads = [
+            (trace.sites[event.site].place.line, event.how)
+            for event in trace
+            if isinstance(event, NumberRead)
+        ]
+    assert reads == [
+        (6, "item"), (7, "float"), (7, "int"), (8, "bool"), (9, "tolist"), (10, "numpy"), (13, "item"), (14, "numpy"),
+        (21, "item"),
+    ]  # fmt: skip

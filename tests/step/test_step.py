@@ -160,6 +160,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
     elsewhere = {
         k.Scheduled,
         k.GradRead,
+        k.NumberRead,
         k.GradsClipped,
         k.CollectiveCalled,
         k.ValueKept,

@@ -43,6 +43,7 @@ from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Fix
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.without_gradient import Wanting, lacking, rootless, roots_of_numbers
+from gradviz.events.kinds import Kind
 from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.pass_owners import optimizer_name
@@ -204,7 +205,8 @@ def _terms(case: Case) -> Iterator[Found]:
     """Terms of a loss without their graph, though other terms bring the same leaves a gradient."""
     for term in _of_what_learns(case, cut_terms):
         name = case.words.called(term.tensor)
-        blocks = not case.query.nodes.of_op(term.event)
+        is_read = case.trace.kinds[term.event] == Kind.NUMBER_READ
+        blocks = not is_read and not case.query.nodes.of_op(term.event)
         yield Found(
             f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
             f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",

@@ -16,6 +16,7 @@ from gradviz.engine.core.state import next_tensor_number, state
 from gradviz.engine.core.tensor import (
     Tensor,
     base_of,
+    depends,
     flags_of,
     gradient_edge,
     note_inference,
@@ -40,6 +41,13 @@ def heard_of(tensor: Tensor) -> int:
     return number if number >= state.first_number or number == 0 else number_of(tensor)
 
 
+def note_dependence(inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+    """Note that the results of an op without a node depend on a leaf that requires grad, if an input does."""
+    if any(isinstance(tensor, Tensor) and depends(tensor) for tensor in inputs):
+        for out in outputs:
+            out._depends = True
+
+
 def constants_text(inputs: Sequence[Any]) -> str:
     """The constants among an op's operands, as text."""
     return ", ".join(
@@ -51,6 +59,7 @@ def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor
     """Tell of an elementwise op that ran and made no node."""
     numbers = [heard_of(tensor) for tensor in inputs]
     out._number = number = next_tensor_number()
+    note_dependence(inputs, (out,))
     args = "" if all(numbers) else constants_text(inputs)
     listener.op(
         sys._getframe(2), op.name, args, op.fixed_rule or op.rule(()), 0, True, numbers, (number,), (out.array,),
@@ -175,6 +184,7 @@ def tell_op(
         args = _with_constants(args, inputs)
     for tensor in outputs:
         tensor._number = next_tensor_number()
+    note_dependence(inputs, outputs)
     edges = [] if node is None else _edges(node, inputs, numbers)
     saved = [] if node is None else _saved(node, outputs)
     told = Told(name, args, rule, numbers, outputs, node, edges, saved)

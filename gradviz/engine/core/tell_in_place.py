@@ -11,7 +11,15 @@ from typing import Any
 from gradviz.engine.core.forward_mode import tangent_of
 from gradviz.engine.core.node import Node, edge_node, edge_numbers
 from gradviz.engine.core.state import note_special, state
-from gradviz.engine.core.tell import Told, constants_text, heard_of, tell, tell_node, tell_tangent
+from gradviz.engine.core.tell import (
+    Told,
+    constants_text,
+    heard_of,
+    note_dependence,
+    tell,
+    tell_node,
+    tell_tangent,
+)
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
 from gradviz.events.field_types import Rule
 from gradviz.events.listener import NO_RULE
@@ -95,6 +103,7 @@ class InPlace:
         in_pass = 0 if running is None else running.number
         main = held[at] if at >= 0 else self._without_op()
         x = state_of(self.x)
+        note_dependence(self.inputs, (self.x,))
         listener.op(
             frame, self.name, main.args, main.rule, in_pass, state.modes.grad_enabled, main.inputs,
             (x.tensor,), (x.value,), (x.flags,), (x.version,), (x.base,),

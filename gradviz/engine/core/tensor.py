@@ -7,6 +7,7 @@ as methods by `tensors/methods.py`.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 import weakref
@@ -33,6 +34,8 @@ from gradviz.engine.core.state import next_node_number, next_tensor_number, stat
 from gradviz.engine.core.values import Values
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import State
+
+_ENGINE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Counter:
@@ -146,11 +149,12 @@ else:
 class Tensor(_Attached):
     """A NumPy array that remembers how it was computed. See PyTorch's `torch.Tensor`."""
 
-    __slots__ = ("__dict__", "__weakref__", "_edge", "_number", "_rare")
+    __slots__ = ("__dict__", "__weakref__", "_depends", "_edge", "_number", "_rare")
     __array_priority__ = 1000
     _edge: Any  # Node, Output, LEAF_EDGE or None
     _rare: TensorRare | None
     _number: int  # unset until a listener hears of the tensor; 0: a constant that is not told
+    _depends: bool  # set while a listener listens: whether it was computed from a leaf that requires grad
     name = None  # as in PyTorch
     is_of_module = False  # whether a module gives it its name
 
@@ -359,10 +363,21 @@ class Tensor(_Attached):
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
             )
+        self._tell_read("numpy")
         return self.array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
+        array = self.numpy()
+        self._tell_read("numpy")
+        return np.array(array, dtype=dtype, copy=copy)
+
+    def _tell_read(self, how: str) -> None:
+        """Tell the listener that the program reads numbers out of a tensor that depends on a leaf that requires grad.
+        The engine's own reads are none of the program's."""
+        if state.listener is not None and depends(self):
+            frame = sys._getframe(2)
+            if not frame.f_code.co_filename.startswith(_ENGINE):
+                state.listener.number_read(frame, number_of(self), how)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in TENSOR_LACKS]
@@ -496,11 +511,18 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
     if state.listener is not None:
         rare = tensor_rare(twin)
         rare.alias_of, rare.alias_whole = number_of(tensor), True
+        twin._depends = depends(tensor)
         announce(twin, how)
     return twin
 
 
 # --- what a listener hears of tensors
+
+
+def depends(tensor: Tensor) -> bool:
+    """Whether a tensor was computed from a leaf that requires grad since the listener listens, also without grad
+    mode."""
+    return tensor._edge is not None or getattr(tensor, "_depends", False)
 
 
 def flags_of(tensor: Tensor) -> int:

@@ -69,10 +69,15 @@ class Values:
             raise RuntimeError(
                 f"a Tensor with {self.array.size} elements cannot be converted to Scalar. Use .tolist()."
             )
+        self._tell_read("item")
         return self.array.item()
+
+    def _tell_read(self, how: str) -> None:
+        """Tell the listener that the program reads numbers. Tensor does."""
 
     def tolist(self) -> Any:
         """The elements as nested lists."""
+        self._tell_read("tolist")
         return self.array.tolist()
 
     def __len__(self) -> int:
@@ -86,17 +91,21 @@ class Values:
                 f"Boolean value of Tensor with {'more than one value' if self.array.size else 'no values'} "
                 "is ambiguous. Use .any() or .all()."
             )
+        self._tell_read("bool")
         return bool(self.array)
 
     def __float__(self) -> float:
+        self._tell_read("float")
         return float(self.item())
 
     def __int__(self) -> int:
+        self._tell_read("int")
         return int(self.item())
 
     def __index__(self) -> int:
         if self.array.dtype.kind not in "iub" or self.array.size != 1:
             raise TypeError("only integer tensors of a single element can be converted to an index")
+        self._tell_read("int")
         return int(self.array.item())
 
     def __complex__(self) -> complex:

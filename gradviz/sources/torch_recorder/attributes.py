@@ -1,15 +1,17 @@
 """The attributes and methods of tensors that change autograd: `.data`, `.grad`, `requires_grad`, `retain_grad` and
-`register_hook`."""
+`register_hook`; and those that read numbers out of a tensor, where it ends."""
 
 from __future__ import annotations
 
 from types import FrameType
 from typing import Any
 
+import torch
+
 from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.calls import Steps, Way
-from gradviz.sources.torch_recorder.identity import name_of_hook
+from gradviz.sources.torch_recorder.identity import name_of_hook, outside
 from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.tensor_values import READER
 
@@ -31,6 +33,7 @@ class Attributes:
             calls.REQUIRE: self._require,
             calls.RETAIN: self._retain,
             calls.HOOK: self._hook,
+            calls.READ: self._read,
         }
 
     def _set_data(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
@@ -54,6 +57,17 @@ class Attributes:
         if result is None and not tensor.is_leaf and not tensor.retains_grad and not is_pytorchs(frame):
             listener: Any = self.source.listener
             listener.grad_read(frame, self.identity.number_of(tensor, frame))
+
+    def _read(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        """Handle a read of numbers: `item`, `float()`. PyTorch's own reads are none of the program's."""
+        yield
+        known = self.identity.known.get(id(args[0]))
+        if known is None or not (args[0].requires_grad or known.depends) or not self.source.is_detailed:
+            return
+        reader = outside(frame, torch.overrides.__file__, torch._tensor.__file__)
+        if reader is not None and not is_pytorchs(reader):
+            listener: Any = self.source.listener
+            listener.number_read(reader, known.number, calls.READS[name])
 
     def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         yield

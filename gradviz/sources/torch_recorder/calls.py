@@ -19,8 +19,8 @@ Way = Callable[[Any, str, Any, Any, FrameType], Steps]
 OP, PASS, MAKER, DATA, SET_DATA, SET_GRAD, SET_REQUIRES_GRAD = (
     "op", "pass", "maker", "data", "set data", "set grad", "set requires grad",
 )  # fmt: skip
-REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD, EXCHANGE = (
-    "require", "retain", "hook", "make dual", "linear", "fill", "get grad", "exchange",
+REQUIRE, RETAIN, HOOK, MAKE_DUAL, LINEAR, FILL, GET_GRAD, EXCHANGE, READ = (
+    "require", "retain", "hook", "make dual", "linear", "fill", "get grad", "exchange", "read",
 )  # fmt: skip
 
 # Attributes whose value is the result of an op; all others only describe the tensor.
@@ -29,14 +29,14 @@ _GETTERS = {"data": DATA, "grad": GET_GRAD}
 _SETTERS = {"data": SET_DATA, "grad": SET_GRAD, "requires_grad": SET_REQUIRES_GRAD}
 
 _NO_OPS = """
-    __bool__ __complex__ __contains__ __dlpack__ __dlpack_device__ __float__ __format__ __hash__ __index__ __int__
-    __len__ __reduce_ex__ __repr__ __setstate__ _is_view _record_function_enter_new _record_function_exit
+    __complex__ __contains__ __dlpack__ __dlpack_device__ __format__ __hash__ __len__ __reduce_ex__ __repr__
+    __setstate__ _is_view _record_function_enter_new _record_function_exit
     _set_grad_enabled _unpack_dual _version allclose backward data_ptr dense_dim device dim dim_order dtype element_size
     equal get_device grad has_names is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point
     is_inference is_neg is_nonzero is_pinned is_same_size is_set_to is_shared is_signed is_sparse is_storage is_tensor
-    item layout ndimension nelement new_empty_strided numel numpy offset q_scale q_zero_point record_stream
+    layout ndimension nelement new_empty_strided numel offset q_scale q_zero_point record_stream
     register_post_accumulate_grad_hook result_type share_memory_ size sparse_dim storage storage_offset
-    storage_type stride tolist type_as_storage unsafe_storage untyped_storage
+    storage_type stride type_as_storage unsafe_storage untyped_storage
 """.split()
 _MAKERS = """
     arange as_tensor bartlett_window blackman_window complex32 empty empty_like empty_permuted empty_strided eye
@@ -48,10 +48,16 @@ _FILLERS = """
     constant_ dirac_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ sparse_ trunc_normal_ uniform_
     xavier_normal_ xavier_uniform_ zeros_
 """.split()
+# The functions that read numbers out of a tensor, with the names that the program has for them.
+READS = {
+    "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "__float__": "float", "__int__": "int",
+    "__index__": "int", "__bool__": "bool",
+}  # fmt: skip
 _EXCHANGES = {"isend": "send", "irecv": "recv"}  # what they begin
 _SORTS: dict[str, str] = {
     **dict.fromkeys(_NO_OPS, PASS),
     **dict.fromkeys(_MAKERS, MAKER),
+    **dict.fromkeys(READS, READ),
     "requires_grad_": REQUIRE,
     "detach_": REQUIRE,
     "retain_grad": RETAIN,

@@ -107,10 +107,20 @@ class Identity:
             known.version = 0
         known.base = known.alias = 0
         known.views = None
+        known.depends = False
         self.known[key] = known
         if type(tensor) is torch.nn.Parameter:
             self.nameless[known.number] = known
         return known
+
+    def note_dependence(self, inputs: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor]) -> None:
+        """Note that the results of an op without a node depend on a leaf that requires grad, if an input does."""
+        known = self.known
+        for tensor in inputs:
+            if tensor.requires_grad or known[id(tensor)].depends:
+                for output in outputs:
+                    known[id(output)].depends = True
+                return
 
     def _dead(self, known: Known) -> None:
         try:

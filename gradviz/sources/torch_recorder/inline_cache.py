@@ -140,6 +140,7 @@ class InlineCache:
         if result.requires_grad:
             return False
         known = self.identity.fresh(result)
+        self.identity.note_dependence(inputs, (result,))
         if result._is_view():
             self.note_view(result, known, inputs)
         listener: Any = self.source.listener
@@ -243,6 +244,7 @@ class InlineCache:
             numbers = numbers.copy()
             numbers.insert(entry.absent, 0)
         READER.recent.clear()
+        identity.note_dependence(inputs, (result,))
         number, _, flags, version, base = identity.state_of(result)
         listener: Any = self.source.listener
         listener.op(
@@ -270,6 +272,7 @@ class InlineCache:
         identity = self.identity
         listener: Any = self.source.listener
         each = [identity.fresh(output) for output in outputs]
+        identity.note_dependence(inputs, outputs)
         for output, known in zip(outputs, each, strict=True):
             if output._is_view():
                 self.note_view(output, known, inputs)

@@ -14,13 +14,14 @@ from gradviz.sources.torch_recorder.pytorchs_own import is_contiguous, numel, st
 class Known(weakref.ref):  # type: ignore[type-arg]
     """The record of a tensor: a weak reference with its number and state."""
 
-    __slots__ = ("alias", "base", "key", "number", "version", "views")
+    __slots__ = ("alias", "base", "depends", "key", "number", "version", "views")
     number: int
     key: int
     version: int
     base: int  # the tensor whose memory it shares; 0 for none
     alias: int  # VIEW and WHOLE, if it shares memory
     views: list[Known] | None
+    depends: bool  # whether it was computed from a leaf that requires grad, although it does not require grad itself
 
 
 class NodeRecord:

@@ -63,6 +63,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
             identity.edges_of(edges), (),
         )  # fmt: skip
     if main is None:
+        identity.note_dependence(args, (out,))
         listener.op(
             where, "addmm", "", of_addmm, in_pass, enabled, (b, x_number, t), (state.tensor,), (out,), (state.flags,),
             (state.version,), (0,),

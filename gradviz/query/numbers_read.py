@@ -1,0 +1,270 @@
+"""The tensors whose numbers a program gives to an op, as in `loss = fit + 0.1 * amount` with `amount = rough.item()`.
+
+An event records each read of a number, with its place. From there the syntax tree says where the number goes: into an
+expression, a variable, an attribute, an element of a dict or a list, the result of a function. The number of the op
+proves it: the expression there has the same value."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gradviz.events.kinds import Kind, NumberRead, TensorMade
+from gradviz.query.flow import op_of
+from gradviz.query.functions_of_source import called
+from gradviz.query.ops import CONVERTING, COPYING
+from gradviz.query.query import Query
+from gradviz.query.source_trees import assigned_before, trees
+from gradviz.sets import distinct
+from gradviz.tracefile import Site
+
+_FAR = 8  # the most copies between a tensor with a graph and the one that is read
+_MOST = 256  # the most reads before an op that are followed
+_CLOSE = 1e-5  # how far two equal numbers may differ, relative to the larger: one may be rounded to float32
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?![\w.])")
+_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_CONVERSIONS: dict[str, Callable[[float], float]] = {"float": float, "int": int, "abs": abs}
+_Values = dict[ast.AST, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A read of a plain number: its event, the tensor with a graph whose number it is, and the expression that reads
+    it: `rough.item()`. `is_here` says that it stands in the expression of the op that gets the number."""
+
+    event: int
+    tensor: int
+    text: str
+    is_here: bool
+
+
+class _Stop(NamedTuple):
+    """A place that a number passes: an expression that is the number; or, with a `name`, a statement that gives the
+    number to a variable. The number is None if it is not known."""
+
+    node: ast.AST
+    value: float | None
+    site: Site
+    name: str = ""
+
+
+class NumbersRead:
+    """The reads of one trace. Use `query.of(NumbersRead)`."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.reads = query.trace.table(Kind.NUMBER_READ).events
+        self._begins = np.array([backward_pass.first for backward_pass in query.trace.passes])
+        self.of_op = cache(self._of_op)
+        self._tree, self._way = cache(self._parsed), cache(lambda event: list(self._followed(event)))
+
+    def _of_op(self, event: int) -> list[Reading]:
+        """The reads since the last pass that an op has its numbers from."""
+        begins = self._begins[self._begins < event]
+        first, last = np.searchsorted(self.reads, (begins[-1] if len(begins) else 0, event))
+        op = self.query.tensors.op(event)
+        site, numbers = self.query.places.site(op.site), [float(text) for text in _NUMBER.findall(op.args)]
+        node = self._node(site)
+        if node is None or site is None or not numbers or first == last:
+            return []
+        readings: list[Reading] = []
+        for operand in _operands(node):
+            known = self._known_in(operand, site, self.reads[max(first, last - _MOST) : last].tolist())
+            value = self._value(operand, {part: value for part, (value, _) in known.items()}, site)
+            is_proved = value is not None and any(math.isclose(value, n, rel_tol=_CLOSE) for n in numbers)
+            readings += (
+                reading
+                for part, (_, reading) in known.items()
+                if is_proved
+                or (value is None and reading.is_here and self._is_in(operand, part, reading, event))
+            )
+        return readings
+
+    def first_use(self, tensors: Container[int], since: int) -> tuple[int, Reading] | None:
+        """The first node on the way to a root, made after the event `since`, whose op has its numbers from one of these
+        tensors, and the read; None if there is none."""
+        made = self.query.trace.table(Kind.NODE)
+        ran = self.query.nodes.have_run & (made.events > since) & (made["op"] >= 0)
+        for site in distinct(made.sites[ran]).tolist() if len(self.reads) else ():
+            at = int((ran & (made.sites == site)).argmax())
+            for reading in self.of_op(int(made["op"][at])):
+                if reading.tensor in tensors:
+                    return int(made.events[at]), reading
+        return None
+
+    # --- where a number goes
+
+    def _known_in(
+        self, operand: ast.AST, site: Site, events: list[int]
+    ) -> dict[ast.AST, tuple[float | None, Reading]]:
+        """The parts of an expression at a site that are numbers read at these events, each with its value. Of a
+        variable the last number counts."""
+        parts = set(ast.walk(operand))
+        variables = {
+            ast.unparse(part): part for part in parts if isinstance(getattr(part, "ctx", None), ast.Load)
+        }
+        known: dict[ast.AST, tuple[float | None, Reading]] = {}
+        for event in events:
+            for stop in self._way(event):
+                part = variables.get(stop.name) if stop.name and _is_seen(stop, site) else stop.node
+                if part in parts and (tensor := self._with_graph(self._read(event).tensor, event)):
+                    text = self.query.places.whole_expression(self._read(event).site)
+                    reading = Reading(event, tensor, text, part is self._way(event)[0].node)
+                    known[part] = stop.value, reading
+        return known
+
+    def _is_in(self, operand: ast.AST, part: ast.AST, reading: Reading, event: int) -> bool:
+        """Whether the number that a part of an operand reads is in the number that the op at an event gets, although
+        the value of the operand is not known: nothing compares it, and no op computes with it inside the operand."""
+        compared = (one for one in ast.walk(operand) if isinstance(one, ast.Compare | ast.Subscript))
+        table, inside = self.query.trace.table(Kind.OP), set(ast.walk(operand))
+        between = table.sites[(table.events > reading.event) & (table.events < event)]
+        return not any(part in ast.walk(one) for one in compared) and inside.isdisjoint(
+            node for number in between.tolist() if (node := self._node(self.query.places.site(number)))
+        )
+
+    def _followed(self, event: int) -> Iterator[_Stop]:
+        """The places that the number of a read passes, from the read outwards."""
+        read = self._read(event)
+        content = self.query.memory.value(read.tensor, event)
+        array = content.array if content is not None else None
+        value = (
+            float(array.item())
+            if array is not None and array.size == 1 and array.dtype.kind in "fiu"
+            else None
+        )
+        for site in self.query.places.callers(read.site):
+            node: ast.AST | None = self._node(site)
+            if node is None:
+                return
+            if site.number == read.site and not (isinstance(node, ast.Call) and called(node) == read.how):
+                value = None  # a function of the number, as `math.sin(x)`
+            yield _Stop(node, value, site)
+            outer, key, value = self._around(node, value, site)
+            parent = self._tree(site.place.file)[1].get(outer)
+            if isinstance(parent, ast.Assign):
+                for target in parent.targets:
+                    names = target.elts if isinstance(target, ast.Tuple) and key else []
+                    yield from (
+                        _Stop(parent, value, site, ast.unparse(name))
+                        for number, name in enumerate(names)
+                        if key == f"[{number}]"
+                    )
+                    yield _Stop(parent, value, site, ast.unparse(target) + key)
+            if key or not isinstance(parent, ast.Return | ast.Lambda):
+                return
+
+    def _around(self, node: ast.AST, value: float | None, site: Site) -> tuple[ast.AST, str, float | None]:
+        """The largest expression around a number that has it alone, or in a dict or list; the key there; its value."""
+        parents, key = self._tree(site.place.file)[1], ""
+        while (parent := parents.get(node)) is not None:
+            if isinstance(parent, ast.Dict) and node in parent.values:
+                name = parent.keys[parent.values.index(node)]
+                key = f"[{ast.unparse(name)}]{key}" if name is not None else key
+            elif isinstance(parent, ast.List | ast.Tuple) and node in parent.elts:
+                key = f"[{parent.elts.index(node)}]{key}"
+            else:
+                around = self._value(parent, {node: value}, site) if not key else None
+                if around is None:
+                    break
+                value = around
+            node = parent
+        return node, key, value
+
+    def _with_graph(self, tensor: int, at: int) -> int:
+        """The tensor with a graph whose elements a tensor has: itself, or what it was detached from; 0 if there is
+        none."""
+        for _ in range(_FAR):
+            if not tensor or self.query.tensors.requires_grad(tensor, at):
+                break
+            op, made = op_of(self.query, tensor), self.query.tensors.made(tensor)
+            base = self.query.tensors.base(self.query.tensors.before(tensor, at))
+            if isinstance(made, TensorMade) and made.how in COPYING and base is not None:
+                tensor = base.tensor
+            else:
+                tensor = op.inputs[0] if op is not None and op.op in COPYING | CONVERTING and op.inputs else 0
+        return tensor
+
+    def _read(self, event: int) -> NumberRead:
+        read = self.query.trace.event(event)
+        assert isinstance(read, NumberRead)
+        return read
+
+    # --- expressions
+
+    def _value(self, node: ast.AST, values: _Values, site: Site) -> float | None:
+        """The value of an expression of numbers, from the values of some parts; None if it is not known. A variable
+        counts that was assigned a constant above."""
+        if node in values:
+            return values[node]
+        if isinstance(node, ast.Constant):
+            number = node.value
+            return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
+        if isinstance(node, ast.Name):
+            assigned = assigned_before(self.query, site, node.id)
+            is_constant = assigned is not None and isinstance(assigned.value, ast.Constant)
+            return self._value(assigned.value, {}, site) if assigned is not None and is_constant else None
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._value(node.operand, values, site)
+            return -inner if inner is not None else None
+        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+            left, right = self._value(node.left, values, site), self._value(node.right, values, site)
+            is_known = (
+                left is not None and right is not None and (right != 0 or not isinstance(node.op, ast.Div))
+            )
+            return _BINARY[type(node.op)](left, right) if is_known else None
+        if isinstance(node, ast.Call) and len(node.args) == 1:
+            convert, inner = _CONVERSIONS.get(ast.unparse(node.func)), self._value(node.args[0], values, site)
+            return float(convert(inner)) if convert and inner is not None and math.isfinite(inner) else None
+        return None
+
+    def _node(self, site: Site | None) -> ast.AST | None:
+        """The expression at a site, or the statement; None if its source was not kept."""
+        place = site.place if site is not None else None
+        ends = (place.line, place.col, place.end_line, place.end_col) if place is not None else ()
+        return self._tree(place.file)[0].get(ends) if place is not None else None
+
+    def _parsed(self, file: str) -> tuple[dict[tuple[int, ...], ast.AST], dict[ast.AST, ast.AST]]:
+        """The nodes of a file by their ends, columns in characters, and the node around each."""
+        spans: dict[tuple[int, ...], ast.AST] = {}
+        parents: dict[ast.AST, ast.AST] = {}
+        tree, lines = self.query.of(trees).get(file), self.query.trace.source(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
+            if isinstance(
+                node, ast.expr | ast.stmt
+            ):  # of one that is both, the expression, which comes later
+                end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+                start = node.lineno, _column(lines, node.lineno, node.col_offset)
+                spans[(*start, end_line, _column(lines, end_line, end))] = node
+        return spans, parents
+
+
+def _column(lines: list[str], line: int, utf8_column: int) -> int:
+    return len(lines[line - 1].encode()[:utf8_column].decode())
+
+
+def _operands(node: ast.AST) -> list[ast.AST]:
+    """The expressions that an op's expression has its numbers from."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.Call):
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    return [node.value] if isinstance(node, ast.AugAssign) else [node]
+
+
+def _is_seen(stop: _Stop, site: Site) -> bool:
+    """Whether a name at a site may be the variable of a stop: an attribute of an object, a variable of the same
+    function or of one around it."""
+    here, there = site.place, stop.site.place
+    is_of_object = "." in stop.name.partition("[")[0]
+    is_around = there.function == "<module>" or f"{here.function}.".startswith(f"{there.function}.")
+    return here.file == there.file and (is_of_object or is_around)

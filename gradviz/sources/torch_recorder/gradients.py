@@ -191,9 +191,8 @@ class Gradients:
                 values.append(gradient)
             else:  # as `identity.fresh`, without a call
                 known = all_known[key] = Known(gradient, when_dead)
-                known.key, known.version, known.views = key, version, None
+                known.key, known.version, known.views, known.depends = key, version, None, False
                 known.base = known.alias = 0
-                known.depends = False
                 number = known.number = next_tensor_number()
                 values.append(gradient)
             if target in sent:

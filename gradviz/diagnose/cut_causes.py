@@ -20,7 +20,6 @@ from gradviz.query.flow import Reason, place_of_cut, switched_off, why_no_node
 from gradviz.query.ops import DISCRETE, DRAWN, function_name
 from gradviz.query.source_trees import appended_before, assigned_to, in_place, method_calls, statement_at
 from gradviz.words.absence import NO_NODE
-from gradviz.words.escape import clean
 
 _CHECKPOINT = "CheckpointFunction"
 _NOT_REENTRANT = Fix(
@@ -74,17 +73,17 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
         if reason is Reason.DETACHED:
             return NO_NODE[reason], _without_detach(case, event)
         if reason is Reason.NOT_DIFFERENTIABLE:
-            return f"the result of {clean(function_name(maker.op))} is not differentiable", _CURES[reason]
+            return f"the result of {function_name(maker.op)} is not differentiable", _CURES[reason]
         return NO_NODE[reason], _CURES[reason]
     assert isinstance(maker, TensorMade)
     if maker.how in DRAWN and _is_sample(case, event):
         return _with_a_graph(case, event)
     if case.query.trace.states.base(maker.tensor):
         return (
-            f".{clean(maker.how)} is outside of the graph",
-            Fix(f"use the tensor itself, without .{clean(maker.how)}", without_cut, f".{maker.how}"),
+            f".{maker.how} is outside of the graph",
+            Fix(f"use the tensor itself, without .{maker.how}", without_cut, f".{maker.how}"),
         )
-    return f"{clean(maker.how)} makes a new leaf of the plain numbers", _without_copy(case, maker) or _COPY
+    return f"{maker.how} makes a new leaf of the plain numbers", _without_copy(case, maker) or _COPY
 
 
 def _update_in_place(case: Case, op: OpRan) -> Fix | None:
@@ -96,7 +95,7 @@ def _update_in_place(case: Case, op: OpRan) -> Fix | None:
     update = in_place(statement, assigned_to(statement))
     if not update:
         return None
-    return Fix(f"{clean(update)}  # in place: it stays the leaf", typed_without_cut(update))
+    return Fix(f"{update}  # in place: it stays the leaf", typed_without_cut(update))
 
 
 class _OfTensors(ast.NodeTransformer):
@@ -120,7 +119,7 @@ def _of_tensors(case: Case, event: int) -> Fix:
 def of_tensors(statement: ast.stmt) -> str:
     """A statement without `.item()` and `float()`; empty if it has none."""
     after = _with_tensors(statement)
-    return "" if after == ast.unparse(statement) else clean(after)
+    return "" if after == ast.unparse(statement) else after
 
 
 def _are_tensors(case: Case, parts: list[ast.expr], at: int) -> bool:
@@ -142,12 +141,10 @@ def _without_copy(case: Case, made: TensorMade) -> Fix | None:
     target, own = assigned_to(statement), call.args[0]
     if isinstance(own, ast.List) and _are_tensors(case, own.elts, made.index):
         new = f"{ast.unparse(call.func.value)}.stack([{', '.join(map(_with_tensors, own.elts))}])"
-        return Fix(
-            clean(f"{target} = {new}  # the tensors themselves"), typed_without_cut(f"{target} = {new}")
-        )
+        return Fix(f"{target} = {new}  # the tensors themselves", typed_without_cut(f"{target} = {new}"))
     if isinstance(own, ast.BinOp | ast.Call) and read_in_its_line(case.query, made):
         new = _with_tensors(own)
-        return Fix(clean(f"{target} = {new}  # the tensor itself"), typed_without_cut(f"{target} = {new}"))
+        return Fix(f"{target} = {new}  # the tensor itself", typed_without_cut(f"{target} = {new}"))
     return None
 
 
@@ -162,7 +159,7 @@ def _of_list(case: Case, made: TensorMade, statement: ast.stmt | None) -> Fix | 
             continue
         new = f"{ast.unparse(module)}.stack({filled.id})"
         text = f"{new}  # and {_with_tensors(appended)} at line {appended.lineno}, without the numbers"
-        return Fix(clean(text), stacked(new))
+        return Fix(text, stacked(new))
     return None
 
 
@@ -179,7 +176,7 @@ def _is_sample(case: Case, event: int) -> bool:
 def _with_a_graph(case: Case, event: int) -> tuple[str, Fix]:
     """(reason, cure) for the `sample()` of a distribution."""
     drawn = _text_of_cut(case, event).replace(_SAMPLE, ".rsample(")
-    return "sample() draws without a graph", Fix(f"{clean(drawn)}  # which keeps the graph", redrawn)
+    return "sample() draws without a graph", Fix(f"{drawn}  # which keeps the graph", redrawn)
 
 
 def _text_of_cut(case: Case, event: int) -> str:
@@ -193,7 +190,7 @@ def _without_detach(case: Case, event: int) -> Fix:
     place = place_of_cut(case.query, event)
     text = _text_of_cut(case, event)
     if text.endswith(_DETACH):
-        return Fix(f"{clean(text.removesuffix(_DETACH))}  # without {_DETACH}", without_cut, _DETACH)
+        return Fix(f"{text.removesuffix(_DETACH)}  # without {_DETACH}", without_cut, _DETACH)
     line = case.query.places.line_text(place.number) if place is not None else ""
     if "detach" in line:
         return Fix(f"leave out {_DETACH} here", without_cut, _DETACH)

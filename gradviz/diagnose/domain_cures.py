@@ -16,7 +16,6 @@ from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DIVIDING, LOG_SHARES, SHARES
 from gradviz.query.source_trees import expression_at
-from gradviz.words.escape import clean
 
 _SMALL, _SMALL_IN_HALF = "1e-12", "1e-4"  # float16 has no number between 0 and 6e-8
 _BESIDE_ONE = {"float16": "1e-3", "bfloat16": "1e-2"}  # the distance to 1 that the dtype still has
@@ -203,4 +202,4 @@ def _bracketed(node: ast.expr) -> str:
 def _in_place_of(text: str, node: ast.expr, reason: str = "", line: int = 0) -> Fix:
     """The cure that puts a text in the place of an expression, on the line of the finding or on another line."""
     new, old = re.sub(r"(?<=\de-)0(?=\d)", "", text), ast.unparse(node)  # 1e-6, not 1e-06
-    return Fix(clean(f"{new}  # in place of {old}{reason}"), typed_for(old, new, line))
+    return Fix(f"{new}  # in place of {old}{reason}", typed_for(old, new, line))

@@ -17,7 +17,6 @@ from gradviz.query.ops import PRODUCTS
 from gradviz.query.source_trees import expression_at
 from gradviz.query.writes import Writes
 from gradviz.sets import contained
-from gradviz.words.escape import clean
 
 _MOST = 1000  # the most products that are looked at
 _MATRIX = 2  # the fewest dimensions of a matrix
@@ -87,7 +86,7 @@ def other_start(case: Case, written: int) -> Fix | None:
     receiver = ast.unparse(call.func.value)
     of_init = receiver.endswith("init") and bool(call.args)
     target = ast.unparse(call.args[0]) if of_init else receiver.removesuffix(".data")
-    new = f"torch.nn.init.xavier_uniform_({clean(target)})"
+    new = f"torch.nn.init.xavier_uniform_({target})"
     return Fix(
         f"{new}  # in place of this call",
         lambda spot: (

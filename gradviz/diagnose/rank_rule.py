@@ -67,8 +67,8 @@ class RankRule:
             yield Finding(
                 self.id,
                 found.severity or self.severity,
-                found.message,
-                found.fix,
+                clean(found.message),
+                clean(found.fix),
                 site,
                 found.events,
                 number=found.pass_number,
@@ -81,7 +81,7 @@ class RankRule:
 
 def named(names: Sequence[str]) -> str:
     """Parameters by name: `w, b and 3 other parameters`."""
-    shown = [clean(name) for name in names[:_SHOWN]]
+    shown = list(names[:_SHOWN])
     more = len(names) - len(shown)
     return listed([*shown, plural(more, "other parameter")] if more else shown)
 

@@ -29,8 +29,8 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A result of a rule's search, before it becomes a Finding. Its line is that of `site`, else that of the first
-    event with a site."""
+    """A result of a rule's search, before it becomes a Finding, which escapes its texts. Its line is that of `site`,
+    else that of the first event with a site."""
 
     message: str
     fix: Fix | str  # a text is advice

@@ -87,7 +87,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
         for found in rule.search(case):
             findings.append(_finding(case, rule, found))
         for what, why in rule.left_out(case):
-            not_checked.append((f"{rule.id} of {what}", why))
+            not_checked.append((clean(f"{rule.id} of {what}"), clean(why)))
     kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
     return Report(tuple(_once(_ordered(_folded(kept)))), tuple(checked), tuple(not_checked))
 
@@ -111,8 +111,8 @@ def _finding(case: Case, rule: Rule, found: Found) -> Finding:
     return Finding(
         rule=rule.id,
         severity=found.severity or rule.severity,
-        message=with_tied_names(case.query, by_expressions(case, found.message), found.tensors),
-        fix=typed(case, found),
+        message=clean(with_tied_names(case.query, by_expressions(case, found.message), found.tensors)),
+        fix=clean(typed(case, found)),
         site=site,
         events=found.events,
         node=found.node,

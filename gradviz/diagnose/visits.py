@@ -10,7 +10,6 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained
-from gradviz.words.escape import clean
 from gradviz.words.numbers import listed
 
 MOODY = ("Dropout", "BatchNorm", "SyncBatchNorm", "AlphaDropout", "LazyBatchNorm")
@@ -75,7 +74,7 @@ def visits(case: Case) -> list[Visit]:
             Visit(
                 first,
                 case.site(first),
-                clean(scope.name),
+                scope.name,
                 scope.type,
                 scope.training,
                 _types(moody),
@@ -103,7 +102,7 @@ def _is_moody(name: str) -> bool:
 
 
 def _types(layers: list) -> str:  # type: ignore[type-arg]
-    names = dict.fromkeys(clean(layer.type) for layer in layers)
+    names = dict.fromkeys(layer.type for layer in layers)
     return listed(names) if names else ""
 
 

@@ -12,6 +12,9 @@ import pytest
 
 import gradviz as package
 from gradviz.diagnose import RULES, UnknownRule, check
+from gradviz.diagnose.rank_rule import RankFound, RankRule
+from gradviz.diagnose.rule import Found, Rule
+from gradviz.query.replicas import Replicas
 from gradviz.sources.script import Target, run
 
 Command = Callable[..., CompletedProcess[str]]
@@ -367,6 +370,19 @@ def test_a_write_through_data_is_not_what_backward_refuses(gradviz_here: Command
 def test_text_of_a_trace_is_escaped(gradviz_here: Command, stale: Path) -> None:
     stale.write_text(STALE.replace("loss.backward()", "loss.backward()  # \x1b[31m"))
     assert "\x1b" not in gradviz_here("check", stale.name).stdout
+
+
+def test_the_texts_of_a_finding_are_escaped_whatever_a_rule_puts_into_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _severities(tmp_path, "x.sum().backward()")
+    hostile = Rule(RULES[0].id, "note", "", lambda case: iter([Found("a\x1b[31m", "b\u202ec\nd", ())]))
+    monkeypatch.setattr("gradviz.diagnose.run_rules.RULES", [hostile])
+    (finding,) = check(tmp_path / "one_pass.gradviz", select=[hostile.id])
+    assert (finding.message, finding.fix) == ("a\\x1b[31m", "b\\u202ec\\nd")
+    between = RankRule("ranks", "note", "", lambda ranks: iter([RankFound("a\x1b", "b\u202e", (0,))]))
+    (finding,) = between.findings(Replicas({}))
+    assert (finding.message, finding.fix) == ("a\\x1b", "b\\u202e")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

@@ -35,7 +35,6 @@ from gradviz.query.loss_factors import scaled_losses
 from gradviz.query.ops import WITH_NUMBERS
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
-from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
 
 _PASSES = 4  # the most passes that are compared
@@ -109,14 +108,14 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = other_arguments(ranks)
     if found is None:
         return
-    arguments = [clean(call.args) or "nothing" for call in found.calls]
+    arguments = [call.args or "nothing" for call in found.calls]
     odd = odd_among(ranks, arguments)
     place = [*ranks.ranks].index(odd[0])
     call = found.calls[place]
     yield RankFound(
-        f"{clean(call.op)}() is called with other numbers on some ranks, in each of the first "
+        f"{call.op}() is called with other numbers on some ranks, in each of the first "
         f"{plural(found.passes, 'pass', 'passes')}, and the gradients are averaged: {each_rank(ranks, arguments)}",
-        f"give {clean(call.op)}() the same numbers on all ranks",
+        f"give {call.op}() the same numbers on all ranks",
         odd,
         (call.event,),
     )

@@ -40,7 +40,6 @@ from gradviz.query.ops import ADDING, COPYING, PRODUCTS, RESHAPING
 from gradviz.query.query import Query
 from gradviz.query.ranks import are_apart, are_same
 from gradviz.query.replicas import Replicas
-from gradviz.words.escape import clean
 
 _MOST = 32  # the most collectives that are examined
 _NEAR = 40  # the most results that are searched
@@ -149,7 +148,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         f"{named([name])} is added on each rank to its part of the product with {named(weights)}, before all_reduce "
         f"sums the parts{where}: it counts {len(ranks.ranks)} times",
-        f"+ {clean(name)}  # to the result of the all_reduce, and not before",
+        f"+ {name}  # to the result of the all_reduce, and not before",
         tuple(ranks.ranks),
         (first.event, first.summed),
     )

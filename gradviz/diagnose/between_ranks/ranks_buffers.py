@@ -29,16 +29,15 @@ from collections.abc import Iterator
 from gradviz.diagnose.finding import NOTE
 from gradviz.diagnose.rank_rule import ARE_AVERAGED, ARE_REPLICAS, RankFound, RankRule, values_of_each
 from gradviz.query.replicas import Replicas
-from gradviz.words.escape import clean
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.buffer_apart
     if found is None:
         return
-    model = clean(found.name).partition(".")[0]
+    model = found.name.partition(".")[0]
     yield RankFound(
-        f"{clean(found.name)} differs between the ranks when it is used again: {values_of_each(ranks, found.values)}",
+        f"{found.name} differs between the ranks when it is used again: {values_of_each(ranks, found.values)}",
         f"for buffer in {model}.buffers(): dist.broadcast(buffer, 0)  # on each rank, before this call",
         tuple(ranks.ranks),
         found.events[:1],

@@ -37,7 +37,6 @@ from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named
 from gradviz.query.ranks import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.query.scaled_parts import ScaledPart, scaled_parts
-from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _Scaled = dict[int, dict[str, ScaledPart]]  # by rank and parameter
@@ -97,8 +96,8 @@ def _are_apart(parts: list[ScaledPart]) -> bool:
 
 def _parameters(names: Sequence[str]) -> str:
     """The expression for parameters with these names: `model.parameters()`, or `[w]` for a parameter of no model."""
-    models = dict.fromkeys(f"{clean(name).partition('.')[0]}.parameters()" for name in names if "." in name)
-    alone = [clean(name) for name in names if "." not in name]
+    models = dict.fromkeys(f"{name.partition('.')[0]}.parameters()" for name in names if "." in name)
+    alone = [name for name in names if "." not in name]
     if len(models) == 1 and not alone:
         return next(iter(models))
     return f"[{', '.join([*(f'*{model}' for model in models), *alone])}]"

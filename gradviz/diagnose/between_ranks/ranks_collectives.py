@@ -22,7 +22,6 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank
 from gradviz.query.collective_calls import Collective, partings
 from gradviz.query.replicas import Replicas
-from gradviz.words.escape import clean
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
@@ -49,7 +48,7 @@ def _mixed_up(ranks: Replicas) -> Iterator[RankFound]:
         return
     yield RankFound(
         f"collective {found.number} puts together what belongs to different parameters: "
-        f"{each_rank(ranks, [clean(name) for name in found.names])}",
+        f"{each_rank(ranks, list(found.names))}",
         "call the collectives for the parameters in the same order on each rank, as model.parameters() has them",
         tuple(ranks.ranks),
         (found.events[0],),

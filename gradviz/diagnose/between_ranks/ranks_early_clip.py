@@ -44,7 +44,6 @@ from gradviz.query.ranks import are_close
 from gradviz.query.replicas import Replicas
 from gradviz.query.scaled_parts import norm_of, one_factor
 from gradviz.tracefile import Snapshot
-from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _MOST_STEPS = 32
@@ -198,7 +197,7 @@ def _scaled_by(scaling: Scaling | None) -> str:
 def _expression(query: Query, event: int) -> str:
     """The call that clips, to be typed."""
     site = site_of_event(query, event)
-    text = clean(query.places.expression(site.number)) if site is not None else ""
+    text = query.places.expression(site.number) if site is not None else ""
     return text if 0 < len(text) <= _LONGEST else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 
 

@@ -36,7 +36,6 @@ from gradviz.query.collective_calls import all_reduced, collectives
 from gradviz.query.failures import failures
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas, frozen_on_some
-from gradviz.words.escape import clean
 from gradviz.words.numbers import called_ranks
 
 _LONGEST = 80  # characters of an expression
@@ -71,7 +70,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
 def _expression(query: Query, event: int) -> str:
     """The call or assignment that freezes a parameter, to be typed."""
     site = site_of_event(query, event) if event else None
-    text = clean(query.places.expression(site.number)) if site is not None else ""
+    text = query.places.expression(site.number) if site is not None else ""
     if text.endswith(".requires_grad"):
         text = f"{text} = False"
     return text if 0 < len(text) <= _LONGEST else "p.requires_grad_(False)"

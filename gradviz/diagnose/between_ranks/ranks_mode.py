@@ -32,7 +32,6 @@ from collections.abc import Iterator
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import ARE_AVERAGED, RankFound, RankRule
 from gradviz.query.replicas import Replicas
-from gradviz.words.escape import clean
 from gradviz.words.numbers import called_ranks
 
 
@@ -40,7 +39,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     found = ranks.other_mode
     if found is None:
         return
-    name = clean(found.name)
+    name = found.name
     modes = dict(zip(ranks.ranks, found.modes, strict=True))
     off = [rank for rank, is_training in modes.items() if not is_training]
     on = [rank for rank, is_training in modes.items() if is_training]

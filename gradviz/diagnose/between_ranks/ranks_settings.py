@@ -39,19 +39,18 @@ from gradviz.diagnose.rank_rule import (
     site_of_step,
 )
 from gradviz.query.replicas import Replicas
-from gradviz.words.escape import clean
 
 
 def _search(ranks: Replicas) -> Iterator[RankFound]:
     for found in ranks.other_settings:
-        values = each_rank(ranks, [f"{clean(found.name)}={clean(str(value))}" for value in found.values])
+        values = each_rank(ranks, [f"{found.name}={value!s}" for value in found.values])
         apart = odd_among(ranks, [repr(value) for value in found.values])
         query = ranks.ranks[apart[-1]]
         yield RankFound(
             f"the optimizer's settings are not the same on all ranks at step {found.step}: {values}",
             "make the same optimizer on all ranks"
             if found.name == "optimizer"
-            else f"give {clean(found.name)} the same value on all ranks",
+            else f"give {found.name} the same value on all ranks",
             apart,
             site=site_of_optimizer(query) if found.step == 1 else site_of_step(query, found.step),
         )

@@ -42,7 +42,6 @@ from gradviz.query.query import Query
 from gradviz.query.ranks import are_apart, are_same
 from gradviz.query.replicas import Replicas
 from gradviz.tracefile import Snapshot
-from gradviz.words.escape import clean
 from gradviz.words.numbers import called_ranks
 
 
@@ -127,7 +126,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
     first = ranks.gradients_apart[0]
     yield RankFound(
         "no gradient is averaged over the ranks, though they begin with the same parameters: at step "
-        f"{first.step} the gradient of {clean(first.name)} is {values_of_each(ranks, first.gradients)}",
+        f"{first.step} the gradient of {first.name} is {values_of_each(ranks, first.gradients)}",
         _cure(first.name),
         tuple(ranks.ranks),
         site=site_of_step(ranks.queries[0]),
@@ -141,7 +140,7 @@ def _never_reduced_to_parts(ranks: Replicas) -> Iterator[RankFound]:
         yield RankFound(
             f"no gradient is reduced to the parts of {named(names)} that lie on the ranks: none of them has one at "
             "step 1, though the passes before it give gradients to the whole parameters",
-            f"{clean(names[0].partition('.')[0])}.set_requires_gradient_sync(True)  # before the last pass of a step",
+            f"{names[0].partition('.')[0]}.set_requires_gradient_sync(True)  # before the last pass of a step",
             tuple(ranks.ranks),
             site=site_of_step(ranks.queries[0]),
         )
@@ -206,8 +205,8 @@ def _is_as_computed(query: Query, call: HandedOver) -> bool:
 
 def _cure(name: str) -> str:
     """The cure that makes the ranks average their gradients. A wrapped model shows in the name of its parameters."""
-    wrapped = clean(name.partition(".module.")[0])
-    if wrapped == clean(name):
+    wrapped = name.partition(".module.")[0]
+    if wrapped == name:
         return f"{_WRAP}; or, before the step: {AVERAGE}"
     return (
         f"call {wrapped} and not {wrapped}.module, and the pass before a step outside of {wrapped}.no_sync()"

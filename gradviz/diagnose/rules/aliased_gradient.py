@@ -36,7 +36,6 @@ from gradviz.query.query import Query
 from gradviz.query.source_trees import statement_at, trees
 from gradviz.query.training import CLEARED, Training
 from gradviz.sets import contained, distinct
-from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
 
 _SAME_MEMORY = ("data", "detach")
@@ -169,7 +168,7 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
         statement = statement_at(case.query, site)
         yield Found(
             f"{one} and {other} have one tensor as their .grad: backward() adds the gradients of both to it",
-            Fix(f"{clean(ast.unparse(statement))}.clone()", _copied)
+            Fix(f"{ast.unparse(statement)}.clone()", _copied)
             if isinstance(statement, ast.Assign)
             else f"give {one} a clone() of the gradient",
             (event,),
@@ -183,14 +182,14 @@ def _kept(case: Case) -> Iterator[Found]:
     for kept in kept_gradients(case.query):
         if _SUM.search(kept.name):
             continue
-        name, leaf = clean(kept.name), case.words.called(kept.leaf)
+        name, leaf = kept.name, case.words.called(kept.leaf)
         before = case.query.memory.value(kept.grad, kept.event - 1)
         after = case.query.memory.value(kept.grad, kept.event)
         known = before is not None and after is not None and case.has_values
         numbers = f", from {brief(before)} to {brief(after)}" if known else ""
         yield Found(
             f"{name} is {leaf}.grad itself and no copy: line {kept.changed_at} changes it in place{numbers}",
-            Fix(f"{name} = {clean(ast.unparse(kept.statement.value))}.clone()", _copied),
+            Fix(f"{name} = {ast.unparse(kept.statement.value)}.clone()", _copied),
             (kept.made, kept.event),
             site=case.query.places.of_line(kept.file, kept.statement.lineno),
             number=case.trace.table(Kind.ACCUMULATED).object(kept.made).in_pass,

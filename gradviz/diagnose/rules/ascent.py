@@ -36,7 +36,6 @@ from gradviz.query.ops import COPYING, LOSSES
 from gradviz.query.source_trees import statement_at
 from gradviz.query.training import BY_HAND, STEPPED
 from gradviz.sets import distinct
-from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _LEAST = 3  # updates
@@ -151,17 +150,17 @@ def _is_loss(case: Case, root: int) -> bool:
 def _downhill(statement: ast.stmt | None) -> str:
     """The update with a minus in place of its plus; empty for a statement of another form."""
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-        return clean(ast.unparse(ast.AugAssign(statement.target, ast.Sub(), statement.value)))
+        return ast.unparse(ast.AugAssign(statement.target, ast.Sub(), statement.value))
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
         value = statement.value
         is_update = ast.unparse(value.left) == ast.unparse(statement.targets[0])
         if isinstance(value.op, ast.Add) and is_update:
             new = ast.BinOp(value.left, ast.Sub(), value.right)
-            return clean(f"{ast.unparse(statement.targets[0])} = {ast.unparse(new)}")
+            return f"{ast.unparse(statement.targets[0])} = {ast.unparse(new)}"
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_":
         function = ast.Attribute(call.func.value, "sub_", ast.Load())
-        return clean(ast.unparse(ast.Call(function, call.args, call.keywords)))
+        return ast.unparse(ast.Call(function, call.args, call.keywords))
     return ""
 
 

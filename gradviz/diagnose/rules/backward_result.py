@@ -30,7 +30,6 @@ from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
-from gradviz.words.escape import clean
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -54,7 +53,7 @@ def _of_tuples(case: Case) -> Iterator[Found]:
                 or case.query.passes.began(backward_pass.number).how != "grad"
             ):
                 continue
-            written, code = clean(ast.unparse(value.expression)), clean(ast.unparse(call))
+            written, code = ast.unparse(value.expression), ast.unparse(call)
             is_named = isinstance(value.expression, ast.Name)
             yield Found(
                 f"{written} is a tuple: torch.autograd.grad() returns one gradient for each input",
@@ -106,8 +105,8 @@ def _of_nothing(case: Case) -> Iterator[Found]:
             continue
         read = _first_leaf(case, backward_pass.number)
         yield Found(
-            f"{clean(name)} is None: backward() returns nothing, it adds the gradients to .grad of the leaves",
-            _read_from(read, clean(ast.unparse(call)), clean(name)) if read else "read .grad of the leaves",
+            f"{name} is None: backward() returns nothing, it adds the gradients to .grad of the leaves",
+            _read_from(read, ast.unparse(call), name) if read else "read .grad of the leaves",
             (backward_pass.first,),
             site=site,
             number=backward_pass.number,
@@ -145,7 +144,7 @@ def _first_leaf(case: Case, number: int) -> str:
     none."""
     came = case.trace.table(Kind.ACCUMULATED)
     leaves = sorted(came["tensor"][came["in_pass"] == number].tolist())
-    return next((clean(name) for leaf in leaves if (name := case.query.names.of(leaf))), "")
+    return next((name for leaf in leaves if (name := case.query.names.of(leaf))), "")
 
 
 RULE = Rule(

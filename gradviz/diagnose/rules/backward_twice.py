@@ -34,7 +34,6 @@ from gradviz.query.flow import leaves_behind
 from gradviz.query.source_trees import assigned_to, backward_call, is_bound_before
 from gradviz.sets import contained
 from gradviz.tracefile import Site
-from gradviz.words.escape import clean
 
 _MESSAGE = "backward through the graph a second time"
 _UNNAMED = "detach {name} is kept from the earlier pass, or compute it again in each iteration"
@@ -85,7 +84,7 @@ def _keeping(case: Case, earlier: int) -> Fix:
         at = case.at(began.index) or "the first pass"
         return Fix(f"{_KEEP}  # in the call at {at}, if both passes are meant", _kept_graph)
     kept = ast.Call(call.func, call.args, [*call.keywords, ast.keyword("retain_graph", ast.Constant(True))])
-    text = f"{clean(ast.unparse(kept))}  # at {case.at(began.index)}, if both passes are meant"
+    text = f"{ast.unparse(kept)}  # at {case.at(began.index)}, if both passes are meant"
     return Fix(text, _kept_graph)
 
 
@@ -118,7 +117,7 @@ def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
             made = nodes.event(edge.node)
             name = case.query.names.of(edge.tensor) if edge.tensor else None
             if made is not None and made.index < end and name:
-                carried.setdefault(clean(name), node.index)
+                carried.setdefault(name, node.index)
     if not carried:
         return _UNNAMED.format(name="what")
     name, reader = next(iter(carried.items()))

@@ -34,7 +34,6 @@ from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_of
 from gradviz.query.ops import REGRESSION_LOSSES, SELECTING
 from gradviz.query.source_trees import expression_at
-from gradviz.words.escape import clean
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
 _ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
@@ -76,7 +75,7 @@ def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:
         return "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
     place = dims.index(min(dims))
     flat = operands[place]
-    text = clean(ast.unparse(flat))
+    text = ast.unparse(flat)
     plain = isinstance(flat, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return Fix(
         f"{text if plain else f'({text})'}.unsqueeze(-1)  # in place of {text}",

@@ -35,7 +35,6 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.statements import returned_at
-from gradviz.words.escape import clean
 
 _MESSAGES = ("returned an incorrect number of gradients", "returned an invalid gradient")
 
@@ -46,7 +45,7 @@ def _search(case: Case) -> Iterator[Found]:
             made = case.query.nodes.event(error.node)
             called = f"; called at {case.at(made.index)}" if made is not None else ""
             yield Found(
-                clean(error.message.splitlines()[0]) + called,
+                error.message.splitlines()[0] + called,
                 Fix(
                     "return one gradient of the same shape for each input of forward, None where there is none",
                     _one_for_each_input,

@@ -50,7 +50,6 @@ from gradviz.query.ops import (
     SUMS,
 )
 from gradviz.sets import contained
-from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
 
 # The ops that combine terms into a loss.
@@ -87,7 +86,7 @@ def _search(case: Case) -> Iterator[Found]:
         ]
         if dead_ones:
             calls = sorted(call for scope in dead_ones for call in last[scope])
-            names = [clean(case.trace.text(scope)) for scope in dead_ones if scope]
+            names = [case.trace.text(scope) for scope in dead_ones if scope]
             yield Found(
                 f"the rectifier{f' in or after {few_of(names)}' if names else ''} gives {share[calls].mean():.0%} "
                 f"zeros{f' in its last {case.calls_called(len(calls))}' * (len(calls) > 1)}: no gradient passes it",

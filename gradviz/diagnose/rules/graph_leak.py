@@ -45,7 +45,6 @@ from gradviz.query.training import STEPPED
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 from gradviz.tracefile.sound import dtype_of
-from gradviz.words.escape import clean
 from gradviz.words.numbers import size
 
 
@@ -142,7 +141,7 @@ def _longest_chain(case: Case) -> Found | None:
 def _without_graph(case: Case, event: int, node: int) -> str:
     """The statement that keeps graphs, with numbers in their place, or tensors without a graph."""
     statement = statement_at(case.query, case.place(event))
-    target = clean(assigned_to(statement))
+    target = assigned_to(statement)
     if not target or not isinstance(statement, ast.Assign | ast.AugAssign):
         return _NUMBERS
 
@@ -151,13 +150,13 @@ def _without_graph(case: Case, event: int, node: int) -> str:
 
     detached = calling("detach")
     if isinstance(statement, ast.Assign):
-        return f"{target} = {clean(ast.unparse(detached))}"
+        return f"{target} = {ast.unparse(detached)}"
     is_scalar = all(
         (case.trace.shape(tensor) or (None,))[0] == () for tensor in case.query.nodes.outputs(node)
     )
     added = calling("item") if is_scalar else detached
-    text = clean(ast.unparse(ast.AugAssign(statement.target, statement.op, added)))
-    return f"{text}  # or {clean(ast.unparse(detached))}" if is_scalar else text
+    text = ast.unparse(ast.AugAssign(statement.target, statement.op, added))
+    return f"{text}  # or {ast.unparse(detached)}" if is_scalar else text
 
 
 def _held(case: Case) -> np.ndarray:

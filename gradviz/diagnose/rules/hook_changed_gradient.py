@@ -40,7 +40,6 @@ from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import Function
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.states import States
-from gradviz.words.escape import clean
 
 _NAMELESS = "hook"  # the recorded name of hooks on nodes: PyTorch does not give their own names
 
@@ -67,7 +66,7 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         event = int(table.events[rows[0]])
         tensors = tuple(dict.fromkeys(tensor for row in rows if (tensor := _tensor(case, table, row))))
-        name = clean(case.trace.text(hook))
+        name = case.trace.text(hook)
         which = "a hook" if name == _NAMELESS else f"the hook {name}"
         whose = f"of {case.called(tensors)}" if tensors else "that flows here"
         is_spoilt = spoilt[rows].any()

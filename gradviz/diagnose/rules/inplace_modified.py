@@ -37,7 +37,6 @@ from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
 from gradviz.tracefile import Site
-from gradviz.words.escape import clean
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _SAVED = "modified by an inplace operation"
@@ -65,7 +64,7 @@ def _without_grad(case: Case, error: Failure) -> Fix:
         if rewritten := _out_of_place(statement):
             return Fix(rewritten, _with_a_new_tensor)
         return Fix("make a new tensor, as y = x + 1 does, or update it under torch.no_grad()", under_no_grad)
-    return Fix(f"with torch.no_grad(): {clean(ast.unparse(statement))}", under_no_grad)
+    return Fix(f"with torch.no_grad(): {ast.unparse(statement)}", under_no_grad)
 
 
 def _out_of_place(statement: ast.stmt | None) -> str:
@@ -76,7 +75,7 @@ def _out_of_place(statement: ast.stmt | None) -> str:
         if isinstance(node, ast.Call) and isinstance(method, ast.Attribute) and method.attr.endswith("_"):
             new = ast.Attribute(method.value, method.attr.removesuffix("_"), ast.Load())
             call = ast.unparse(ast.Call(new, node.args, node.keywords))
-            return clean(f"{call}  # a new tensor, not {ast.unparse(node)}")
+            return f"{call}  # a new tensor, not {ast.unparse(node)}"
     return ""
 
 
@@ -143,11 +142,7 @@ def _computed_later(case: Case, write: int, pass_number: int) -> str:
     The step below backward() would use gradients of both losses."""
     is_step = bool((case.query.of(Writes).of_optimizers == write).any())
     step, root = case.words.expression(case.site(write), 80), root_name(case.query, pass_number)
-    return (
-        clean(f"compute {root} below {step}, with the changed parameters")
-        if is_step and step and root
-        else ""
-    )
+    return f"compute {root} below {step}, with the changed parameters" if is_step and step and root else ""
 
 
 def _round_of(case: Case, carried: int, number: int) -> Site | None:

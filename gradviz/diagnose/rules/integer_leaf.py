@@ -23,7 +23,6 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.source_trees import method_calls, statement_at
-from gradviz.words.escape import clean
 
 _MESSAGE = re.compile(
     "only Tensors of floating point (and complex )?dtype can require gradients", re.IGNORECASE
@@ -56,8 +55,7 @@ def _floating(statement: ast.stmt | None) -> str:
     numbers = [node for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)]
     if not numbers or not all(type(node.value) is int for node in numbers):
         return ""
-    text = ast.unparse(_Floating().visit(ast.parse(ast.unparse(call), mode="eval")))
-    return clean(text)
+    return ast.unparse(_Floating().visit(ast.parse(ast.unparse(call), mode="eval")))
 
 
 class _Floating(ast.NodeTransformer):

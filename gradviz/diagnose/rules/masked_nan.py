@@ -31,7 +31,6 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import NodeMade
 from gradviz.query.functions_of_source import called
 from gradviz.query.source_trees import statement_at
-from gradviz.words.escape import clean
 
 _SINGULAR = ("sqrt", "log", "pow", "reciprocal", "rsqrt")
 
@@ -81,7 +80,7 @@ def _masked(case: Case, made: NodeMade | None, what: str) -> Fix:
             _masked_inside,
         )
     mask = ast.unparse(masks[0])
-    return Fix(clean(f"{read} = torch.where({mask}, {read}, 1.0)  # before this line"), _masked_inside)
+    return Fix(f"{read} = torch.where({mask}, {read}, 1.0)  # before this line", _masked_inside)
 
 
 def _masked_inside(spot: Spot) -> list[Edit]:

@@ -37,7 +37,6 @@ from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.source_trees import backward_call
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Site
-from gradviz.words.escape import clean
 
 _MOST = 64  # the most results of a gradient that are looked at
 
@@ -131,7 +130,7 @@ def _with_graph(case: Case, backward_pass: PassInfo) -> str:
 def _with_keyword(call: ast.Call) -> str:
     kept = [keyword for keyword in call.keywords if keyword.arg != "create_graph"]
     keywords = [*kept, ast.keyword("create_graph", ast.Constant(True))]
-    return clean(ast.unparse(ast.Call(call.func, call.args, keywords)))
+    return ast.unparse(ast.Call(call.func, call.args, keywords))
 
 
 def _leaves_behind_roots(case: Case, backward_pass: PassInfo) -> list[int]:

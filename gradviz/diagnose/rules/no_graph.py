@@ -29,7 +29,6 @@ from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.query.flow import Ways
 from gradviz.query.source_trees import assigned_to, backward_call, trees
 from gradviz.query.statements import WrongValue, wrong_values
-from gradviz.words.escape import clean
 
 _NUMBERS = ("float", "int", "complex", "bool")
 
@@ -64,7 +63,7 @@ def _on_numbers(case: Case) -> Iterator[Found]:
         if value.attribute != "backward" or value.type not in _NUMBERS:
             continue
         tensor = _read_from(value.origin)
-        written = clean(ast.unparse(value.expression))
+        written = ast.unparse(value.expression)
         of = f"the number of {tensor}" if tensor else "a plain number"
         yield Found(
             f"backward() is called on {written}, which is {of} ({value.type}): a number has no graph",
@@ -110,7 +109,7 @@ def _typed_once(old: str, new: str) -> Fix:
         same = [node for node in calls if ast.unparse(node) == old]
         return [spot.source.replaced(same[0], new)] if len(same) == 1 else []
 
-    return Fix(clean(f"{new}  # not {old}"), edits)
+    return Fix(f"{new}  # not {old}", edits)
 
 
 def _read_from(origin: ast.expr) -> str:
@@ -120,9 +119,9 @@ def _read_from(origin: ast.expr) -> str:
         return ""
     function = origin.func
     if isinstance(function, ast.Attribute) and function.attr == "item" and not origin.args:
-        return clean(ast.unparse(function.value))
+        return ast.unparse(function.value)
     is_number = isinstance(function, ast.Name) and function.id in _NUMBERS and len(origin.args) == 1
-    return clean(ast.unparse(origin.args[0])) if is_number else ""
+    return ast.unparse(origin.args[0]) if is_number else ""
 
 
 RULE = Rule(

@@ -35,7 +35,6 @@ from gradviz.events.kinds import Kind, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
 from gradviz.query.ops import DIVIDING, LOGARITHMS
-from gradviz.words.escape import clean
 from gradviz.words.numbers import brief
 
 _OF_ONE_NUMBER = (
@@ -58,7 +57,7 @@ def _search(case: Case) -> Iterator[Found]:
         told = f"{name} has {bad} from the beginning"
         cure: Fix | str = "clean the data: torch.isfinite(x).all()"
     elif origin.source is Source.WRITE:
-        told = f"{clean(case.query.tensors.writer(origin.event))} writes {bad} into {name}"
+        told = f"{case.query.tensors.writer(origin.event)} writes {bad} into {name}"
         cure = "write finite values only: torch.isfinite(x).all() on what is written"
     else:
         told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _cure(case, origin)
@@ -76,7 +75,7 @@ def _cure(case: Case, origin: Origin) -> Fix:
     op = case.query.tensors.op(origin.event) if case.query.tensors.is_op(origin.event) else None
     in_domain = in_the_domain(case, op) if op is not None else None
     if in_domain is None and op is not None and op.op not in _OF_ONE_NUMBER:
-        return Fix(f"look at these inputs of {clean(op.op)}: its result is not finite for them")
+        return Fix(f"look at these inputs of {op.op}: its result is not finite for them")
     return in_domain or Fix(_CURE, _without_the_maximum)
 
 
@@ -102,7 +101,7 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
         events = (case.query.passes.by_number[origin.number].first, origin.event)
     elif origin.number and case.trace.meta.get("values") == INPUTS and case.trace.is_being_recorded:
         told = f"and where it comes from is looked for at the end: gradviz check runs pass {origin.number} again then"
-        cure = f"when the program has ended: gradviz check {clean(case.trace.path.name)}"
+        cure = f"when the program has ended: gradviz check {case.trace.path.name}"
     else:
         told = f"and where it comes from was not recorded (--values {case.trace.meta.get('values', '')})"
         cure = "record it with gradviz trace --values stats: the line is named then"
@@ -148,7 +147,7 @@ def _behind_finite_norms(case: Case, number: int) -> int:
 def _harm(case: Case, origin: Origin) -> str:
     if origin.number:
         return f"the root of pass {origin.number} is not finite"
-    return f"the program ends with {clean(case.trace.meta.get('error_type', 'an exception'))}"
+    return f"the program ends with {case.trace.meta.get('error_type', 'an exception')}"
 
 
 def _inputs(case: Case, origin: Origin) -> str:

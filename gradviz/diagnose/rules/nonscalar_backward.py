@@ -28,7 +28,6 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.source_trees import backward_call
-from gradviz.words.escape import clean
 
 _MISSING = "can be implicitly created only for scalar outputs"
 _SHAPES = re.compile(
@@ -66,7 +65,7 @@ def _root(case: Case, error: Failure) -> str:
     method = call.func if call is not None else None
     if not isinstance(method, ast.Attribute) or method.attr != "backward":
         return ""
-    text = clean(ast.unparse(method.value))
+    text = ast.unparse(method.value)
     return text if len(text) <= _LONGEST and not text.endswith("autograd") else ""
 
 

@@ -24,7 +24,6 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.source_trees import method_calls, statement_at
-from gradviz.words.escape import clean
 
 _MESSAGE = "Can't call numpy() on Tensor that requires grad"
 
@@ -35,7 +34,7 @@ def _search(case: Case) -> Iterator[Found]:
             continue
         statement = statement_at(case.query, failure.site)
         arrays = [tensor for _, tensor in method_calls(statement, "numpy")]
-        name = clean(ast.unparse(arrays[0])) if len(arrays) == 1 else ""
+        name = ast.unparse(arrays[0]) if len(arrays) == 1 else ""
         what = name or "the tensor"
         yield Found(
             f"{what} requires grad, and an array of NumPy has no graph to hand its gradient back through",

@@ -39,7 +39,6 @@ from gradviz.events.values import Stat
 from gradviz.query.flow import Downstream, reach
 from gradviz.query.ops import CELLS, CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING, SUMS
 from gradviz.sets import contained
-from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
 
 _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (sigmoid)
@@ -54,7 +53,7 @@ def _search(case: Case) -> Iterator[Found]:
     for cell in _saturated_cells(case):
         op = case.query.tensors.op(cell.event)
         yield Found(
-            f"{cell.flat} of the {cell.gates} activations of {clean(op.op)} are at their ends for (almost) all "
+            f"{cell.flat} of the {cell.gates} activations of {op.op} are at their ends for (almost) all "
             "elements: almost no gradient passes them",
             "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
             (op.index,),
@@ -103,9 +102,9 @@ def _found(
     """The finding for the calls of one line that are at their ends, by the scope before them."""
     calls = sorted(call for each in saturated.values() for call in each)
     ops = [case.query.tensors.op(int(events[each[0]])) for each in saturated.values()]
-    names = [clean(case.trace.text(scope)) for scope in saturated if scope]
+    names = [case.trace.text(scope) for scope in saturated if scope]
     return Found(
-        f"{clean(ops[0].op).rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
+        f"{ops[0].op.rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
         f"all elements{_times(case, int(flat[calls].sum()), len(calls))}: almost no gradient passes it",
         "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
         (ops[0].index,),

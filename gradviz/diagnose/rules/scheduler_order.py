@@ -36,7 +36,6 @@ from gradviz.diagnose.own_words import in_order
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.optimizer_settings import rates_of
 from gradviz.sets import contained, distinct
-from gradviz.words.escape import clean
 
 _LEAST = 3  # steps of the scheduler: only more of them are reported
 _PERIODIC = "CosineAnnealingLR"
@@ -50,7 +49,7 @@ def _search(case: Case) -> Iterator[Found]:
         if len(calls) and len(steps) and calls[0] < steps[0]:
             event = scheduled.object(int(calls[0]))
             yield Found(
-                f"{clean(event.type)} is stepped before the optimizer: the first rate of its schedule is skipped",
+                f"{event.type} is stepped before the optimizer: the first rate of its schedule is skipped",
                 Fix(in_order(case, case.site(int(steps[0])), case.site(int(calls[0]))), _behind_the_step),
                 (int(calls[0]), int(steps[0])),
             )
@@ -70,7 +69,7 @@ def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Fou
     several = counts[(counts > 0)] > 1
     if len(calls) > _LEAST and several.mean() >= 0.5 and len(several) > 1 and len(calls) > len(steps):
         yield Found(
-            f"{clean(first.type)} is stepped {len(calls)} times for {len(steps)} steps of the optimizer: its schedule "
+            f"{first.type} is stepped {len(calls)} times for {len(steps)} steps of the optimizer: its schedule "
             "runs ahead",
             Fix("scheduler.step()  # once after each optimizer.step()", _behind_the_step),
             (int(calls[0]), int(steps[0])),

@@ -32,7 +32,6 @@ from gradviz.events.kinds import Kind
 from gradviz.query.pass_owners import optimizer_name, seen_at
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 from gradviz.sets import distinct
-from gradviz.words.escape import clean
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -73,7 +72,7 @@ def _holder(case: Case, optimizer: int, leaves: list[int], site: int) -> str:
     if not name and len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) > 1:
         paths = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
         name = paths[0] if len(paths) == 1 else ""
-    return clean(seen_at(case.query, site, name)) or "optimizer"
+    return seen_at(case.query, site, name) or "optimizer"
 
 
 def _cleared(spot: Spot) -> list[Edit]:

@@ -45,7 +45,6 @@ from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes
 from gradviz.tracefile import Site
-from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest calls after steps
 _INTERPOLATING = ("lerp", "lerp_")
@@ -128,7 +127,7 @@ def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) ->
         name = re.compile(rf"\b{re.escape(made.names[0])}\b")
         for site in places.callers(visit.site):
             if name.search(places.line_text(site.number)):
-                return clean(made.names[0]), site.number
+                return made.names[0], site.number
     return visit.name, visit.site
 
 
@@ -191,7 +190,7 @@ def _following_itself(case: Case) -> Iterator[Found]:
 
 def _module_of(case: Case, leaf: int) -> str:
     """The variable that holds the module of a parameter; empty if it has no name."""
-    return clean(case.trace.parameters.get(leaf, "").partition(".")[0])
+    return case.trace.parameters.get(leaf, "").partition(".")[0]
 
 
 def _of_another(case: Case, site: int, model: str) -> Fix | str:
@@ -202,7 +201,7 @@ def _of_another(case: Case, site: int, model: str) -> Fix | str:
     if not name or len(calls) != 1:
         return f"load the state_dict of {model or 'the model that is trained'}"
     text = f"{ast.unparse(calls[0][1])}.load_state_dict({name}.state_dict())"
-    return Fix(clean(text), typed_for(ast.unparse(calls[0][0]), text))
+    return Fix(text, typed_for(ast.unparse(calls[0][0]), text))
 
 
 def _deep_copy(case: Case, site: Site | None) -> Fix:
@@ -211,9 +210,9 @@ def _deep_copy(case: Case, site: Site | None) -> Fix:
     calls = [call for call, _ in method_calls(statement, "state_dict")]
     if len(calls) != 1:
         return Fix("keep a deep copy of it: copy.deepcopy(model.state_dict())", _cloned)
-    state = clean(ast.unparse(calls[0]))
+    state = ast.unparse(calls[0])
     is_whole = isinstance(statement, ast.Assign) and statement.value is calls[0]
-    target = clean(assigned_to(statement)) if is_whole else ""
+    target = assigned_to(statement) if is_whole else ""
     kept = f"{target} = " * bool(target) + f"copy.deepcopy({state})"
     return Fix(f"{kept}  # or {{k: v.clone() for k, v in {state}.items()}}", _cloned)
 

@@ -28,7 +28,6 @@ from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.flow import shortest_way
 from gradviz.query.source_trees import backward_call
-from gradviz.words.escape import clean
 
 _WITHOUT = "One of the differentiated Tensors does not require grad"
 _MESSAGE = "to not have been used in the graph"
@@ -45,8 +44,8 @@ def _search(case: Case) -> Iterator[Found]:
         unused = [name for name in asked if root and not _is_behind(case, name, root, failure.event)]
         root_name = root or "the root"
         message = (
-            f"torch.autograd.grad() is asked for the gradient of {clean(', '.join(unused)) or 'an input'}, and "
-            f"{clean(root_name)} was not computed from {'them' if len(unused) > 1 else 'it'}"
+            f"torch.autograd.grad() is asked for the gradient of {', '.join(unused) or 'an input'}, and "
+            f"{root_name} was not computed from {'them' if len(unused) > 1 else 'it'}"
         )
         text = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
         cure = Fix(text, _allowed)
@@ -60,8 +59,8 @@ def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
         tensor = case.query.names.tensor_called(name, failure.event)
         if tensor and not case.query.tensors.requires_grad(tensor, failure.event):
             yield Found(
-                f"torch.autograd.grad() is asked for the gradient of {clean(name)}, which does not require grad",
-                Fix(f"{clean(name)}.requires_grad_()  # before {clean(root)} is computed", as_leaf(name)),
+                f"torch.autograd.grad() is asked for the gradient of {name}, which does not require grad",
+                Fix(f"{name}.requires_grad_()  # before {root} is computed", as_leaf(name)),
                 (failure.event,),
                 site=failure.site,
                 severity=case.severity_of(failure),
@@ -88,7 +87,7 @@ def _with_unused(call: ast.Call | None) -> str:
         return ""
     keywords = [*call.keywords, ast.keyword("allow_unused", ast.Constant(True))]
     text = ast.unparse(ast.Call(call.func, call.args, keywords))
-    return f"{clean(text)}  # the gradient is None then"
+    return f"{text}  # the gradient is None then"
 
 
 def _is_behind(case: Case, name: str, root: str, event: int) -> bool:

@@ -35,7 +35,6 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.pass_owners import assigned_at
 from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct
-from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest steps of the optimizer
 
@@ -53,9 +52,9 @@ def _search(case: Case) -> Iterator[Found]:
         name = assigned_at(case.query, event.site)
         if len(later) < _LEAST or not name or _is_used(case, name):
             continue
-        step = f"{clean(name)}.step()"
+        step = f"{name}.step()"
         yield Found(
-            f"nothing calls {step}: {clean(event.type)} changes no rate in the {len(later)} steps of the "
+            f"nothing calls {step}: {event.type} changes no rate in the {len(later)} steps of the "
             "optimizer after this line",
             Fix(
                 f"{step}  # after each epoch, or after each batch, as its schedule counts", _in_the_loop(step)

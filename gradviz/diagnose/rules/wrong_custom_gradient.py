@@ -42,7 +42,6 @@ from gradviz.events.kinds import FunctionCompared, Kind, OpRan, Produced
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.statements import returned_at
 from gradviz.sets import distinct
-from gradviz.words.escape import clean
 from gradviz.words.numbers import number
 
 _FIX = (
@@ -68,7 +67,7 @@ def _search(case: Case) -> Iterator[Found]:
     table = case.trace.table(Kind.COMPARED)
     for deviation in _deviations(case, without=distinct(table["function"]).tolist()):
         yield Found(
-            f"near x = {number(deviation.x, 3)} the slope of {clean(deviation.op.op)} is {number(deviation.slope, 3)}, "
+            f"near x = {number(deviation.x, 3)} the slope of {deviation.op.op} is {number(deviation.slope, 3)}, "
             f"but its backward multiplies by {number(deviation.given, 3)}",
             _FIX,
             (deviation.ran.index, deviation.op.index),
@@ -79,7 +78,7 @@ def _search(case: Case) -> Iterator[Found]:
 
 
 def _said(event: FunctionCompared) -> str:
-    name, argument = clean(event.function), clean(event.argument)
+    name, argument = event.function, event.argument
     if math.isnan(event.given):  # a copy of a trace that is to be shared
         return f"the backward of {name} is not the derivative of its forward for {argument}"
     if not event.given:
@@ -96,9 +95,7 @@ def _said(event: FunctionCompared) -> str:
 
 def _left_out(case: Case) -> Iterator[tuple[str, str]]:
     """The Functions that could not be compared, and why."""
-    yield from dict.fromkeys(
-        (clean(event.function), clean(event.why_not)) for event in _compared(case) if event.why_not
-    )
+    yield from dict.fromkeys((event.function, event.why_not) for event in _compared(case) if event.why_not)
 
 
 def _compared(case: Case) -> Iterator[FunctionCompared]:

@@ -48,7 +48,6 @@ from gradviz.query.ops import (
 from gradviz.query.source_trees import expression_at, statement_at
 from gradviz.query.statements import wrong_values
 from gradviz.tracefile import Site
-from gradviz.words.escape import clean
 
 _PASSING = RESHAPING | CONVERTING | SELECTING
 _LOG_TARGET = "log_target=True"
@@ -75,7 +74,7 @@ def _uncalled(case: Case) -> Iterator[Found]:
         arguments = ", ".join(map(ast.unparse, call.args))
         site, event = _made_at(case, failure, call.lineno)
         yield Found(
-            f"{clean(name)} is made of the tensors in line {call.lineno}, and is not called with them",
+            f"{name} is made of the tensors in line {call.lineno}, and is not called with them",
             _called_with(call, f"{name}({settings})({arguments})"),
             (event,),
             site=site,
@@ -84,7 +83,7 @@ def _uncalled(case: Case) -> Iterator[Found]:
 
 
 def _called_with(call: ast.Call, text: str) -> Fix:
-    return Fix(clean(text), typed_for(ast.unparse(call), text))
+    return Fix(text, typed_for(ast.unparse(call), text))
 
 
 def _losses_made(case: Case, failure: Failure) -> list[ast.Call]:
@@ -205,7 +204,7 @@ def _of_probabilities(case: Case, loss: str, source: OpRan) -> Fix | str:
     if wants_logarithms:
         new, why = _in_logarithms(call, value, source.op), ""
     line = case.query.places.line(source.site)[1]
-    return Fix(clean(f"{new}  # in place of {old}{where}{why}"), typed_for(old, new, line))
+    return Fix(f"{new}  # in place of {old}{where}{why}", typed_for(old, new, line))
 
 
 def _module_in_place_of(old: str, new: str) -> Edits:
@@ -233,7 +232,7 @@ def _of_data(case: Case, op: OpRan) -> Fix | str:
     old, inside = ast.unparse(call), ast.unparse(call.args[0])
     call.args[0] = ast.parse(f"torch.log_softmax({inside}, dim={dim})", mode="eval").body
     new = ast.unparse(call)
-    return Fix(clean(new), typed_for(old, new))
+    return Fix(new, typed_for(old, new))
 
 
 def _call(case: Case, site: int) -> ast.Call | None:

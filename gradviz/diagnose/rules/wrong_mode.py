@@ -53,7 +53,6 @@ from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
 from gradviz.query.source_trees import expression_at
 from gradviz.query.writes import Writes
-from gradviz.words.escape import clean
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
 _INPUT_AND_RATE = 2  # the arguments of dropout without the mode
@@ -108,7 +107,7 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
 def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
     """Notes on frozen modules whose batch norm counts on."""
     for frozen in case.of(_frozen_statistics):
-        name = clean(frozen.module.name)
+        name = frozen.module.name
         yield Found(
             f"{name} is frozen, and in training mode: its batch norm {_MIXES}, so that its results change from call to "
             "call",
@@ -270,7 +269,7 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
                 made = "Drop" in around[-1].type
                 yield Found(
                     f"dropout drops units though {in_evaluation.name or in_evaluation.type} is in evaluation mode"
-                    + f": the {clean(around[-1].type)} of this line is no part of it" * made,
+                    + f": the {around[-1].type} of this line is no part of it" * made,
                     Fix(
                         f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes",
                         _of_the_mode,
@@ -288,7 +287,7 @@ def _dropped_in_training(case: Case, site: int) -> str:
         return "F.dropout(x, p, training=self.training)"
     others = [keyword for keyword in call.keywords if keyword.arg != "training"]
     flag = ast.keyword("training", ast.parse("self.training", mode="eval").body)
-    return clean(ast.unparse(ast.Call(call.func, call.args, [*others, flag])))
+    return ast.unparse(ast.Call(call.func, call.args, [*others, flag]))
 
 
 def _in_evaluation(around: list[ScopeEntered]) -> ScopeEntered | None:

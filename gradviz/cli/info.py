@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from gradviz.cli.common import all_opened, line_of_error, traces_argument, wide_console
 from gradviz.events.kinds import Kind
+from gradviz.explain.account import ledger_table, lines
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
 from gradviz.query.curves import pass_summaries, reasons
@@ -39,13 +41,17 @@ _FEWEST = 12  # the fewest characters of a name
 @click.command()
 @traces_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs; of several traces, a list.")
-def info(traces: tuple[Path, ...], as_json: bool) -> None:
+@click.option("--ledger", is_flag=True, help="Print which parameters learn, and why the others do not.")
+def info(traces: tuple[Path, ...], as_json: bool, ledger: bool) -> None:
     """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here.
 
     Several traces are shown side by side. Of the ranks of one run, given as a folder or a pattern, each has a line,
     with the first thing that differs between them.
     """
     with all_opened(traces) as recorded:
+        if ledger:
+            _print_ledgers(recorded, as_json)
+            return
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:
             overviews = [
@@ -57,6 +63,17 @@ def info(traces: tuple[Path, ...], as_json: bool) -> None:
         else:
             _print(queries)
             _print_differences(recorded, queries)
+
+
+def _print_ledgers(traces: list[Trace], as_json: bool) -> None:
+    if as_json:
+        ledgers = [[asdict(line) for line in lines(Query(trace))] for trace in traces]
+        click.echo(json_text(ledgers if len(ledgers) > 1 else ledgers[0]))
+        return
+    for trace in traces:
+        if len(traces) > 1:
+            wide_console().print(Text(f"\n{clean(label_of(trace))}", "bold"))
+        wide_console().print(ledger_table(Query(trace)))
 
 
 def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from gradviz.cli.common import fail, format_option, opened
+from gradviz.explain.account import account_text
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS, reason_json, reason_text
 from gradviz.replaying import why as reason_of
@@ -44,9 +45,10 @@ def why(words: tuple[str, ...], number: int | None, paths: int, form: str) -> No
             reason = reason_of(trace, words[-1], number, paths)
         except UnknownName as error:
             fail(str(error) if len(words) == 2 else f"{error} (of {trace.path.name}, the newest trace here)")
+        account = account_text(trace, reason.tensor)
     if form == "json":
         data = norm_json(reason) if isinstance(reason, NormReason) else reason_json(reason)
         click.echo(json_text(data))
         return
     text = norm_text(reason) if isinstance(reason, NormReason) else reason_text(reason)
-    Console(highlight=False).print(text)
+    Console(highlight=False).print(text, *account)

@@ -39,7 +39,7 @@ def accumulated_norms(query: Query) -> Norms:
     table, trace = query.trace.table(Kind.ACCUMULATED), query.trace
     gradients = trace.states.rows_of(table["gradient"], table.events)
     leaves = query.memory.rows_of(table["tensor"], table.events)
-    return Norms(table["tensor"], table["in_pass"], _norms(trace, gradients), _norms(trace, leaves))
+    return Norms(table["tensor"], table["in_pass"], norms_of(trace, gradients), norms_of(trace, leaves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def change_norms(query: Query) -> Norms:
     step, tensors, events = written.steps, written.tensors, written.events
     before = query.memory.rows_of(tensors, stepped.events[step])
     after = trace.states.rows_of(tensors, events)
-    sizes = _norms(trace, before)
+    sizes = norms_of(trace, before)
     changes = trace.states.distances(before, after)
     changes = np.where(changes == -1, trace.states.changes(after), changes)
     plain = np.flatnonzero(changes == -1)
@@ -91,7 +91,7 @@ def ratios(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.where((values == -1) | (sizes == -1) | (sizes == 0), -1, values / sizes)
 
 
-def _norms(trace: Trace, rows: np.ndarray) -> np.ndarray:
+def norms_of(trace: Trace, rows: np.ndarray) -> np.ndarray:
     """The norms of tensors by their rows of the states: NaN where elements are not finite, −1 where the norm is not
     known."""
     states: States = trace.states
@@ -105,7 +105,7 @@ def _plain_changes(query: Query, tensors: np.ndarray, steps: np.ndarray) -> np.n
     rates = _plain_rates(query)[steps]
     events = stepped.events[steps]
     gradients = query.tensors.grads.last_of(tensors, events)
-    norms = _norms(query.trace, query.memory.rows_of(gradients, events))
+    norms = norms_of(query.trace, query.memory.rows_of(gradients, events))
     return np.where(np.isnan(rates) | (norms == -1), -1, rates * norms)
 
 

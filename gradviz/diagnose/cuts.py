@@ -4,9 +4,9 @@ behind the cut get gradients from elsewhere, so that nothing else shows it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from enum import Enum
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from gradviz.query.copies import copied_from
 from gradviz.query.flow import (
     NEAR,
     Use,
-    Ways,
     chain,
     computed_alike,
     groups_behind,
@@ -27,18 +26,20 @@ from gradviz.query.flow import (
     taken_by,
     uses,
 )
+from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
 from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.ops import (
+    ADDING,
     COPYING,
     DIFFERENCES,
     DIVIDING,
     DRAWN,
     JOINING,
     LOSSES,
+    MATRIX_PRODUCTS,
     MULTIPLYING,
     NEGATING,
-    PRODUCTS,
     REDUCTIONS,
     RESHAPING,
     SELECTING,
@@ -47,15 +48,28 @@ from gradviz.query.ops import (
     SUMS,
 )
 from gradviz.query.pass_owners import PassOwners
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, without
+from gradviz.tracefile import PassInfo
+
+
+class Place(Enum):
+    """The places at which what is cut off meets what is not."""
+
+    TERM = "a sum that is a loss"
+    USE = "a layer that has an input with a graph, too"
+    PART = "a layer whose only input is cut off"
+    BRANCH = "two branches from one result"
+    WEIGHT = "a leaf beside data"
+    OPTIMIZER = "the passes of one of two optimizers"
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An event that cuts trained `leaves` off from the root of a pass. The question decides which other fields are
-    given: the `tensor` that is cut and how the source has it (`reading`), the op `reader` that reads the cut tensor,
-    the leaves of the `part` whose input is cut, the `optimizer` of the pass, the `share` of a leaf that is cut."""
+    """An event that cuts trained `leaves` off from the root of a pass, one path of several. `tensor` is what is cut
+    off; of a branch or a weight, what it is cut off from. `reader` is the op that reads it, `reading` the source of a
+    number, `part` the leaves of the layer, `optimizer` that of the pass."""
 
+    place: Place
     event: int
     leaves: tuple[int, ...]
     root: int = 0
@@ -64,67 +78,235 @@ class Cut:
     reader: int = -1
     part: tuple[int, ...] = ()
     optimizer: int = 0
-    share: float = 1.0
 
 
-def _one_a_line(case: Case, cuts: Iterable[Cut]) -> list[Cut]:
+def partial_cuts(case: Case) -> list[Cut]:
+    """The cuts beside paths that are open, one for each line. Use `case.of(partial_cuts)`."""
+    scans = _scanned(case, case.trace.passes)
+    questions = (_uses_of, _branches_of, _weights_of, _holdings_of)
+    cuts = (cut for question in questions for scan in scans for cut in question(case, scan))
     found: dict[int, Cut] = {}
-    for cut in cuts:
+    for cut in itertools.chain(_terms(case), _numbers(case), cuts):
         found.setdefault(case.site(cut.event), cut)
     return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
-class FirstPass:
-    """The first pass from a line: its number, its root, the event where it begins (`at`), the last event of the passes
-    before it (`since`), and the leaves that it is meant to train (`own`)."""
+class Meeting:
+    """An op with an input, `tensor`, that is cut off from trained leaves: first by the event `cut`, from the `sources`,
+    so from the `leaves` behind them. `live` are its inputs through which gradients flow to leaves of the pass, and
+    `weights` leaves of the pass among its inputs. If `layered`, a layer that learns made the input of what is cut."""
 
-    number: int
-    root: int
-    at: int
-    since: int
-    own: set[int]
+    op: int
+    tensor: int
+    cut: int
+    sources: frozenset[int]
+    leaves: frozenset[int]
+    live: tuple[int, ...]
+    weights: frozenset[int]
+    layered: bool
 
 
-def first_passes(case: Case) -> Iterator[FirstPass]:
-    """The first pass of each line that begins passes, if its root is known."""
-    seen: set[int] = set()
-    ends = [case.query.passes.last(backward_pass) for backward_pass in case.trace.passes]
-    for backward_pass in case.trace.passes:
-        if backward_pass.site in seen:
+_Cuts = frozenset[tuple[int, int]]  # events that cut, each with a tensor that it cuts off
+
+
+class _Scan:
+    """The meetings of a pass, by one walk over the ops behind its root that ran since the pass before, in order. `own`
+    are the leaves that the pass is meant to train."""
+
+    def __init__(self, case: Case, backward_pass: PassInfo) -> None:
+        self.case, self.query = case, case.query
+        self.number, self.at = backward_pass.number, backward_pass.first
+        self.root = case.query.passes.began(self.number).roots[0].tensor
+        self.own, self.since = _trained_by(case, self.number), _end_of_last_pass(case, self.at)
+        self.ways = case.query.of(Lacks).ways(self.root, self.at)
+        self.meetings: list[Meeting] = []
+        self._live = set(self.own)
+        self._dead: dict[int, _Cuts] = {}
+        self._shade: dict[int, _Cuts] = {}  # of results of layers that learn
+        made = map(self.query.tensors.made, self.ways.reached)
+        events = {one.index: one for one in made if one is not None and one.index > self.since}
+        order = np.array(sorted(events), int)
+        for event in order[~self.query.passes.contains(order)].tolist():
+            self._visit(events[event])
+
+    def _visit(self, made: OpRan | TensorMade) -> None:
+        inputs = [one for one in sources_of(self.case, made) if one]
+        outputs = made.outputs if isinstance(made, OpRan) else (made.tensor,)
+        live = tuple(one for one in inputs if self._is_live(one, made))
+        dead = _Cuts().union(*(self._dead.get(one, ()) for one in inputs))
+        if live and isinstance(made, OpRan) and self.query.nodes.of_op(made.index):
+            self._live.update(outputs)
+            self._shade |= dict.fromkeys(outputs, self._met(made, live, dead))
+            return
+        dead |= {(made.index, one) for one in live}
+        self._dead |= dict.fromkeys(outputs if dead else (), dead)
+
+    def _is_live(self, tensor: int, made: OpRan | TensorMade) -> bool:
+        """Whether the graph of an input leads to leaves of the pass. What is read as numbers is not behind the root."""
+        if not _requires_grad(self.case, tensor, made.index):
+            return False
+        is_read = isinstance(made, TensorMade) and made.how in FROM_OUTSIDE
+        behind = {tensor, *leaves_of(self.query, tensor)} if is_read else {tensor} & self._live
+        return tensor in self._live or not self.own.isdisjoint(behind)
+
+    def _met(self, op: OpRan, live: tuple[int, ...], dead: _Cuts) -> _Cuts:
+        """Notes the meetings at an op with a live input. Gives what its result is cut off from behind a layer."""
+        weights = frozenset(map(self.ways.viewed_leaf, live)) & self.own
+        for tensor in filter(self._is_float, op.inputs):  # an index or a mask is no data
+            others = tuple(one for one in live if one != tensor)
+            shade = self._shade.get(tensor, _Cuts()) if others and not weights else _Cuts()
+            for cuts, is_layered in ((self._dead.get(tensor, _Cuts()), False), (shade, True)):
+                sources = frozenset(source for _, source in cuts)
+                behind = self.own & {*sources, *leaves_of(self.query, *sources)}
+                if behind:
+                    first = min(cut for cut, _ in cuts)
+                    self.meetings.append(
+                        Meeting(
+                            op.index, tensor, first, sources, frozenset(behind), others, weights, is_layered
+                        )
+                    )
+        return _Cuts().union(*(self._shade.get(one, ()) for one in op.inputs), dead if weights else ())
+
+    def _is_float(self, tensor: int) -> bool:
+        states = self.case.trace.states
+        form = states.form(states.first(tensor)) if tensor else None
+        return form is not None and ("float" in form.dtype or "complex" in form.dtype)
+
+
+def _scanned(case: Case, passes: list[PassInfo]) -> list[_Scan]:
+    """The scan of the first of these passes from each line that begins passes, if its root is known."""
+    by_site: dict[int, PassInfo] = {}
+    for backward_pass in passes:
+        roots = (
+            case.query.passes.began(backward_pass.number).roots if backward_pass.site not in by_site else ()
+        )
+        if roots and roots[0].tensor:
+            by_site[backward_pass.site] = backward_pass
+    return [_Scan(case, backward_pass) for backward_pass in by_site.values()]
+
+
+def _uses_of(case: Case, scan: _Scan) -> Iterator[Cut]:
+    """The layers that are given what is cut off: a layer that has an input with a graph, too; or one whose only input
+    is cut off from several results, or is drawn from them."""
+    own_uses = uses(case.query, scan.ways)
+    for meeting in scan.meetings:
+        weights = frozenset(map(scan.ways.viewed_leaf, meeting.live)) - {0}
+        is_layer = meeting.weights and len(weights) == len(set(meeting.live)) and not meeting.layered
+        if not is_layer or meeting.leaves & meeting.weights:
             continue
-        roots = case.query.passes.began(backward_pass.number).roots
-        if not roots or not roots[0].tensor:
+        leaves = tuple(sorted(meeting.leaves))
+        open_uses = [
+            use
+            for use in own_uses
+            if use.leaves == meeting.weights
+            and any(_requires_grad(case, tensor, scan.at) for tensor in use.data)
+        ]
+        if open_uses:
+            yield Cut(Place.USE, meeting.cut, leaves, scan.root, reader=meeting.op)
+        elif _is_whole_input(case, scan, meeting) and not _learns_elsewhere(case, scan, own_uses, meeting):
+            yield Cut(Place.PART, meeting.cut, leaves, part=tuple(sorted(meeting.weights)))
+
+
+_SEVERAL = 2  # the fewest results that are cut together
+
+
+def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
+    """Whether an input is cut off from several results at once that the root uses with their graph, none of them a
+    leaf; or drawn from them, as `q.sample()` is."""
+    made = case.trace.event(meeting.cut)
+    if isinstance(made, TensorMade) and made.how in DRAWN:
+        return True
+    openly, joined = set(scan.ways.reached_openly), set[int]()
+
+    def onward(tensor: int) -> list[int]:
+        made = case.query.tensors.made(tensor)
+        taken = sources_of(case, made) if made is not None and made.index > scan.since else []
+        own = {one for one in taken if one in openly and case.query.tensors.requires_grad(one, scan.at)}
+        joined.update(own)
+        return [source for source in taken if source not in own]
+
+    behind = {*reach([meeting.tensor], onward, NEAR), *joined} - {meeting.tensor}
+    is_leaf = case.query.tensors.is_leaf_that_requires_grad
+    return len(joined) >= _SEVERAL and not any(is_leaf(one, scan.at) for one in behind)
+
+
+def _learns_elsewhere(case: Case, scan: _Scan, own_uses: list[Use], meeting: Meeting) -> bool:
+    """Whether another part learns from results of the leaves behind a cut with their graph, or an op combines what is
+    cut off with such a result, as the log-probability of a sample does."""
+    behind = groups_behind(case.query, scan.ways, dict.fromkeys(meeting.leaves, 1))
+    if any(any(behind.get(t) for t in use.data) and not use.leaves <= meeting.leaves for use in own_uses):
+        return True
+    return any(
+        other.cut == meeting.cut and not other.layered and any(behind.get(one) for one in other.live)
+        for other in scan.meetings
+        if other.op != meeting.op
+    )
+
+
+def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
+    """The branches that are cut off from a result and joined with it, or with what is computed from it: a part of a
+    tensor beside its other part, a skip connection, a residual, the keys of a fused projection."""
+    for meeting in scan.meetings:
+        op = case.query.tensors.op(meeting.op)
+        wholes = {_whole(case, source) for source in meeting.sources}
+        beside = [_whole(case, one) for one in meeting.live]
+        if not wholes or not all(op_of(case.query, whole) for whole in wholes):
             continue
-        seen.add(backward_pass.site)
-        optimizers = case.query.of(PassOwners).optimizers(backward_pass.number)
-        trained = {leaf for leaf, owners in case.training.owners.items() if owners & optimizers}
-        since = max((end for end in ends if end < backward_pass.first), default=-1)
-        yield FirstPass(backward_pass.number, roots[0].tensor, backward_pass.first, since, trained)
+        if meeting.layered:
+            is_branch = op.op in ADDING and not wholes.isdisjoint(beside)
+        elif op.op in JOINING:
+            behind = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}
+            pairs = ((_whole(case, one), whole) for one in behind for whole in wholes)
+            is_branch = any(computed_alike(case.query, *pair) for pair in pairs)
+        else:
+            is_branch = op.op in MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
+        if is_branch:
+            leaves = tuple(sorted(meeting.leaves))
+            yield Cut(Place.BRANCH, meeting.cut, leaves, tensor=min(wholes), reader=meeting.op)
 
 
-def cut_uses(case: Case) -> list[Cut]:
-    """The uses that are cut in the first pass of each line that begins passes. Use `case.of(cut_uses)`."""
-    cuts = (_in_pass(case, one.root, one.at, one.since, one.own) for one in first_passes(case))
-    return _one_a_line(case, itertools.chain.from_iterable(cuts))
+def _openly(case: Case, tensor: int) -> tuple[int, ...]:
+    """The inputs of the op that made a tensor, if gradients flow back to them."""
+    made = op_of(case.query, tensor)
+    return made.inputs if made is not None and case.query.nodes.of_op(made.index) else ()
 
 
-def _in_pass(case: Case, root: int, at: int, since: int, own: set[int]) -> list[Cut]:
-    """The cut uses on the way to one root; `own` are the leaves that the pass is meant to train."""
-    readers: dict[frozenset[int], list[tuple[int, int]]] = {}
-    for use in uses(case.query, case.query.of(Lacks).ways(root, at)):
-        if len(use.data) == 1:
-            readers.setdefault(use.leaves, []).append((use.event, use.data[0]))
-    found = []
-    for weights, calls in readers.items():
-        is_open = {event: _requires_grad(case, source, at) for event, source in calls}
-        if not any(is_open.values()):
-            continue
-        for event, source in calls:
-            cut = None if is_open[event] else cut_behind(case, source, since, own)
-            if cut is not None and not cut[1] & weights:
-                found.append(Cut(cut[0], tuple(sorted(cut[1])), root, reader=event))
-    return found
+def _weights_of(case: Case, scan: _Scan) -> Iterator[Cut]:
+    """The leaves that the forward uses without their graph, beside data, while only ops without data, as those of a
+    penalty, use them with it."""
+    openly = set(scan.ways.reached_openly)
+    used = {leaf for use in uses(case.query, scan.ways) for leaf in use.leaves}
+    for meeting in scan.meetings:
+        made = case.trace.event(meeting.cut)
+        how = made.op if isinstance(made, OpRan) else getattr(made, "how", "")
+        of_itself = how in SHARING and meeting.sources <= scan.own and not meeting.layered
+        if of_itself and meeting.leaves <= openly - used - {*meeting.live}:
+            leaves = tuple(sorted(meeting.leaves))
+            yield Cut(Place.WEIGHT, meeting.cut, leaves, tensor=min(meeting.sources))
+
+
+def _holdings_of(case: Case, scan: _Scan) -> Iterator[Cut]:
+    """The cut behind which leaves are that get no gradient at any step of one of their optimizers, but at others."""
+    optimizers = case.query.of(PassOwners).optimizers(scan.number)
+    if len(optimizers) != 1:
+        return
+    (optimizer,), rows = optimizers, case.query.of(Ledger).rows
+    own = rows.optimizers == optimizer
+    lacking = contained(rows.links, [LINKS.index(Link.NO_GRADIENT), LINKS.index(Link.CLEARED)])
+    fed = case.trace.table(Kind.ACCUMULATED)["tensor"]
+    missing = without(rows.leaves[own & lacking], rows.leaves[own & ~lacking])
+    several = {
+        leaf
+        for leaf in missing[contained(missing, fed)].tolist()
+        if len(case.training.holders.get(leaf, ())) >= _SEVERAL
+    }
+    for cut in scan.ways.cuts if several else ():
+        sources = [one for one in sources_of(case, cut) if _requires_grad(case, one, cut.index)]
+        leaves = tuple(sorted({*sources, *leaves_of(case.query, *sources)} & several))
+        if leaves and cut.index > scan.since:
+            yield Cut(Place.OPTIMIZER, cut.index, leaves, scan.root, optimizer=optimizer)
+            return
 
 
 def sources_of(case: Case, made: OpRan | TensorMade) -> list[int]:
@@ -135,280 +317,19 @@ def sources_of(case: Case, made: OpRan | TensorMade) -> list[int]:
     return taken
 
 
-def cut_behind(case: Case, tensor: int, since: int, own: set[int]) -> tuple[int, set[int]] | None:
-    """(event, leaves): the first event after `since` that cuts a tensor off from a graph, and the leaves of `own`
-    behind the cuts; None if there is none. Behind a cut only the graph is followed: another cut there takes nothing
-    from this tensor."""
-    cuts, leaves = set[int](), set[int]()
-
-    def onward(source: int) -> list[int]:
-        made = case.query.tensors.made(source)
-        if made is None or made.index <= since:
-            return []
-        taken = sources_of(case, made)
-        blocks = isinstance(made, TensorMade) or not case.query.nodes.of_op(made.index)
-        open_ = {source for source in taken if _requires_grad(case, source, made.index)} if blocks else set()
-        behind = {*open_, *leaves_of(case.query, *open_)} & own
-        cuts.update({made.index} if behind else ())
-        leaves.update(behind)
-        return [source for source in taken if source not in open_]
-
-    for _ in reach([tensor], onward, NEAR):
-        pass
-    return (min(cuts), leaves) if cuts else None
-
-
 def _requires_grad(case: Case, tensor: int, at: int) -> bool:
     flags = case.query.tensors.flags(tensor, at)
     return bool(flags & REQUIRES_GRAD) and not (flags & LEAF and op_of(case.query, tensor) is not None)
 
 
-_SEVERAL = 2  # the fewest optimizers of a shared leaf, and the fewest results that are cut together
-
-
-def cut_holdings(case: Case) -> list[Cut]:
-    """The cuts in the first pass of each line that begins passes. Use `case.of(cut_holdings)`."""
-    return list(_found(case))
-
-
-def _found(case: Case) -> Iterator[Cut]:
-    owners = case.query.of(PassOwners)
-    for first in first_passes(case):
-        optimizers = owners.optimizers(first.number)
-        if len(optimizers) != 1:
-            continue
-        optimizer = min(optimizers)
-        missing = _without_gradients(case, optimizer)
-        cut = _cut(case, first, missing) if missing else None
-        if cut is not None:
-            yield Cut(cut[0], tuple(sorted(cut[1])), first.root, optimizer=optimizer)
-
-
-def _without_gradients(case: Case, optimizer: int) -> set[int]:
-    """The leaves that an optimizer shares with another optimizer, and that get a gradient from no pass of this
-    optimizer but from other passes. Empty if its passes give no gradient to any of its leaves."""
-    owners, came = case.query.of(PassOwners), case.trace.table(Kind.ACCUMULATED)
-    passes = [
-        backward_pass.number
-        for backward_pass in case.trace.passes
-        if optimizer in owners.optimizers(backward_pass.number)
-    ]
-    got = set(distinct(came["tensor"][contained(came["in_pass"], passes)]).tolist())
-    ever = set(distinct(came["tensor"]).tolist())
-    held = {leaf: holders for leaf, holders in case.training.holders.items() if optimizer in holders}
-    if got.isdisjoint(held):
-        return set()
-    return {leaf for leaf, holders in held.items() if len(holders) >= _SEVERAL and leaf in ever - got}
-
-
-def _cut(case: Case, first: FirstPass, missing: set[int]) -> tuple[int, set[int]] | None:
-    """The cut behind a tensor that the pass used without a graph, and the missing leaves behind the cut."""
-    for use in uses(case.query, case.query.of(Lacks).ways(first.root, first.at)):
-        for tensor in use.data:
-            is_open = case.query.tensors.requires_grad(tensor, first.at)
-            cut = None if is_open else cut_behind(case, tensor, first.since, missing)
-            if cut is not None:
-                return cut
-    return None
-
-
-def cut_inputs(case: Case) -> list[Cut]:
-    """The inputs that are cut in the first pass of each line that begins passes. Use `case.of(cut_inputs)`."""
-    cuts = (_inputs_in_pass(case, first) for first in first_passes(case))
-    return _one_a_line(case, itertools.chain.from_iterable(cuts))
-
-
-def _inputs_in_pass(case: Case, first: FirstPass) -> Iterator[Cut]:
-    ways = case.query.of(Lacks).ways(first.root, first.at)
-    own_uses = uses(case.query, ways)
-    for use in own_uses:
-        if not use.leaves & first.own or any(
-            case.query.tensors.requires_grad(tensor, first.at) for tensor in use.data
-        ):
-            continue
-        behind = {tensor: cut_behind(case, tensor, first.since, first.own) for tensor in use.data}
-        cuts = {tensor: cut for tensor, cut in behind.items() if cut is not None}
-        if len(cuts) != 1:
-            continue
-        ((tensor, (event, leaves)),) = cuts.items()
-        if leaves & use.leaves:
-            continue
-        way = _way(case, ways, tensor, first)
-        if (len(way.joined) >= _SEVERAL or _is_drawn(case, event)) and not _learns_elsewhere(
-            case, ways, own_uses, way, leaves
-        ):
-            yield Cut(event, tuple(sorted(leaves)), first.root, part=tuple(sorted(use.leaves)))
-
-
-def _is_drawn(case: Case, event: int) -> bool:
-    """Whether the event that cuts draws from a distribution, as `q.sample()` does."""
-    made = case.trace.event(event)
-    return isinstance(made, TensorMade) and made.how in DRAWN
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """The tensors from a cut-off input back to the results that the loss uses with their graph (`tensors`), and these
-    results (`joined`), which are empty if a leaf that requires grad is on the way."""
-
-    tensors: set[int]
-    joined: set[int]
-
-
-def _way(case: Case, ways: Ways, tensor: int, first: FirstPass) -> _Way:
-    openly = set(ways.reached_openly)
-    joined = set[int]()
-
-    def onward(tensor: int) -> list[int]:
-        made = case.query.tensors.made(tensor)
-        taken = sources_of(case, made) if made is not None and made.index > first.since else []
-        own = {one for one in taken if one in openly and case.query.tensors.requires_grad(one, first.at)}
-        joined.update(own)
-        return [source for source in taken if source not in own]
-
-    tensors = set[int]()
-    for one in reach([tensor], onward, NEAR):
-        if one != tensor and case.query.tensors.is_leaf_that_requires_grad(one, first.at):
-            return _Way(tensors, set())
-        tensors.add(one)
-    is_a_leaf = any(case.query.tensors.is_leaf_that_requires_grad(one, first.at) for one in joined)
-    return _Way(tensors, set() if is_a_leaf else joined)
-
-
-def _learns_elsewhere(case: Case, ways: Ways, own_uses: list[Use], way: _Way, leaves: set[int]) -> bool:
-    """Whether another part learns from results of these leaves with their graph, or an op combines a cut-off tensor
-    with such a result, as the log-probability of a sample does."""
-    behind = groups_behind(case.query, ways, dict.fromkeys(leaves, 1))
-    if any(any(behind.get(t) for t in use.data) and not use.leaves <= leaves for use in own_uses):
-        return True
-    for tensor in way.tensors - behind.keys():
-        for event in case.downstream.readers(tensor):
-            op = case.query.tensors.op(event)
-            is_on_way = way.tensors.issuperset(op.outputs)
-            if (
-                op.grad_enabled
-                and not is_on_way
-                and any(behind.get(source) for source in op.inputs if source != tensor)
-            ):
-                return True
-    return False
-
-
 _VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
-
-
-def cut_parts(case: Case) -> list[Cut]:
-    """The parts that are cut off and joined again, one for each line. Use `case.of(cut_parts)`."""
-    ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
-    joins = ops.events[case.trace.named(ops["op"], JOINING) & contained(ops.events, ran)]
-    first = (case.query.tensors.op(int(events[0])) for events in case.by_site(joins).values())
-    return _one_a_line(case, (cut for join in first for cut in _of_join(case, join)))
-
-
-def _of_join(case: Case, join: OpRan) -> Iterator[Cut]:
-    """The inputs of a join that are cut-off parts of a tensor, if another input is an open part of the same tensor."""
-    inputs = [tensor for tensor in join.inputs if tensor]
-    wholes = [
-        _whole(case, tensor) for tensor in inputs if case.query.tensors.requires_grad(tensor, join.index)
-    ]
-    for tensor in inputs:
-        cut = None if case.query.tensors.requires_grad(tensor, join.index) else _view_that_cuts(case, tensor)
-        if cut is None:
-            continue
-        event, source = cut
-        whole = _whole(case, source)
-        if op_of(case.query, whole) is None or not any(
-            computed_alike(case.query, whole, other) for other in wholes
-        ):
-            continue
-        leaves = [leaf for leaf in leaves_of(case.query, whole) if leaf in case.training.trained]
-        if leaves:
-            yield Cut(event, tuple(leaves), tensor=whole, reader=join.index)
-
-
-def _view_that_cuts(case: Case, tensor: int) -> tuple[int, int] | None:
-    """(event, source): the view op that cuts a tensor off, and the tensor that it is a view of; else None."""
-    views = ((view.index, view.inputs[0]) for view in _views_behind(case, tensor))
-    return next(
-        ((event, source) for event, source in views if case.query.tensors.requires_grad(source, event)), None
-    )
 
 
 def _whole(case: Case, tensor: int) -> int:
     """The tensor at the beginning of a chain of views; the tensor itself if it is no view."""
-    for view in _views_behind(case, tensor):
+    for view in chain(case.query, tensor, lambda op: op.op in _VIEWING):
         tensor = view.inputs[0]
     return tensor
-
-
-def _views_behind(case: Case, tensor: int) -> Iterator[OpRan]:
-    """The view ops behind a tensor, the last op first."""
-    return chain(case.query, tensor, lambda op: op.op in _VIEWING)
-
-
-_LEAST = 2  # the fewest passes, and the fewest dimensions of a matrix
-_NEAR = 64  # the most results of a leaf that are looked at
-_ALMOST = 0.999
-_VIEWS = 6  # the most views between a result and a part of it
-
-
-def cut_rows(case: Case) -> list[Cut]:
-    """The parts that are cut off, one for each line. Use `case.of(cut_rows)`."""
-    return _one_a_line(
-        case, (cut for leaf, zeros in _partly_zero(case) for cut in _cut_parts(case, leaf, zeros))
-    )
-
-
-def _partly_zero(case: Case) -> Iterator[tuple[int, float]]:
-    """The trained matrices with some zeros in every gradient, each with the smallest share of zeros."""
-    came = case.trace.table(Kind.ACCUMULATED)
-    states = case.trace.states
-    rows = states.rows_of(came["gradient"], came.events)
-    for leaf in distinct(came["tensor"]).tolist():
-        form = states.form(states.first(leaf))
-        own = rows[came["tensor"] == leaf]
-        if leaf not in case.training.trained or form is None or len(form.shape) < _LEAST or len(own) < _LEAST:
-            continue
-        if (own < 0).any() or not prod(form.shape):
-            continue
-        zeros = float(np.min(states.stats[own, Stat.ZEROS])) / prod(form.shape)
-        if 0 < zeros < _ALMOST:
-            yield leaf, zeros
-
-
-def _cut_parts(case: Case, leaf: int, zeros: float) -> Iterator[Cut]:
-    """The ops that cut off a part of a result, if the part's rows are no more than the share `zeros` of the leaf."""
-    results = case.downstream.results(leaf, _NEAR)
-    for source, readers in results.items():
-        whole = _size_of_whole(case, source)
-        share = case.trace.states.size_of(source) / whole if whole else 1.0
-        for event in readers if share < 1 and zeros >= _ALMOST * share else ():
-            op = case.query.tensors.op(event)
-            if op.op in SHARING and op.outputs and _is_a_cut(case, op, source):
-                yield Cut(event, (leaf,), share=share)
-
-
-def _size_of_whole(case: Case, tensor: int) -> int:
-    """The number of elements of the layer's result that a tensor is a part of, by views alone; 0 if there is none."""
-
-    def is_view(op: OpRan) -> bool:
-        return (
-            op.op not in PRODUCTS and len(op.inputs) == 1 and op.rule is not None and not op.rule.elementwise
-        )
-
-    for view in chain(case.query, tensor, is_view, _VIEWS):
-        tensor = view.inputs[0]
-    made = op_of(case.query, tensor)
-    is_product = made is not None and made.op in PRODUCTS and made.op != "embedding"
-    return case.trace.states.size_of(tensor) if is_product else 0
-
-
-def _is_a_cut(case: Case, op: OpRan, source: int) -> bool:
-    """Whether an op drops the graph of its source, other ops read its result, and no other op reads the source."""
-    wanting = case.query.tensors.requires_grad(source, op.index)
-    is_read = any(case.downstream.readers(out) for out in op.outputs)
-    others = [reader for reader in case.downstream.readers(source) if reader != op.index]
-    return bool(wanting) and is_read and not others and not case.query.nodes.of_op(op.index)
 
 
 _LEAST_CALLS = 2  # calls
@@ -416,30 +337,46 @@ _LINEAR_OPS = 12  # the most ops between an addition of elements and the root
 _SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
-def cut_terms(case: Case) -> list[Cut]:
-    """The terms of losses that are cut off, one for each line. Use `case.of(cut_terms)`."""
+def _terms(case: Case) -> Iterator[Cut]:
+    """The terms of losses that are cut off. Judged by the last pass of each line: the first log-probabilities of an old
+    policy are cut off, too, and in the first pass a number may be as round as a constant."""
+    for scan in _scanned(case, case.trace.passes[::-1]):
+        for meeting in scan.meetings:
+            op = case.query.tensors.op(meeting.op)
+            is_term = op.op in SUMS and not meeting.weights and not meeting.layered
+            trains = leaves_of(case.query, meeting.tensor)  # leaves of others, as those of a critic
+            is_term &= case.training.holders.keys() >= set(trains)
+            if is_term and _is_linear_to_root(case, op.outputs[0]) and not _sets_value(case, meeting, op):
+                yield Cut(Place.TERM, meeting.cut, tuple(sorted(meeting.leaves)), tensor=meeting.tensor)
+
+
+def _numbers(case: Case) -> Iterator[Cut]:
+    """The terms of losses that are read as plain numbers: `loss + kl.item()`."""
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
     adding = ops.events[case.trace.named(ops["op"], SUMS) & contained(ops.events, ran)]
     used = case.query.nodes.ran
-    found: list[Cut] = []
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))
-        if not op.outputs:
+        if not op.outputs or case.query.tensors.shape(op.outputs[0]) != ():
             continue
-        if case.query.tensors.shape(op.outputs[0]) != ():
-            found += _of_elements(case, events)
-            continue
-        found += _without_any_graph(case, op) or _without_any_graph(case, _in_the_middle(case, events))
-        for event, tensor, reading in _read_without_graph(case, op):
-            leaves = _learning_behind(case, tensor, event)
-            if leaves and used.isdisjoint(case.query.nodes.of_tensors.of(tensor)[1].tolist()):
-                found.append(Cut(event, leaves, tensor=tensor, reading=reading))
-    return found
+        for reading in case.query.of(NumbersRead).of_op(op.index):
+            event = op.index if reading.is_here else reading.event
+            leaves = _learning_behind(case, reading.tensor, event)
+            nodes = case.query.nodes.of_tensors.of(reading.tensor)[1].tolist()
+            if leaves and used.isdisjoint(nodes):
+                yield Cut(Place.TERM, event, leaves, tensor=reading.tensor, reading=reading.text)
 
 
-def _term(case: Case, tensor: int, event: int, leaves: Iterable[int]) -> Cut:
-    """The term `tensor`, which an event cuts off from leaves."""
-    return Cut(event, tuple(leaves), tensor=tensor, reading=case.words.called(tensor))
+def _sets_value(case: Case, meeting: Meeting, op: OpRan) -> bool:
+    """Whether the cut-off term of a sum is a difference to the other term, as in `a + (b - a).detach()`: it gives the
+    sum the value of `b`, and the gradient of `a` is meant."""
+    for source in meeting.sources:
+        difference = op_of(case.query, source)
+        if difference is not None and difference.op in DIFFERENCES:
+            sides = [side for side in difference.inputs if side]
+            if any(computed_alike(case.query, side, term) for side in sides for term in meeting.live):
+                return True
+    return False
 
 
 def equal_sides(case: Case) -> list[OpRan]:
@@ -484,42 +421,6 @@ def _is_added(case: Case, op: OpRan) -> bool:
     return False
 
 
-def _of_elements(case: Case, events: np.ndarray) -> list[Cut]:
-    """The term that a line adds element by element and that detach() cut off, in a call in the middle of the run and in
-    the last: `fit + weights.detach()` before a mean that is the loss. If some calls alone have a cut since the last
-    pass, the term may be meant as a constant, as the log-probabilities of an old policy."""
-    calls = [case.query.tensors.op(int(events[at])) for at in (len(events) // 2, -1)]
-    terms = [_cut_addend(case, op) for op in calls] if len(events) > _LEAST_CALLS else []
-    return [term for term in terms[:1] if term is not None and None not in terms]
-
-
-def _cut_addend(case: Case, op: OpRan) -> Cut | None:
-    """The term of an addition that detach() cut off in the same function since the last pass, if the sum goes to a root
-    of a pass through nothing but sums, means and factors."""
-    if not _is_linear_to_root(case, op.outputs[0]):
-        return None
-    since = _end_of_last_pass(case, op)
-    for source in filter(None, op.inputs):
-        has_graph = case.query.tensors.requires_grad(source, op.index)
-        if has_graph or case.query.tensors.shape(source) != case.query.tensors.shape(op.outputs[0]):
-            continue
-        cut = cut_behind(case, source, since, _trained_by_the_next_pass(case, op.index))
-        if cut is None or not case.query.tensors.is_op(cut[0]):
-            continue
-        detaching = case.query.tensors.op(cut[0])
-        if detaching.op not in SHARING or not _in_one_function(case, detaching, op):
-            continue
-        if _only_sets_value(case, detaching.inputs[0], op):
-            continue
-        return _term(case, source, cut[0], sorted(cut[1]))
-    return None
-
-
-def _in_one_function(case: Case, one: OpRan, other: OpRan) -> bool:
-    places = [site.place for op in (one, other) if (site := case.place(op.index)) is not None]
-    return len({(place.file, place.function) for place in places}) == 1
-
-
 def _is_linear_to_root(case: Case, tensor: int) -> bool:
     for _ in range(_LINEAR_OPS):
         if tensor in case.query.passes.roots:
@@ -541,78 +442,26 @@ def _is_linear_in(case: Case, op: OpRan, tensor: int) -> bool:
     return is_scaling and not any(case.query.tensors.requires_grad(other, op.index) for other in others)
 
 
-def _end_of_last_pass(case: Case, op: OpRan) -> int:
-    ends = (case.query.passes.last(one) for one in case.trace.passes if one.first < op.index)
+def _end_of_last_pass(case: Case, event: int) -> int:
+    """The last event of the passes that began before an event; −1 if there is none."""
+    ends = (case.query.passes.last(one) for one in case.trace.passes if one.first < event)
     return max(ends, default=-1)
-
-
-def _in_the_middle(case: Case, events: np.ndarray) -> OpRan:
-    """The op of a call in the middle of the run. In the first call a number may be as round as a constant."""
-    return case.query.tensors.op(int(events[len(events) // 2]))
-
-
-def _without_any_graph(case: Case, op: OpRan) -> list[Cut]:
-    """The terms of an addition that were computed since the last pass without a graph: `loss_of(net(x).detach())`."""
-    since, found = _end_of_last_pass(case, op), list[Cut]()
-    for source in filter(None, op.inputs):
-        maker = case.query.tensors.made(source)
-        is_plain = isinstance(maker, OpRan) and maker.op not in SHARING
-        if case.query.tensors.shape(source) != ():
-            continue
-        if isinstance(maker, TensorMade) and maker.how in FROM_OUTSIDE and maker.index > since:
-            copied = copied_from(case.query, maker)
-            has_graph = bool(copied) and case.query.tensors.requires_grad(copied, maker.index)
-            if has_graph and (behind := _learning_behind(case, copied, op.index)):
-                found.append(_term(case, source, maker.index, behind))
-            continue
-        if not is_plain or case.query.tensors.requires_grad(source, op.index):
-            continue
-        cut = cut_behind(case, source, since, _trained_by_the_next_pass(case, op.index))
-        if cut is not None:
-            found.append(_term(case, source, cut[0], sorted(cut[1])))
-    return found
 
 
 def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:
     """The leaves that a tensor was computed from and that the first pass after an event trains."""
-    trained = _trained_by_the_next_pass(case, event)
+    number = next((one.number for one in case.trace.passes if one.first > event), 0)
+    trained = _trained_by(case, number)
     return tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in trained)
 
 
-def _trained_by_the_next_pass(case: Case, event: int) -> set[int]:
-    """The leaves that the optimizers of the first pass after an event train. A teacher that was trained before, by an
-    optimizer of its own, is none of them. All trained leaves, if no step follows that pass."""
-    number = next((one.number for one in case.trace.passes if one.first > event), 0)
-    owners = case.query.of(PassOwners).optimizers(number)
+def _trained_by(case: Case, pass_number: int) -> set[int]:
+    """The leaves that the optimizers of a pass train. A teacher that was trained before, by an optimizer of its own, is
+    none of them. All trained leaves, if no step follows that pass."""
+    owners = case.query.of(PassOwners).optimizers(pass_number)
     holders = case.training.holders
     return {
         leaf
         for leaf in case.training.trained
         if not owners or not holders.get(leaf) or holders[leaf] & owners
     }
-
-
-def _read_without_graph(case: Case, op: OpRan) -> Iterator[tuple[int, int, str]]:
-    """The tensors that require grad and that an addition uses as a number or detached: (the event that reads or
-    detaches the tensor, the tensor, its text in the source)."""
-    for reading in case.query.of(NumbersRead).of_op(op.index):
-        yield op.index if reading.is_here else reading.event, reading.tensor, reading.text
-    for source in filter(None, op.inputs):
-        maker = case.query.tensors.made(source)
-        if isinstance(maker, OpRan) and maker.op in SHARING and case.query.tensors.shape(source) == ():
-            for tensor in filter(None, maker.inputs[:1]):
-                if case.query.tensors.requires_grad(tensor, op.index) and not _only_sets_value(
-                    case, tensor, op
-                ):
-                    yield maker.index, tensor, case.words.called(source)
-
-
-def _only_sets_value(case: Case, tensor: int, op: OpRan) -> bool:
-    """Whether a detached term of an addition is a difference to the other term, as in `a + (b - a).detach()`: it gives
-    the sum the value of `b`, and the gradient of `a` is meant."""
-    difference = op_of(case.query, tensor)
-    if difference is None or difference.op not in DIFFERENCES:
-        return False
-    sides = [side for side in difference.inputs if side]
-    terms = [term for term in op.inputs if term and case.query.tensors.requires_grad(term, op.index)]
-    return any(computed_alike(case.query, side, term) for side in sides for term in terms)

@@ -1,4 +1,4 @@
-"""Updates that never reach their leaf: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`, or in the loop of an average
+"""Updates that never reach their leaf: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`, or an average
 `old = old.data * 0.9 + new.data * 0.1`. The result is a new tensor that no op reads, and the leaf stays as it was."""
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import reach, sources
 from gradviz.query.ops import ADDING, SUBTRACTING
-from gradviz.query.source_trees import statement_at, trees
+from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes
-from gradviz.sets import contained
 
 _CHANGING = ADDING | SUBTRACTING | {"addcmul", "addcdiv", "lerp"}
 _NEAR = 3  # the most ops between a parameter and its average
@@ -31,67 +30,44 @@ class LostChange:
 
 
 def lost_changes(case: Case) -> list[LostChange]:
-    """The lines whose changes never reach a leaf. Use `case.of(lost_changes)`."""
-    ops = case.trace.table(Kind.OP)
-    events = ops.events[case.trace.named(ops["op"], _CHANGING)]
-    written = case.query.of(Writes).changed
-    found = []
-    for own in case.by_site(events).values():
-        if len(own) < _LEAST or not _changed(case, case.query.tensors.op(int(own[0]))):
-            continue
-        changed = [_changed(case, case.query.tensors.op(event)) for event in own.tolist()]
-        leaves = tuple(dict.fromkeys(changed))
-        again = all(_gets_another(case, leaf, int(own[0])) for leaf in leaves)
-        if (
-            all(leaves)
-            and again
-            and not contained(leaves, written).any()
-            and not _is_used(case, own.tolist())
-            and not _is_handed_on(case, int(own[0]))
-        ):
-            found.append(LostChange(tuple(own.tolist()), leaves))
-    return found
-
-
-def lost_averages(case: Case) -> list[LostChange]:
-    """The lines that give the variable of a loop over parameters a new tensor, which nothing reads: the parameters stay
-    as they were. Use `case.of(lost_averages)`."""
+    """The lines whose changes never reach a leaf: those by its gradient, and new values for the variable that had it.
+    Use `case.of(lost_changes)`."""
     ops = case.trace.table(Kind.OP)
     events = ops.events[case.trace.named(ops["op"], _CHANGING)]
     written = set(case.query.of(Writes).changed.tolist())
     found = []
     for own in case.by_site(events).values():
-        if len(own) < _LEAST or not _rebinds_its_loop(case, int(own[0])):
+        if len(own) < _LEAST:
             continue
-        last = case.query.tensors.op(int(own[-1]))
-        behind = (leaf for event in own.tolist() for leaf in _parameters_behind(case, event))
-        leaves = tuple(leaf for leaf in dict.fromkeys(behind) if leaf not in written)
-        if leaves and last.outputs and not _is_used(case, own.tolist()):
+        first, leaves = int(own[0]), _changed_by_gradients(case, own.tolist())
+        if not leaves and _rebinds_a_name(case, first):
+            behind = (leaf for event in own.tolist() for leaf in _parameters_behind(case, event))
+            leaves = tuple(leaf for leaf in dict.fromkeys(behind) if leaf not in written)
+        if leaves and written.isdisjoint(leaves) and not _is_used(case, own.tolist()):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found
 
 
-def _rebinds_its_loop(case: Case, event: int) -> bool:
-    """Whether the value of an event is assigned to the variable of a loop around it, from which it is computed."""
+def _changed_by_gradients(case: Case, events: list[int]) -> tuple[int, ...]:
+    """The leaves that the ops of a line change by results of gradients, each of which gets another gradient later.
+    Empty if an op changes none, or if the result is handed on to a call."""
+    if not _changed(case, case.query.tensors.op(events[0])):
+        return ()
+    leaves = tuple(dict.fromkeys(_changed(case, case.query.tensors.op(event)) for event in events))
+    again = all(leaf and _gets_another(case, leaf, events[0]) for leaf in leaves)
+    return leaves if again and not _is_handed_on(case, events[0]) else ()
+
+
+def _rebinds_a_name(case: Case, event: int) -> bool:
+    """Whether the value of an event is assigned to a variable from which it is computed: `old = old * 0.9 + new`."""
     site = case.place(event)
     statement = statement_at(case.query, site)
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if site is None or not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name):
         return False
     value = statement.value
-    if (value.lineno, value.col_offset) != (site.place.line, site.place.col) or target.id not in _names(
-        value
-    ):
-        return False
-    loops = (node for node in ast.walk(case.query.of(trees)[site.place.file]) if isinstance(node, ast.For))
-    return any(
-        target.id in _names(loop.target) and loop.lineno < statement.lineno <= (loop.end_lineno or 0)
-        for loop in loops
-    )
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    is_value = (value.lineno, value.col_offset) == (site.place.line, site.place.col)
+    return is_value and any(isinstance(node, ast.Name) and node.id == target.id for node in ast.walk(value))
 
 
 def _parameters_behind(case: Case, event: int) -> Iterator[int]:
@@ -141,13 +117,9 @@ def _is_handed_on(case: Case, event: int) -> bool:
     site = case.place(event)
     statement = statement_at(case.query, site)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
-    arguments = [argument for call in calls if not _is_print(call) for argument in call.args]
+    arguments = [argument for call in calls if ast.unparse(call.func) != "print" for argument in call.args]
     return site is not None and any(
         (node.lineno, node.col_offset, node.end_col_offset)
         == (site.place.line, site.place.col, site.place.end_col)
         for node in arguments
     )
-
-
-def _is_print(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "print"

@@ -5,38 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import Kind
+from gradviz.query.curves import accumulated_norms
 from gradviz.sets import ranked
 from gradviz.tracefile import PassInfo
 
 _NOISE = 1e-5  # a gradient below this share of the largest gradient is rounding noise
 
 
-def leaf_norms(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each accumulated gradient: the leaf, the pass, its root mean square (NaN if it is not finite or not
-    known) and its number of elements."""
-    accumulated = case.trace.table(Kind.ACCUMULATED)
-    states = case.trace.states
-    rows = states.rows_of(accumulated["gradient"], accumulated.events)
-    return accumulated["tensor"], accumulated["in_pass"], states.finite_rms(rows), states.sizes(rows)
-
-
 def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
     """The root mean square of the `.grad` of each leaf at an event; NaN if it has none or it is not known."""
-    log, states = case.query.tensors.grads, case.trace.states
-    keys = log.tensors << 32 | log.events
-    at = np.searchsorted(keys, leaves.astype(np.int64) << 32 | events, side="right") - 1
-    known = (at >= 0) & (log.tensors[at] == leaves) if len(keys) else np.zeros(len(leaves), bool)
-    return states.rms(states.rows_of(np.where(known, log.values[at] if len(keys) else 0, 0), events))
+    states = case.trace.states
+    return states.rms(
+        states.rows_of(case.query.tensors.grads.last_of(leaves.astype(np.int64), events), events)
+    )
 
 
 def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     """For each line that calls backward(), its passes that were recorded in detail, and the norm of all gradients in
     each (NaN if one is not finite)."""
-    _, passes, rms, sizes = leaf_norms(case)
-    numbers, at = ranked(passes)
+    found = case.query.of(accumulated_norms)
+    numbers, at = ranked(found.at)
     squares = np.zeros(len(numbers))
-    np.add.at(squares, at, rms**2 * sizes)
+    np.add.at(squares, at, np.where(found.values == -1, np.nan, found.values) ** 2)
     norms = dict(zip(numbers.tolist(), np.sqrt(squares), strict=True))
     by_site: dict[int, list[PassInfo]] = {}
     for backward_pass in case.trace.passes:

@@ -62,7 +62,7 @@ def visits(case: Case) -> list[Visit]:
         scope = entered.object(first)
         inner = entered.events[np.searchsorted(entered.events, first) : np.searchsorted(entered.events, last)]
         layers = [entered.object(event) for event in inner.tolist()]
-        moody = [layer for layer in layers if _is_moody(layer.type)]
+        moody = [layer for layer in layers if layer.type.startswith(MOODY)]
         result = outputs.firsts[rows[-1]]
         taken = np.concatenate([inputs.of(row)[:, 0] for row in rows.tolist()])
         made_inside = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
@@ -95,10 +95,6 @@ def _is_used(case: Case, event: int) -> bool:
     """Whether the source uses the result of a call: the line has more than the call."""
     site = case.site(event)
     return case.query.places.expression(site) != case.query.places.line_text(site).partition("#")[0].strip()
-
-
-def _is_moody(name: str) -> bool:
-    return name.startswith(MOODY)
 
 
 def _types(layers: list) -> str:  # type: ignore[type-arg]

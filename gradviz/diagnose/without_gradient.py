@@ -3,6 +3,7 @@ require grad."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +14,9 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.query.copies import copied_from, read_in_its_line, written_in_its_line
 from gradviz.query.failures import Failure, refused
 from gradviz.query.flow import Ways, leaves_of, reach, taken_by
+from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import FROM_OUTSIDE, PARAMETER, Lack, Lacking, Lacks
 from gradviz.query.names import EARLIER
-from gradviz.query.pass_owners import PassOwners
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
 
@@ -66,6 +67,16 @@ def lacking(case: Case) -> list[Wanting]:
     return found
 
 
+def lacks_gradient(case: Case, leaves: Sequence[int]) -> str:
+    """The clause that leaves get no gradient: `w and b never get a gradient`; or, if passes of other optimizers give
+    them one, `w gets no gradient before a step of its optimizer`."""
+    is_one = len(leaves) == 1
+    if set(leaves).isdisjoint(case.query.of(Ledger).starved):
+        return f"{case.called(leaves)} never get{'s' * is_one} a gradient"
+    its = "its" if is_one else "their"
+    return f"{case.called(leaves)} get{'s' * is_one} no gradient before a step of {its} optimizer"
+
+
 def _is_left_as_it_is(case: Case, why: Lacking) -> bool:
     """Whether the program says twice that a leaf is not to learn, as of a teacher: only other leaves are in optimizers
     that step, and grad mode was off where the path to the root is cut."""
@@ -85,29 +96,19 @@ def _candidates(case: Case) -> dict[int, str]:
     """The leaves that require grad at the end of the run and never got a gradient, each with the severity; the severity
     is empty if nothing shows that the leaf should learn."""
     query, trace = case.query, case.trace
-    tensors, flags = query.tensors.leaf_flags.standing(trace.count - 1)
-    wanting = tensors[flags & _WANTED == _WANTED]
-    assigned = trace.table(Kind.GRAD_ASSIGNED)
-    assigned_to = assigned["tensor"][assigned["grad"] > 0]
-    unknown = query.of(Writes).unwatched_leaves.tolist()
-    got = {*trace.table(Kind.ACCUMULATED)["tensor"].tolist(), *assigned_to.tolist(), *unknown}
+    lacks, starved = query.of(Lacks), query.of(Ledger).starved
+    came = set(trace.table(Kind.ACCUMULATED)["tensor"].tolist())
     stepping = set(case.training.stepped["optimizer"].tolist())
     held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
     asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held
-    learning = case.training.trained or got
+    learning = case.training.trained or came
     families = {_family(case, tensor) for tensor in learning} - {""}
     nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained
-    waiting = _still_waiting(case, got)
+    left_out = asked | _still_waiting(case, came)
     found = {}
-    for tensor in wanting.tolist():
+    for tensor in sorted({*lacks.never_got, *starved} - left_out):
         made = query.tensors.made(tensor)
-        if (
-            tensor in got
-            or tensor in asked
-            or tensor in waiting
-            or not isinstance(made, TensorMade)
-            or made.how == "gradient"
-        ):
+        if not isinstance(made, TensorMade) or made.how == "gradient":
             continue
         if case.trace.passes and made.index > case.trace.passes[-1].first:  # no pass could reach it
             continue
@@ -168,13 +169,15 @@ def _family(case: Case, tensor: int) -> str:
 class Rootless:
     """A backward() that failed. `root` is 0 if it is unknown. `cut` is the event that cuts the root off from a tensor
     that requires grad, `frozen` the events that switched requires_grad off at the leaves of the root: those after the
-    pass `since`, the last one that went well at this line, or all of them if `since` is 0."""
+    pass `since`, the last one that went well at this line, or all of them if `since` is 0. `held` are leaves that an
+    optimizer holds and that never required grad."""
 
     failure: Failure
     root: int
     cut: OpRan | TensorMade | None
     frozen: tuple[int, ...]
     since: int = 0
+    held: tuple[int, ...] = ()
 
 
 def rootless(case: Case) -> list[Rootless]:
@@ -182,54 +185,24 @@ def rootless(case: Case) -> list[Rootless]:
     return [_explained(case, failure, root) for failure, root in refused(case.query)]
 
 
-@dataclass(frozen=True, slots=True)
-class RootOfNumbers:
-    """A root that was made from plain numbers, as a leaf that nothing trains: its passes give a gradient to no other
-    leaf. `made` is the event that made it, `number` the first pass from such a root at its line, `source` the tensor
-    that its value comes from; 0 if there is none."""
-
-    made: int
-    root: int
-    number: int
-    source: int
-
-
-def roots_of_numbers(case: Case) -> list[RootOfNumbers]:
-    """The roots that were made from plain numbers, one for each line, if their pass belongs to an optimizer:
-    `torch.tensor(total / n, requires_grad=True).backward()`. Use `case.of(roots_of_numbers)`."""
-    found: dict[int, RootOfNumbers] = {}
-    owners = case.query.of(PassOwners).optimizers
-    from_outside = _from_outside(case)
-    for backward_pass in case.trace.passes:
-        if backward_pass.number not in from_outside or not owners(backward_pass.number):
-            continue
-        roots = case.query.passes.began(backward_pass.number).roots
-        made = case.query.tensors.made(roots[0].tensor) if len(roots) == 1 and roots[0].tensor else None
-        if not isinstance(made, TensorMade) or made.how not in FROM_OUTSIDE:
-            continue
-        if made.tensor not in case.training.trained and made.tensor not in case.training.holders:
-            source = copied_from(case.query, made)
-            found.setdefault(
-                case.site(made.index), RootOfNumbers(made.index, made.tensor, backward_pass.number, source)
-            )
-    return list(found.values())
-
-
-def _from_outside(case: Case) -> set[int]:
-    """The passes with a root that no op made."""
-    began, made = case.trace.table(Kind.PASS_BEGAN), case.trace.table(Kind.TENSOR)
-    roots = began.lists("roots")
-    return set(began["number"][roots.owners[contained(roots.elements[:, 2], made["tensor"])]].tolist())
-
-
 def _explained(case: Case, failure: Failure, root: int) -> Rootless:
+    """The reason of a failed backward(): a cut with leaves behind it that an optimizer holds; leaves without
+    requires_grad that an optimizer holds, first if what is behind the cut learns elsewhere; leaves that were frozen and
+    that nobody holds; any other cut."""
     if not root:
         return Rootless(failure, 0, None, ())
     up = Ways(case.query, root, failure.event)
-    frozen = _frozen(case, _before_any_cut(case, up))
+    cut, openly = _best_cut(case, up), _before_any_cut(case, up)
+    held = [leaf for leaf in openly if leaf in case.training.holders]
+    behind = _behind(case, cut) & case.training.holders.keys() if cut is not None else set()
+    came = case.trace.table(Kind.ACCUMULATED)["tensor"]
+    if behind and not (held and contained([*behind], came).all()):
+        return Rootless(failure, root, cut, ())
+    frozen = _frozen(case, held or openly)
     if frozen:
         return _since_last_pass(case, Rootless(failure, root, None, frozen))
-    cut = _best_cut(case, up)
+    if held:
+        return Rootless(failure, root, None, (), held=tuple(held))
     return Rootless(failure, root, cut, () if cut is not None else _frozen(case, up.leaves))
 
 
@@ -251,18 +224,21 @@ def _best_cut(case: Case, up: Ways) -> OpRan | TensorMade | None:
     cuts, copy = up.cuts, _copy(case, up)
     if not cuts:
         return copy
-    ranked = [(_rank(case, up, cut), at, cut) for at, cut in enumerate(cuts)]
+    ranked = [(_rank(case, cut), at, cut) for at, cut in enumerate(cuts)]
     if copy is not None:
-        ranked.append((_rank(case, up, copy), len(cuts), copy))
+        ranked.append((_rank(case, copy), len(cuts), copy))
     return min(ranked, key=lambda found: found[:2])[2]
 
 
-def _rank(case: Case, up: Ways, cut: OpRan | TensorMade) -> tuple[bool, bool]:
-    taken = {
-        *taken_by(case.query, cut),
-        copied_from(case.query, cut) if isinstance(cut, TensorMade) else 0,
-    } - {0}
-    behind = {*leaves_of(case.query, *taken), *taken}
+def _behind(case: Case, cut: OpRan | TensorMade) -> set[int]:
+    """The tensors that an event takes, and the leaves behind them."""
+    copied = copied_from(case.query, cut) if isinstance(cut, TensorMade) else 0
+    taken = {*taken_by(case.query, cut), copied} - {0}
+    return {*leaves_of(case.query, *taken), *taken}
+
+
+def _rank(case: Case, cut: OpRan | TensorMade) -> tuple[bool, bool]:
+    behind = _behind(case, cut)
     is_off = isinstance(cut, OpRan) and not cut.grad_enabled
     return behind.isdisjoint(case.training.holders), is_off
 

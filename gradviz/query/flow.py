@@ -379,6 +379,8 @@ class Ways:
         for _ in range(_VIEWS):
             if self._is_end(tensor) or (tensor == self.root and self._is_root_a_leaf):
                 return tensor
+            if not self.query.tensors.requires_grad(tensor, self.at):
+                break  # `w.data` is no longer the leaf
             tensor = self._graph.views.get(tensor, 0)
             if not tensor:
                 break

@@ -403,6 +403,8 @@ class Lacks:
             if self._is_template(leaf, begun) or self._is_stood_in_for(leaf) or leaf in self._converted:
                 return None
             return self._as_number(leaf, (leaf,)) or Lacking(leaf, Lack.UNUSED, -1)
+        if with_grad and self.query.passes.roots.intersection(self.query.tensors.op(max(with_grad)).outputs):
+            return None  # of a pass for other gradients, as `autograd.grad(energy, position)`
         if with_grad:
             of_numbers = self._root_of_numbers(leaf, begun) or self._read_by_a_leaf(leaf, begun, results)
             return of_numbers or self._off_path(leaf, max(with_grad))

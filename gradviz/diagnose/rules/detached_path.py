@@ -24,29 +24,21 @@ detached features, a sampled action beside its log-probability, a part that a li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_causes import how_cut
 from gradviz.diagnose.cut_edits import without_cut
-from gradviz.diagnose.cuts import (
-    Cut,
-    cut_holdings,
-    cut_inputs,
-    cut_parts,
-    cut_rows,
-    cut_terms,
-    cut_uses,
-    equal_sides,
-)
+from gradviz.diagnose.cuts import Cut, Place, equal_sides, partial_cuts
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Fix
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.without_gradient import Wanting, lacking, rootless, roots_of_numbers
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, rootless
+from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.query.copies import copied_from
 from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Lack, Lacks
-from gradviz.query.pass_owners import optimizer_name
+from gradviz.query.pass_owners import PassOwners, optimizer_name
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
@@ -63,19 +55,21 @@ def _search(case: Case) -> Iterator[Found]:
                 site=place_of_cut(case.query, event),
                 severity=case.severity_of(failed.failure),
             )
-    yield from _numbers(case)
-    roots = {found.made for found in case.of(roots_of_numbers)}
     cuts: dict[Site | None, list[Wanting]] = {}
     for lack in case.of(lacking):
-        if lack.lack in (Lack.CUT, Lack.COPIED) and lack.event not in roots:
+        if lack.lack in (Lack.CUT, Lack.COPIED):
             cuts.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
     for site, lacks in cuts.items():
+        made = case.query.tensors.made(lacks[0].root)
+        owners = case.query.of(PassOwners).optimizers(lacks[0].lacking.pass_number)
+        if owners and made is not None and made.index == lacks[0].event:
+            yield _root_of_numbers(case, made, lacks)
+            continue
         leaves = tuple(lack.leaf for lack in lacks)
         why, cure = how_cut(case, lacks[0].event)
         root = case.words.called(lacks[0].root) if lacks[0].root else "the root"
         yield Found(
-            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: "
-            f"the path to {root} is cut here, {why}",
+            f"{lacks_gradient(case, leaves)}: the path to {root} is cut here, {why}",
             cure,
             (lacks[0].event,),
             site=site,
@@ -84,13 +78,8 @@ def _search(case: Case) -> Iterator[Found]:
         )
     yield from _as_numbers(case)
     yield from _not_returned(case)
-    yield from _terms(case)
     yield from _equal_sides(case)
-    yield from _uses(case)
-    yield from _inputs(case)
-    yield from _rows(case)
-    yield from _parts(case)
-    yield from _holdings(case)
+    yield from _partial(case)
 
 
 def _not_returned(case: Case) -> Iterator[Found]:
@@ -103,7 +92,7 @@ def _not_returned(case: Case) -> Iterator[Found]:
     for function, own in found.items():
         leaves = tuple(lack.leaf for lack in own)
         yield Found(
-            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: the backward of {clean(function)} "
+            f"{lacks_gradient(case, leaves)}: the backward of {clean(function)} "
             f"returns None on the way to {'it' if len(leaves) == 1 else 'them'}",
             "return a gradient here, not None; or leave what is not to learn without requires_grad",
             (own[0].event,),
@@ -115,109 +104,63 @@ def _not_returned(case: Case) -> Iterator[Found]:
         )
 
 
-def _at_cut(
-    case: Case, event: int, leaves: tuple[int, ...], what: str, more: str = "", *events: int
-) -> Found:
-    """The finding of a cut at an event. Its message is `what` (is cut), the reason of the cut, and `more`."""
-    why, cure = how_cut(case, event)
-    return Found(
-        f"{what}, {why}{more}",
-        cure,
-        (event, *events),
-        site=place_of_cut(case.query, event),
-        tensors=leaves,
-        severity=WARNING,
-    )
-
-
-def _lose_it(case: Case, leaves: tuple[int, ...]) -> str:
-    return f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} no gradient through it"
-
-
-def _holdings(case: Case) -> Iterator[Found]:
-    """Leaves of two optimizers that are cut off in the passes of one of them."""
-    for held in case.of(cut_holdings):
-        its = optimizer_name(case.query, {held.optimizer}) or "one of their optimizers"
-        what = f"no pass before a step of {its} brings {case.called(held.leaves)} a gradient: the path to "
-        yield _at_cut(case, held.event, held.leaves, f"{what}{case.words.called(held.root)} is cut here")
-
-
-def _parts(case: Case) -> Iterator[Found]:
-    """Parts of a result that are cut off, and then joined with the rest, which still has its graph."""
-    for part in _of_what_learns(case, cut_parts):
-        what = f"a part of {case.words.called(part.tensor)} is cut off here"
-        joined = f", and joined with the rest, which is not: {_lose_it(case, part.leaves)}"
-        yield _at_cut(case, part.event, part.leaves, what, joined, part.reader)
-
-
-def _rows(case: Case) -> Iterator[Found]:
-    """Rows of a weight behind a cut, though its other rows learn."""
-    for part in case.of(cut_rows):
-        what = f"{part.share:.0%} of {case.called(part.leaves)} never gets a gradient: what it computes is cut off here"
-        yield _at_cut(case, part.event, part.leaves, what)
-
-
-def _of_what_learns(case: Case, question: Callable[[Case], list[Cut]]) -> Iterator[Cut]:
-    """The cuts behind which every leaf gets a gradient. A leaf without a gradient has a finding of its own. A library
-    cuts on purpose, and no line of the program could mend it."""
-    without = {lack.leaf for lack in case.of(lacking)}
-    return (
-        cut
-        for cut in case.of(question)
-        if without.isdisjoint(cut.leaves) and not case.query.places.is_in_library(cut.event)
-    )
-
-
-def _inputs(case: Case) -> Iterator[Found]:
-    """Parts whose only input is cut off, though other terms bring the leaves behind the cut a gradient."""
-    for cut in _of_what_learns(case, cut_inputs):
-        what = f"{case.called(cut.part)} get{'s' * (len(cut.part) == 1)} only what is cut off here"
-        yield _at_cut(case, cut.event, cut.leaves, what, f": {_lose_it(case, cut.leaves)}")
-
-
-def _numbers(case: Case) -> Iterator[Found]:
-    """Roots that were made from plain numbers."""
-    for plain_root in case.of(roots_of_numbers):
-        name = case.words.called(plain_root.root)
-        behind = [lack.leaf for lack in case.of(lacking) if lack.event == plain_root.made]
-        source = case.words.called(plain_root.source) if plain_root.source else "loss"
-        lost = f": {case.called(behind)} never get{'s' * (len(behind) == 1)} a gradient" if behind else ""
+def _partial(case: Case) -> Iterator[Found]:
+    """The cuts beside open paths behind which every leaf gets a gradient. A leaf without a gradient has a finding of
+    its own. A library cuts on purpose, and no line of the program could mend it."""
+    lacking_leaves = {lack.leaf for lack in case.of(lacking)}
+    for cut in case.of(partial_cuts):
+        if not lacking_leaves.isdisjoint(cut.leaves) or case.query.places.is_in_library(cut.event):
+            continue
+        use = f"use {case.words.called(cut.tensor)} itself, which is a tensor"
+        of_number = "", Fix(use, without_cut, cut.reading)
+        why, cure = of_number if cut.reading else how_cut(case, cut.event)
         yield Found(
-            f"{name} is a new leaf of plain numbers: pass {plain_root.number} ends at it and trains nothing{lost}",
-            Fix(
-                f"{source}.backward()  # of the tensor that was computed, without torch.tensor()", without_cut
-            ),
-            (plain_root.made, case.query.passes.by_number[plain_root.number].first),
-            number=plain_root.number,
-            tensors=(plain_root.root, *behind),
-        )
-
-
-def _uses(case: Case) -> Iterator[Found]:
-    """Calls of a part with a cut-off input, though other calls of the same part have an input with a graph."""
-    for use in _of_what_learns(case, cut_uses):
-        what = f"one of two ways from {case.called(use.leaves)} to {case.words.called(use.root)} is cut here"
-        also = f": {case.at(use.reader)} is called with what has a graph, too"
-        yield _at_cut(case, use.event, use.leaves, what, also)
-
-
-def _terms(case: Case) -> Iterator[Found]:
-    """Terms of a loss without their graph, though other terms bring the same leaves a gradient."""
-    for term in _of_what_learns(case, cut_terms):
-        name = case.words.called(term.tensor)
-        is_read = case.trace.kinds[term.event] == Kind.NUMBER_READ
-        blocks = not is_read and not case.query.nodes.of_op(term.event)
-        yield Found(
-            f"{term.reading} is added to the loss without its graph: {case.called(term.leaves)} "
-            f"get{'s' * (len(term.leaves) == 1)} no gradient from {name}",
-            how_cut(case, term.event)[1]
-            if blocks
-            else Fix(f"use {name} itself, which is a tensor", without_cut, term.reading),
-            (term.event,),
-            site=place_of_cut(case.query, term.event),
-            tensors=term.leaves,
+            _told(case, cut, why),
+            cure,
+            (cut.event, *((cut.reader,) if cut.place is Place.BRANCH else ())),
+            site=place_of_cut(case.query, cut.event),
+            tensors=cut.leaves,
             severity=WARNING,
         )
+
+
+def _told(case: Case, cut: Cut, why: str) -> str:
+    """What is cut off at a place, why, and what is lost by it."""
+    leaves, is_one = case.called(cut.leaves), len(cut.leaves) == 1
+    name, lose = case.words.called(cut.tensor), f"{leaves} get{'s' * is_one} no gradient"
+    if cut.place is Place.TERM:
+        return f"{cut.reading or name} is added to the loss without its graph: {lose} from {name}"
+    if cut.place is Place.USE:
+        root, reader = case.words.called(cut.root), case.at(cut.reader)
+        ways = f"one of two ways from {leaves} to {root} is cut here"
+        return f"{ways}, {why}: {reader} is called with what has a graph, too"
+    if cut.place is Place.PART:
+        only = f"get{'s' * (len(cut.part) == 1)} only what is cut off here"
+        return f"{case.called(cut.part)} {only}, {why}: {lose} through it"
+    if cut.place is Place.BRANCH:
+        reader = case.at(cut.reader)
+        return f"one of two branches from {name} to {reader} is cut here, {why}: {lose} through it"
+    if cut.place is Place.WEIGHT:
+        return f"{name} is used with the data without its graph: only other terms bring it a gradient, {why}"
+    its = optimizer_name(case.query, {cut.optimizer}) or "one of their optimizers"
+    path = f"the path to {case.words.called(cut.root)} is cut here, {why}"
+    return f"no pass before a step of {its} brings {leaves} a gradient: {path}"
+
+
+def _root_of_numbers(case: Case, made: OpRan | TensorMade, lacks: list[Wanting]) -> Found:
+    """The finding of a root that was made from plain numbers, as a new leaf."""
+    behind, lacking = [lack.leaf for lack in lacks], lacks[0].lacking
+    copied = copied_from(case.query, made) if isinstance(made, TensorMade) else 0
+    source = case.words.called(copied) if copied else "loss"
+    return Found(
+        f"{case.words.called(lacking.root)} is a new leaf of plain numbers: pass {lacking.pass_number} ends at it and "
+        f"trains nothing: {lacks_gradient(case, behind)}",
+        Fix(f"{source}.backward()  # of the tensor that was computed, without torch.tensor()", without_cut),
+        (made.index, case.query.passes.by_number[lacking.pass_number].first),
+        number=lacking.pass_number,
+        tensors=(lacking.root, *behind),
+        severity=NOTE if all(lack.severity == NOTE for lack in lacks) else ERROR,
+    )
 
 
 def _equal_sides(case: Case) -> Iterator[Found]:
@@ -242,7 +185,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
     for (event, reading), lacks in by_event.items():
         leaves, result = tuple(lack.leaf for lack in lacks), lacks[0].lacking.result
         yield Found(
-            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {reading} is a plain number, "
+            f"{lacks_gradient(case, leaves)}: {reading} is a plain number, "
             "through which no gradient flows back",
             Fix(
                 _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",

@@ -17,8 +17,8 @@ Cure: the order is `optimizer.zero_grad()`, `loss.backward()`, `optimizer.step()
 Not reported: a pass that also computes the gradient of a leaf that nothing trains (an input, say) and that no pass
 names as an input, as `autograd.grad` does, if another pass comes before the next step; a pass whose gradients are not
 finite, which a gradient scaler skips; a pass that the step of an optimizer runs or clears itself; a pass from a line
-that runs only where no steps are (before training, say); a pass from whose gradients the program computes tensors of
-the same shape (their squares, as Fisher information) and reads them afterwards.
+that runs only where no steps are (before training, say); a pass whose gradients the program reads (norms, cosines,
+weights of tasks, Fisher information), if the next step has gradients of another pass.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.cuts import partial_cuts
 from gradviz.diagnose.finding import ERROR, NOTE
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.without_gradient import lacking
 from gradviz.events.kinds import Kind
+from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import Lack
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.source_trees import follow_each_other
@@ -41,46 +43,33 @@ from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct, without
 from gradviz.tracefile import PassInfo
 
-_COPIES = 16  # the most results of a gradient that are looked at
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
-
-
-def _are_followed_unseen(case: Case) -> np.ndarray:
-    """For each row of the lives, whether it is a gradient of a leaf without an optimizer, from a pass behind which no
-    pass is recorded in detail (`--passes`): then a step that the program computes itself is not recorded."""
-    lives, passes = case.training.lives, case.trace.passes
-    recorded = [one.number for one in passes if one.recorded]
-    if len(recorded) == len(passes):
-        return np.zeros(len(lives.leaves), bool)
-    followed = contained(lives.numbers + 1, recorded)
-    return (lives.whats == ACCUMULATED) & ~followed & ~contained(lives.leaves, sorted(case.training.owners))
 
 
 def _search(case: Case) -> Iterator[Found]:
     lives = case.training.lives
-    trained = contained(lives.leaves, sorted(case.training.trained - _reassigned(case)))
+    trained = contained(lives.leaves, sorted(case.training.trained))
     came = lives.whats == ACCUMULATED
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     lost &= ~_are_followed_unseen(case)
     passes = distinct(lives.numbers[came])
     kept = distinct(lives.numbers[came & trained & ~lost])
-    aside = distinct(lives.numbers[came & ~trained & ~contained(lives.leaves, _asked_for(case))])
-    looked_at = [number for number in aside.tolist() if not _steps_next(case, number)]
-    discarded = without(passes, [*kept, *looked_at, *case.training.inside_steps])
+    discarded = without(passes, [*kept, *case.training.inside_steps])
     by_number = case.query.passes.by_number
     cut = _cut_sites(case) if len(discarded) else set()
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
         numbers = [number for number in discarded.tolist() if by_number[number].site == site]
         all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
-        if site in cut or len(numbers) < _SHARE * len(all_of_site):
+        rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
+        if site in cut or len(numbers) < _SHARE * len(all_of_site) or not len(rows):
             continue
-        if len(numbers) == len(all_of_site) and not _between_steps(case, numbers, lives.leaves[lost]):
+        is_aside = len(numbers) == len(all_of_site)
+        if is_aside and not _between_steps(case, numbers, lives.leaves[lost]):
             continue
         if _is_of_frozen_leaves(case, by_number[numbers[0]]):
             continue  # another fault: these passes are meant to train the frozen leaves of the optimizer
-        if any(_are_kept(case, np.flatnonzero(lost & (lives.numbers == number))) for number in numbers):
+        if any(_are_used(case, number, lost) for number in numbers):
             continue
-        rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
         row = _lost_for_good(lives.leaves, came & ~lost, rows)
         cleared = _clearing(case, int(lives.leaves[row]), int(lives.events[row]))
         if case.training.is_inside_step(case.site(cleared)):
@@ -113,6 +102,17 @@ def _search(case: Case) -> Iterator[Found]:
             )
 
 
+def _are_followed_unseen(case: Case) -> np.ndarray:
+    """For each row of the lives, whether it is a gradient of a leaf without an optimizer, from a pass behind which no
+    pass is recorded in detail (`--passes`): then a step that the program computes itself is not recorded."""
+    lives, passes = case.training.lives, case.trace.passes
+    recorded = [one.number for one in passes if one.recorded]
+    if len(recorded) == len(passes):
+        return np.zeros(len(lives.leaves), bool)
+    followed = contained(lives.numbers + 1, recorded)
+    return (lives.whats == ACCUMULATED) & ~followed & ~contained(lives.leaves, sorted(case.training.owners))
+
+
 def _lost_for_good(leaves: np.ndarray, used: np.ndarray, rows: np.ndarray) -> int:
     """The first row of a lost gradient whose leaf never gets a gradient that is used; if there is none, the first
     row."""
@@ -143,22 +143,6 @@ def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -
     return step if follow_each_other(case.query, sites) else None
 
 
-def _asked_for(case: Case) -> np.ndarray:
-    """The leaves that some pass had as its inputs, as for a gradient penalty: the gradients that other passes add to
-    them are a side effect."""
-    return distinct(case.trace.table(Kind.PASS_BEGAN).lists("inputs").values)
-
-
-def _steps_next(case: Case, number: int) -> bool:
-    """Whether a step follows a pass before another pass begins: the gradients are meant for this step."""
-    backward_pass = case.query.passes.by_number[number]
-    steps = np.concatenate([case.training.stepped.events, case.training.by_hand[0]])
-    begun = case.trace.table(Kind.PASS_BEGAN).events
-    following = steps[steps > backward_pass.first]
-    later = begun[begun > case.query.passes.last(backward_pass)]
-    return bool(len(following)) and following.min() < later.min(initial=case.trace.count)
-
-
 def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:
     """Whether a step for these leaves, with or without gradients, comes after the first of these passes and before the
     first pass that follows the last of them. If not, the passes do not train: the program looks at their gradients."""
@@ -174,54 +158,30 @@ def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:
     return bool(((steps > first) & (steps < end)).any())
 
 
-def _are_kept(case: Case, rows: np.ndarray) -> bool:
-    """Whether from each gradient of a pass a tensor of its shape was computed before the gradient was cleared, and read
-    afterwards."""
-    lives = case.training.lives
-    return all(
-        _is_kept(case, leaf, event, _clearing(case, leaf, event))
-        for leaf, event in zip(lives.leaves[rows].tolist(), lives.events[rows].tolist(), strict=True)
-    )
-
-
-def _is_kept(case: Case, leaf: int, came: int, cleared: int) -> bool:
-    """Whether a result of the gradient of a leaf, of the gradient's shape, was computed or written before the gradient
-    was cleared, and an op reads it afterwards."""
-    gradient = case.query.tensors.grad(leaf, cleared - 1)
-    states = case.trace.states
-    form = states.form(states.first(gradient)) if gradient else None
-    for result, readers in case.downstream.results(gradient, _COPIES).items() if gradient else ():
-        same = states.form(states.first(result)) == form and result != gradient
-        made = case.query.tensors.maker(result)
-        written = [made, *(op for op in readers if result in case.query.tensors.op(op).outputs)]
-        computed = any(event is not None and came < event < cleared for event in written)
-        if same and computed and any(reader > cleared for reader in readers):
-            return True
-    return False
-
-
-def _reassigned(case: Case) -> set[int]:
-    """The leaves whose `.grad` is assigned a tensor that was computed from gradients: the program saved the gradients
-    before it cleared them."""
-    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
-    is_set = assigned["grad"] > 0
-    first: dict[int, int] = {}
-    for event, leaf in zip(
-        assigned.events[is_set].tolist(), assigned["tensor"][is_set].tolist(), strict=True
-    ):
-        first.setdefault(leaf, event)
-    return {
-        leaf
-        for leaf, event in first.items()
-        if case.training.stems_from_gradient(assigned.object(event).grad, event)
-    }
+def _are_used(case: Case, number: int, lost: np.ndarray) -> bool:
+    """Whether ops read gradients of a pass, of any leaf, before they were cleared, and the next step of each trained
+    leaf has a gradient of another pass: what has read a gradient has used it."""
+    lives, ledger = case.training.lives, case.query.of(Ledger)
+    rows = np.flatnonzero(lost & (lives.numbers == number))
+    leaves, events = lives.leaves[rows], lives.events[rows]
+    cleared = [
+        _clearing(case, leaf, came) for leaf, came in zip(leaves.tolist(), events.tolist(), strict=True)
+    ]
+    if not ledger.are_used_next(leaves, np.array(cleared, np.int64)).all():
+        return False
+    of_pass = (lives.whats == ACCUMULATED) & (lives.numbers == number)
+    ends = np.append(lives.events[1:], 0)[of_pass]  # the event behind each row, if it is of the same leaf
+    ends = np.where(ends > lives.events[of_pass], ends, case.trace.count)
+    return bool(ledger.are_read(lives.leaves[of_pass], lives.events[of_pass], ends).any())
 
 
 def _cut_sites(case: Case) -> set[int]:
     """The lines of passes whose roots are cut off from the leaves that they should train: the cut explains why their
     gradients are not used."""
     cut = (lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
-    roots = {lack.root for lack in cut if lack.severity != NOTE}
+    roots = {lack.root for lack in cut if lack.severity != NOTE} | {
+        one.root for one in case.of(partial_cuts) if one.optimizer
+    }
     began = case.trace.table(Kind.PASS_BEGAN)
     roots_of_passes = began.lists("roots")
     rows = roots_of_passes.owners[contained(roots_of_passes.elements[:, 2], sorted(roots))]

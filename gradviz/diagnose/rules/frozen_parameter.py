@@ -64,6 +64,17 @@ def _search(case: Case) -> Iterator[Found]:
                 tensors=tuple(leaves),
                 severity=case.severity_of(failed.failure),
             )
+        if failed.held:
+            name = case.called(failed.held)
+            is_one = len(failed.held) == 1
+            yield Found(
+                f"{name}, which an optimizer holds, {'does' if is_one else 'do'} not require grad, nor does anything "
+                f"else that {case.words.called(failed.root)} is computed from",
+                f"{case.words.called(failed.held[0])}.requires_grad_()  # where it is made",
+                tuple(filter(None, map(case.query.tensors.maker, failed.held))),
+                tensors=failed.held,
+                severity=case.severity_of(failed.failure),
+            )
     yield from _groups(case)
     yield from _layers(case)
     yield from _undone(case)

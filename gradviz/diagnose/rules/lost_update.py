@@ -30,7 +30,8 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.query.ledger import Ledger
+from gradviz.query.training import BY_HAND
 from gradviz.sets import contained, distinct
 
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
@@ -38,26 +39,22 @@ _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are onc
 
 
 def _search(case: Case) -> Iterator[Found]:
-    mutated, stepped = case.trace.table(Kind.MUTATED), case.training.stepped
-    at = np.searchsorted(stepped.events, mutated.events) - 1
-    by_steps = (at >= 0) & (mutated["how"] == stepped["type"][at])
-    by_steps &= ~case.trace.named(mutated["how"], _CONVERGING)
-    events, tensors, at = mutated.events[by_steps], mutated["tensor"][by_steps], at[by_steps]
-    moving = (case.training.rates > 0)[at]
-    moving &= has_gradient(case, tensors, stepped.events[at])
-    states = case.trace.states
-    before, after = states.rows_of(tensors, stepped.events[at]), states.rows_of(tensors, events)
-    known = moving & (before >= 0) & (after >= 0)
-    same = known & (states.stats[before] == states.stats[after]).all(axis=1)
+    rows, stepped = case.query.of(Ledger).rows, case.training.stepped
+    at = np.searchsorted(stepped.events, rows.steps)
+    at[rows.optimizers == BY_HAND] = len(stepped)
+    is_moving = (case.training.rates > 0) & ~case.trace.named(stepped["type"], _CONVERGING)
+    known = np.append(is_moving, False)[at] & (rows.changes >= 0)
+    known &= has_gradient(case, rows.leaves, rows.steps)
+    same, tensors = known & (rows.changes == 0), rows.leaves
     lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
     if lost and (_is_narrow(case, lost[0]) or len(lost) >= _SHARE * len(distinct(tensors[known]))):
-        first = int(events[same & contained(tensors, lost)][0])
-        form = states.form(states.first(lost[0]))
+        first = int(rows.steps[same & contained(tensors, lost)].min())
+        form = case.trace.states.form(case.trace.states.first(lost[0]))
         yield Found(
             f"steps leave {case.called(lost)} exactly as before, though there are gradients: "
             f"the change is smaller than the spacing of {form.dtype if form is not None else 'the dtype'}",
             "keep the parameters in float32 (torch.autocast for the rest), or use a larger learning rate",
-            (int(stepped.events[at[events == first][0]]), first),
+            (first,),
             tensors=tuple(lost),
         )
 

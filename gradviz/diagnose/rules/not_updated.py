@@ -1,7 +1,7 @@
 """`not-updated`: leaves get gradients in two passes or more, and nothing ever changes them. It is an error if
 the program computes the change and loses it (`p = p - lr * p.grad`). It is a warning if the optimizer of the leaves
-never steps, if they were frozen when the optimizer was made, or if they are left out of the optimizer though they
-come after the leaves that it trains.
+never steps, if they were frozen when the optimizer was made, or if they are left out of the optimizer though they come
+after the leaves that it trains, or are a body with random values before them.
 
 Why it is bad: backward computes a gradient in each pass, and nothing uses it: the leaf stays as it was made.
 
@@ -29,19 +29,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
-from gradviz.diagnose.homeless import homeless
-from gradviz.diagnose.lost_change import lost_averages, lost_changes
+from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.flow import Use, groups_behind, op_of, uses
+from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
 from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, seen_at
@@ -78,10 +78,11 @@ _MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward(
 def _search(case: Case) -> Iterator[Found]:
     told: set[int] = set()
     for found in (*_lost(case), *_without_step(case), *_thawed(case), *_forgotten(case)):
-        told.update(found.tensors)
-        yield found
+        if not found.tensors or not told.issuperset(found.tensors):
+            told.update(found.tensors)
+            yield found
     told.update(_points(case))
-    leaves = [leaf for leaf in case.of(homeless) if leaf not in told]
+    leaves = [leaf for leaf in case.query.of(Ledger).homeless if leaf not in told]
     if not leaves or not case.training.trained:
         return
     came = case.trace.table(Kind.ACCUMULATED)
@@ -107,9 +108,7 @@ def _points(case: Case) -> Iterator[int]:
 
 
 def _lost(case: Case) -> Iterator[Found]:
-    by_gradient = case.of(lost_changes)
-    first = {change.events[0] for change in by_gradient}
-    for change in (*by_gradient, *(lost for lost in case.of(lost_averages) if lost.events[0] not in first)):
+    for change in case.of(lost_changes):
         what = case.words.expression(case.site(change.events[0]), 40) or "the result"
         one = len(change.leaves) == 1
         yield Found(
@@ -140,11 +139,9 @@ def _forgotten(case: Case) -> Iterator[Found]:
     for part in case.of(_left_out):
         name = clean(case.training.optimizer_class(part.optimizer))
         one = len({case.called([leaf]) for leaf in part.leaves}) == 1
-        beside = "comes" if one else "come"
         yield Found(
-            f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients"
-            f"{f' and {beside} after what {name} trains' * part.comes_after}, and no step ever changes "
-            f"{'it' if one else 'them'}",
+            f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients, and no "
+            f"step ever changes {'it' if one else 'them'}",
             _with_all(case, part.made, name, part.leaves),
             (part.made, case.query.passes.by_number[part.number].first),
             number=part.number,
@@ -153,17 +150,16 @@ def _forgotten(case: Case) -> Iterator[Found]:
         )
 
 
-def _reads(expression: ast.expr, name: str) -> bool:
-    """Whether an expression reads a variable, which then stood for a tensor before it was assigned to."""
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(expression))
-
-
 def _in_place(case: Case, event: int) -> Fix | str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
-    if not update and isinstance(statement, ast.Assign) and _reads(statement.value, target):
+    if (
+        not update
+        and isinstance(statement, ast.Assign)
+        and any(isinstance(node, ast.Name) and node.id == target for node in ast.walk(statement.value))
+    ):
         copied = f"{target}.data.copy_({ast.unparse(statement.value)})"
         return Fix(clean(f"{copied}  # in place"), typed_as(copied))
     text = f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
@@ -268,7 +264,7 @@ def _never_stepped(case: Case) -> list[NeverStepped]:
         if (
             len(passes) < _least(case, leaves)
             or contained(leaves, written).any()
-            or _stepped_on(case, leaves)
+            or set(leaves.tolist()) & {*case.training.owners, *case.training.by_hand[1].tolist()}
         ):
             continue
         last = case.query.passes.by_number[int(passes[-1])]
@@ -283,11 +279,6 @@ def _least(case: Case, leaves: np.ndarray) -> int:
     set_here = assigned["tensor"][assigned.sites > 0]  # without a site: assigned before the recording
     has = contained(leaves, cleared).any() or contained(leaves, set_here).any()
     return _CLEARED if has else _UNCLEARED
-
-
-def _stepped_on(case: Case, leaves: np.ndarray) -> bool:
-    """Whether another optimizer, or the program itself, steps on some of the leaves."""
-    return bool(set(leaves.tolist()) & (set(case.training.owners) | set(case.training.by_hand[1].tolist())))
 
 
 def _unreached(case: Case, backward_pass: PassInfo) -> Site | None:
@@ -352,7 +343,7 @@ def _require_grad_late(case: Case) -> list[Thawed]:
         return []
     events: dict[int, list[int]] = {}
     leaves: dict[int, list[int]] = {}
-    for leaf in filter(case.trace.parameters.get, case.of(homeless)):
+    for leaf in filter(case.trace.parameters.get, case.query.of(Ledger).homeless):
         for event in changed.events[changed["tensor"] == leaf].tolist():
             if event > held.events[0] and case.query.tensors.requires_grad(leaf, event):
                 site = int(case.trace.events["site"][event])
@@ -376,14 +367,12 @@ _TRAINED, _LEFT_OUT = 1, 2  # bits
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """Leaves of a model that are in no optimizer. `number` is the first pass that gave them gradients, `optimizer` the
-    optimizer of the other leaves, `made` the event at which it was made. `comes_after` is True if the leaves are used
-    on results of the leaves that the optimizer trains."""
+    optimizer of the other leaves, `made` the event at which it was made."""
 
     leaves: tuple[int, ...]
     number: int
     optimizer: int
     made: int
-    comes_after: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +392,7 @@ class _Place:
 def _left_out(case: Case) -> list[Forgotten]:
     """The parts of models that were _left_out, one entry for each optimizer. Use `case.of(_left_out)`."""
     found: dict[int, Forgotten] = {}
-    for leaves in _by_model(case, case.of(homeless)).values():
+    for leaves in _by_model(case, case.query.of(Ledger).homeless).values():
         number, optimizers = _first_pass(case, leaves)
         others = {leaf for leaf, own in case.training.owners.items() if own & optimizers}
         others &= case.trace.parameters.keys()
@@ -413,15 +402,9 @@ def _left_out(case: Case) -> list[Forgotten]:
             place = _place(case, number, set(part), others)
             if _is_forgotten(case, part, others, place):
                 optimizer = _nearest(case, part, others, optimizers)
-                new = Forgotten(tuple(part), number, optimizer, _made(case, optimizer), place.some_after)
-                before = found.get(optimizer)
-                found[optimizer] = new if before is None else _together(before, new)
+                before = found[optimizer].leaves if optimizer in found else ()
+                found[optimizer] = Forgotten((*before, *part), number, optimizer, _made(case, optimizer))
     return list(found.values())
-
-
-def _together(one: Forgotten, other: Forgotten) -> Forgotten:
-    after = one.comes_after and other.comes_after
-    return replace(one, leaves=(*one.leaves, *other.leaves), comes_after=after)
 
 
 def _nearest(case: Case, leaves: list[int], others: set[int], optimizers: set[int]) -> int:
@@ -439,11 +422,11 @@ def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place
     is_part = _parts_of(case, leaves).isdisjoint(_parts_of(case, others))
     if near and place.some_after and (is_part or not place.before):
         return True
-    if place.takes_data:
-        return False
-    beside = not place.before and (place.all_after or not place.some_after)
+    is_first = place.before and not place.some_after  # a body with random values before a head that learns
+    beside = not place.before and not place.takes_data and (place.all_after or not place.some_after)
     apart = _layers(case, leaves).isdisjoint(_layers(case, others))
-    return beside and apart and not any(map(case.query.of(Writes).has_loaded_values, leaves))
+    are_loaded = any(map(case.query.of(Writes).has_loaded_values, leaves))
+    return (is_first or beside) and apart and not are_loaded
 
 
 def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iterator[list[int]]:

@@ -37,7 +37,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import learns_in_other_blocks
-from gradviz.diagnose.without_gradient import Wanting, lacking
+from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import leaves_of
 from gradviz.query.missing_gradients import Lack, Lacks
@@ -58,7 +58,7 @@ def _search(case: Case) -> Iterator[Found]:
         result = case.called(case.query.tensors.op(own[0].event).outputs)
         lost, cure = _overwritten(case, own[0].event)
         yield Found(
-            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: {result}, which is computed from "
+            f"{lacks_gradient(case, leaves)}: {result}, which is computed from "
             f"{'it' if len(leaves) == 1 else 'them'}, reaches no root{lost}",
             cure or f"use {result} in the loss, or do not compute it",
             (own[0].event,),

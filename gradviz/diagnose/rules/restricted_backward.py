@@ -24,46 +24,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
-
-_SITES = 16  # the most lines that are looked at
+from gradviz.query.missing_gradients import Lack, Lacking, Lacks
 
 
 def _search(case: Case) -> Iterator[Found]:
-    began = case.trace.table(Kind.PASS_BEGAN)
-    asked = began.lists("inputs")
-    asking = np.flatnonzero(asked.counts > 0)
-    if not len(asking):
-        return
-    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist()) | set(asked.values.tolist())
-    got |= set(case.trace.table(Kind.GRAD_ASSIGNED)["tensor"].tolist())
-    wanting = set(case.training.holders) - got
-    learning = set(case.training.holders) & got
-    if not wanting or not learning:
-        return
-    leaves = case.query.nodes.leaves
-    for rows in list(case.by_site(began.events[asking]).values())[:_SITES]:
-        backward_pass = began.object(int(rows[0]))
-        behind = {
-            leaves[n]
-            for n in case.query.nodes.walk([root.node for root in backward_pass.roots])
-            if n in leaves
-        }
-        left_out = tuple(sorted(behind & wanting))
-        if left_out and set(backward_pass.inputs) & learning:
+    left_out: dict[int, list[Lacking]] = {}
+    for leaf in case.query.of(Lacks).never_got:
+        lacking = case.query.of(Lacks).of(leaf) if leaf in case.training.holders else None
+        if lacking is not None and lacking.lack is Lack.NOT_ASKED:
+            left_out.setdefault(case.site(lacking.event), []).append(lacking)
+    for own in left_out.values():
+        began, leaves = case.query.passes.began(own[0].pass_number), tuple(one.leaf for one in own)
+        if set(began.inputs) & case.training.holders.keys():
             yield Found(
-                f"pass {backward_pass.number} is asked for the gradients of {case.called(backward_pass.inputs)} only: "
-                f"{case.called(left_out)}, which the optimizer holds, never get{'s' * (len(left_out) == 1)} one",
+                f"pass {began.number} is asked for the gradients of {case.called(began.inputs)} only: "
+                f"{case.called(leaves)}, which the optimizer holds, never get{'s' * (len(leaves) == 1)} one",
                 Fix("loss.backward()  # without inputs=; or ask for all parameters", _without_inputs),
-                (backward_pass.index,),
-                number=backward_pass.number,
-                tensors=left_out,
+                (began.index,),
+                number=began.number,
+                tensors=leaves,
             )
 
 

@@ -1,5 +1,6 @@
 """`stale-gradient`: a step uses a gradient that an earlier step has used already: it was not cleared between the two
-steps, and a later pass added to it.
+steps, and a later pass added to it. Also reported: gradients that the program reads after each of several passes
+without clearing them between, as the norms of several losses.
 
 Why it is bad: backward() adds to `.grad`. Without clearing, each step follows the sum of all gradients since the first
 pass.
@@ -25,16 +26,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.query.ledger import Ledger
 from gradviz.query.pass_owners import optimizer_name, seen_at
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 from gradviz.sets import distinct
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _read_sums(case)
     lives = case.training.lives
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
     used &= lives.before(came) > 0
@@ -62,6 +65,40 @@ def _search(case: Case) -> Iterator[Found]:
         site=backward_pass.site,
         number=number,
         tensors=tuple(leaves.tolist()),
+    )
+
+
+def _read_sums(case: Case) -> Iterator[Found]:
+    """Gradients that the program reads after each of several passes, that no step uses, and that are not cleared
+    between these passes: it reads sums."""
+    lives, ledger = case.training.lives, case.query.of(Ledger)
+    came = lives.whats == ACCUMULATED
+    is_aside = (
+        lives.before(lives.whats == STEPPED) + lives.after(lives.whats == STEPPED) == 0
+    ) & lives.ends_cleared
+    pairs = np.flatnonzero(came[1:] & came[:-1] & (lives.windows[1:] == lives.windows[:-1]) & is_aside[1:])
+    pairs = pairs[lives.numbers[pairs] != lives.numbers[pairs + 1]]
+    if not len(pairs):
+        return
+    ends = np.append(lives.events[1:], case.trace.count)  # the event behind each row: it clears or adds
+    leaves = lives.leaves[pairs]
+    read = ledger.are_read(leaves, lives.events[pairs], ends[pairs])
+    read &= ledger.are_read(leaves, lives.events[pairs + 1], ends[pairs + 1])
+    if not read.any():
+        return
+    row = int(pairs[read][np.argmin(lives.events[pairs[read]])])
+    one, other = lives.numbers[row : row + 2].tolist()
+    backward_pass = case.query.passes.by_number[other]
+    of_pass = distinct(leaves[read & (lives.numbers[pairs + 1] == other)]).tolist()
+    yield Found(
+        f"pass {other} adds to the gradients of pass {one} ({case.called(of_pass)}), which are read after each of both "
+        "and used by no step: what is read after the second is a sum",
+        "clear the gradients before this backward(): model.zero_grad(); or use torch.autograd.grad()",
+        (backward_pass.first,),
+        site=backward_pass.site,
+        number=other,
+        tensors=tuple(of_pass),
+        severity=WARNING,
     )
 
 

@@ -33,9 +33,9 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
+from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.pass_owners import PassOwners, call_with_first
 from gradviz.sets import contained, distinct, without
@@ -47,7 +47,7 @@ _CURE = "make the optimizer after the last change of the model: "
 
 def _search(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
-    leaves = [leaf for leaf in case.of(homeless) if _is_parameter(case, leaf)]
+    leaves = [leaf for leaf in case.query.of(Ledger).homeless if _is_parameter(case, leaf)]
     idle = _idle_steps(case, leaves) if leaves else stepped.events[:0]
     if not leaves or not (len(idle) or _took_the_place(case, leaves)):
         return
@@ -155,33 +155,25 @@ def _replacing(case: Case, made: int) -> int:
 
 def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
     """The steps of optimizers whose parameters never get a gradient, or get none after these leaves got their first, or
-    get none from the optimizer's own passes."""
+    get none from the optimizer's own passes, which give some of these leaves one."""
     stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
+    owners = case.query.of(PassOwners).optimizers
     since = int(came.events[contained(came["tensor"], leaves)].min())
     found = [stepped.events[:0]]
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        got = _got(case, optimizer)
+        got, own = _got(case, optimizer), _own_passes(case, optimizer)
         steps = stepped.events[stepped["optimizer"] == optimizer]
         late = steps[steps > since]
+        inside = contained(came["in_pass"], own)
+        shares = any(optimizer in owners(one.number) and one.number not in own for one in case.trace.passes)
+        gives = (
+            contained(came["tensor"][inside], leaves).any() and not contained(came.events[inside], got).any()
+        )
         if not len(got) or (got.max() < since and len(late) >= _LEAST):
             found.append(late if len(got) else steps)
-        elif len(steps) >= _LEAST and _gives_to_others(case, optimizer, leaves, got):
+        elif len(steps) >= _LEAST and gives and not shares:
             found.append(steps)
     return np.sort(np.concatenate(found))
-
-
-def _gives_to_others(case: Case, optimizer: int, leaves: list[int], got: np.ndarray) -> bool:
-    """Whether an optimizer shares no pass with another optimizer, and its passes give gradients to some of these leaves
-    and to no parameter that it holds."""
-    owners = case.query.of(PassOwners).optimizers
-    came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
-    shared = any(
-        optimizer in owners(backward_pass.number) and backward_pass.number not in own
-        for backward_pass in case.trace.passes
-    )
-    inside = contained(came["in_pass"], own)
-    gives = contained(came["tensor"][inside], leaves).any()
-    return bool(gives and not shared and not contained(came.events[inside], got).any())
 
 
 def _took_the_place(case: Case, leaves: list[int]) -> bool:

@@ -37,11 +37,11 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.homeless import homeless
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called
+from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
@@ -59,7 +59,7 @@ def _search(case: Case) -> Iterator[Found]:
     } - {""}
     found: dict[int, list[int]] = {}
     around: dict[int, ScopeEntered] = {}
-    for leaf in dict.fromkeys([*case.of(homeless), *_beneath_failures(case)]):
+    for leaf in dict.fromkeys([*case.query.of(Ledger).homeless, *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
         scopes = _modules_around(case, leaf)
         if not scopes or not isinstance(made, TensorMade) or not _is_of_a_module(case, leaf, made):

@@ -33,7 +33,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.twins import has_used_twin, learns_in_another_model, learns_in_other_blocks
-from gradviz.diagnose.without_gradient import Wanting, lacking
+from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient
 from gradviz.query.missing_gradients import Lack
 
 
@@ -50,7 +50,7 @@ def _search(case: Case) -> Iterator[Found]:
         by_site.setdefault(modules.made_at(leaves), []).extend(leaves)
     for site, leaves in by_site.items():
         yield Found(
-            f"{case.called(leaves)} never get{'s' * (len(leaves) == 1)} a gradient: no op reads "
+            f"{lacks_gradient(case, leaves)}: no op reads "
             f"{'it' if len(leaves) == 1 else 'them'}{' before the last pass' * _is_read_later(case, leaves)}",
             Fix("use it in forward(), or remove it", _removed),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),

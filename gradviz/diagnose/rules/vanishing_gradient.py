@@ -34,7 +34,6 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.gains import gains
-from gradviz.diagnose.norms import leaf_norms
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rule_settings import Threshold
 from gradviz.events.kinds import Kind
@@ -48,7 +47,9 @@ _ROUNDS, _LOSS = 3, -2.0  # a line is blamed from so many rounds and from a loss
 
 
 def _search(case: Case) -> Iterator[Found]:
-    leaves, passes, rms, _ = leaf_norms(case)
+    came, states = case.trace.table(Kind.ACCUMULATED), case.trace.states
+    leaves, passes = came["tensor"], came["in_pass"]
+    rms = states.finite_rms(states.rows_of(came["gradient"], came.events))
     numbers, at = ranked(passes)
     largest = np.zeros(len(numbers))
     known = np.isfinite(rms)

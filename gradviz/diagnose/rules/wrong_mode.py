@@ -44,7 +44,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, with_keyword
-from gradviz.diagnose.lost_change import lost_averages
+from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind, OpRan, ScopeEntered
@@ -319,7 +319,7 @@ class FrozenStatistics:
 def _frozen_statistics(case: Case) -> list[FrozenStatistics]:
     """The frozen modules whose running statistics change between passes, one for each line. A module is not meant to be
     frozen if an average for it is lost. Use `case.of(_frozen_statistics)`."""
-    followers = {leaf for lost in case.of(lost_averages) for leaf in lost.leaves}
+    followers = {leaf for lost in case.of(lost_changes) for leaf in lost.leaves}
     ops = case.trace.table(Kind.OP)
     norms = ops.events[case.trace.named(ops["op"], ("batch_norm",))]
     calls: dict[int, list[OpRan]] = {}

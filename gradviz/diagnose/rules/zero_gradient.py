@@ -119,7 +119,9 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=block.leaves,
             severity=NOTE
             if _is_first_state(case, block)
-            or (name in MULTIPLYING and _is_switched_off(case, op))
+            or (
+                name in MULTIPLYING and op is not None and 0 in case.query.tensors.op(op).inputs
+            )  # `0.0 * term`
             or case.is_lesson
             else "",
         )
@@ -216,11 +218,6 @@ def _is_first_state(case: Case, block: Block) -> bool:
         made = case.query.tensors.made(made.inputs[0])
     readers = max(len(case.downstream.readers(leaf)) for leaf in block.leaves)
     return isinstance(made, TensorMade) and made.how in ZEROS and readers <= len(case.trace.passes)
-
-
-def _is_switched_off(case: Case, op: int | None) -> bool:
-    """Whether an op is a product with the number 0: `0.0 * extra_loss` is written on purpose."""
-    return op is not None and 0 in case.query.tensors.op(op).inputs
 
 
 RULE = Rule(

@@ -12,7 +12,7 @@ from gradviz.events.kinds import VIEW, WHOLE
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.calls import Steps, Way
 from gradviz.sources.torch_recorder.identity import name_of_hook, outside
-from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
+from gradviz.sources.torch_recorder.shared import PYTORCH, Source, in_transform, is_pytorchs
 from gradviz.sources.torch_recorder.tensor_values import READER
 
 
@@ -64,7 +64,7 @@ class Attributes:
         known = self.identity.known.get(id(args[0]))
         if known is None or not (args[0].requires_grad or known.depends) or not self.source.is_detailed:
             return
-        reader = outside(frame, torch.overrides.__file__, torch._tensor.__file__)
+        reader = outside(frame, torch.overrides.__file__, f"{PYTORCH}_tensor.py")
         if reader is not None and not is_pytorchs(reader):
             listener: Any = self.source.listener
             listener.number_read(reader, known.number, calls.READS[name])

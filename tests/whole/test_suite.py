@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,8 +53,15 @@ def chosen(tmp_path: Path) -> Callable[..., list[str]]:
             "-p",
             "no:cacheprovider",
         ]
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         done = subprocess.run(
-            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+            [*command, *arguments],
+            cwd=tmp_path,
+            env=own,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
         )
         return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 

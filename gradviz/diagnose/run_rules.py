@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -132,10 +134,23 @@ def _site(case: Case, found: Found) -> Site | None:
 
 def _folded(findings: list[Finding]) -> list[Finding]:
     """The findings that no other finding explains, each with its consequences."""
+    of_rule: dict[str, list[int]] = defaultdict(list)
+    about: dict[tuple[str, int | None], list[int]] = defaultdict(
+        list
+    )  # by rule and tensor; None: about no tensor
+    for position, finding in enumerate(findings):
+        of_rule[finding.rule].append(position)
+        for tensor in finding.tensors or (None,):
+            about[finding.rule, tensor].append(position)
     causes: dict[int, int] = {}
     for position, finding in enumerate(findings):
-        for number, other in enumerate(findings):
-            if number != position and _explains(other, finding) and causes.get(number) != position:
+        rules = BY_ID[finding.rule].follows
+        if finding.tensors:
+            known = [about[rule, tensor] for rule in rules for tensor in (*finding.tensors, None)]
+        else:
+            known = [of_rule[rule] for rule in rules]
+        for number in heapq.merge(*known):
+            if number != position and causes.get(number) != position:
                 causes[position] = number
                 break
     beneath: dict[int, list[Finding]] = {}
@@ -152,14 +167,16 @@ def _once(findings: list[Finding]) -> list[Finding]:
     """The findings, each rule, severity, line and cure once: the first finding has the others as consequences."""
     first: dict[tuple[object, ...], int] = {}
     kept: list[Finding] = []
+    more: dict[int, list[Finding]] = defaultdict(list)
     for finding in findings:
         key = (finding.rule, finding.severity, finding.file, finding.line, finding.fix)
         at = first.setdefault(key, len(kept))
         if at == len(kept) or not finding.line:
             kept.append(finding)
         else:
-            more = (replace(finding, consequences=()), *finding.consequences)
-            kept[at] = replace(kept[at], consequences=(*kept[at].consequences, *more))
+            more[at] += (replace(finding, consequences=()), *finding.consequences)
+    for at, others in more.items():
+        kept[at] = replace(kept[at], consequences=(*kept[at].consequences, *others))
     return kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -10,13 +11,13 @@ from itertools import islice
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced
+from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced, TensorMade
 from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.flow import is_square, reach
 from gradviz.query.loss_scale import loss_scale
-from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING
+from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING, UNFILLED
 from gradviz.query.statements import function_of
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
@@ -186,10 +187,28 @@ def _first_bad_root(case: Case) -> Origin | None:
     tensors, owners = roots.elements[:, 2], roots.owners
     rows = case.trace.states.rows_of(tensors, began.events[owners])
     wrong = np.flatnonzero(case.trace.states.are_bad(rows))
-    if not len(wrong):
-        return None
-    backward_pass = case.query.passes.by_number[int(began["number"][owners[wrong[0]]])]
-    return _above(case, _Bad(case), int(tensors[wrong[0]]), backward_pass)
+    for row in wrong.tolist():
+        backward_pass = case.query.passes.by_number[int(began["number"][owners[row]])]
+        origin = _above(case, _Bad(case), int(tensors[row]), backward_pass)
+        if not _reads_unfilled(case, origin.event):
+            return origin
+    return None
+
+
+def _reads_unfilled(case: Case, event: int) -> bool:
+    """Whether an op computes with memory that a library took and nothing wrote to. PyTorch's pipelines do so in a pass
+    that tells them shapes. The values of such a pass mean nothing."""
+    query = case.query
+
+    def sources(tensor: int) -> Sequence[int]:
+        maker = query.tensors.maker(tensor) or 0
+        return query.tensors.op(maker).inputs if query.tensors.is_op(maker) else ()
+
+    for tensor in reach(query.tensors.op(event).inputs if query.tensors.is_op(event) else (), sources, _MOST):
+        made = query.tensors.made(tensor)
+        if isinstance(made, TensorMade) and made.how in UNFILLED and not query.tensors.writes(tensor):
+            return made.how not in case.words.expression(made.site, 200)
+    return False
 
 
 def _before_any_pass(case: Case) -> Origin | None:

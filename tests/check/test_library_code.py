@@ -87,6 +87,36 @@ def test_a_part_that_a_library_cuts_off_is_no_fault_of_the_program(
     assert "detached-path" in gradviz("check", traced(LIBRARY, own)).stdout
 
 
+DRY_RUN = """
+import torch
+
+
+def shape_of(net, rows):
+    given = torch.empty(rows, 2, requires_grad=True)
+    given.detach().numpy()[:] = 1e30  # as memory may be that nothing was written to
+    out = net(given)
+    torch.autograd.grad(out.sum(), given)
+    return out.shape
+"""
+PROGRAM_WITH_DRY_RUN = """
+import torch
+from calm import shape_of
+
+w = torch.tensor([[2e20], [1.0]], requires_grad=True)
+shape_of(lambda x: x @ w, 3)
+((torch.ones(3, 2) @ w) * 1e-20 - 1).pow(2).sum().backward()
+"""
+
+
+def test_what_a_library_computes_with_memory_that_nothing_wrote_to_is_no_overflow(
+    traced: Callable[[str, str], Path], gradviz: Run
+) -> None:
+    trace = traced(DRY_RUN, PROGRAM_WITH_DRY_RUN)
+    assert "nonfinite-forward" not in gradviz("check", trace).stdout
+    own = PROGRAM_WITH_DRY_RUN.replace("from calm import shape_of", DRY_RUN)
+    assert "nonfinite-forward" in gradviz("check", traced(DRY_RUN, own)).stdout
+
+
 TRAINER = """
 import torch
 

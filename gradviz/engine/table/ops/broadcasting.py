@@ -78,9 +78,11 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     """x summed to a shape that broadcasts to that of x."""
     wanted, shape = sizes(size), x.array.shape
+    if not wanted:
+        return sum_over(x)
     extra = len(shape) - len(wanted)
     lost = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
     if extra < 0 or any(wanted[i - extra] != n for i, n in enumerate(shape) if i not in lost):
         raise RuntimeError(f"size {{{list(wanted)}}} is not expandable to size {{{list(shape)}}}.")
     x = sum_over(x, lost, keepdim=True) if lost else x
-    return view(x, *wanted) if extra or not lost else x
+    return view(x, *wanted) if extra else x

@@ -31,7 +31,7 @@ def constant_pad_nd(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
 def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """The differences between neighbours along `dim`, taken n times. The size of `dim` decreases by n."""
     if n == 0:
-        return apply(TABLE["alias"], (x,))
+        return apply(TABLE["copy"], (x,))
     parts = [part for part in (prepend, x, append) if part is not None]
     x = cat(parts, dim) if len(parts) > 1 else x
     for _ in range(n):

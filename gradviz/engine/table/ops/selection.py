@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
+
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.core.state import is_grad_enabled
+from gradviz.engine.core.tell import without_node
+from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.elementwise import maximum, minimum
 from gradviz.engine.table.ops.reductions import dims_of
@@ -102,12 +106,19 @@ def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
     """The distinct elements in order. On request also the index of each element among them, and their counts."""
-    outputs = apply(TABLE["unique" if dim is None else "unique_dim"], (x,), (dim,))
-    return wanted_of(outputs, return_inverse, return_counts)
+    return distinct("unique" if dim is None else "unique_dim", x, dim, return_inverse, return_counts)
 
 
-def wanted_of(outputs: tuple[Tensor, Tensor, Tensor], inverse: bool, counts: bool) -> Any:
-    """The values, with the inverse and the counts where they are wanted."""
+def distinct(key: str, x: Tensor, dim: int | None, inverse: bool, counts: bool) -> Any:
+    """What that op of the table gives: the values, with the inverse and the counts where they are wanted."""
+    op = TABLE[key]
+    if is_grad_enabled() and x.requires_grad:
+        return _wanted(apply(op, (x,), (dim,)), inverse, counts)
+    outputs = tuple(new_tensor(np.asarray(array)) for array in op.forward(x.array, dim))
+    return without_node(op.name, (x,), _wanted(outputs, inverse, counts))
+
+
+def _wanted(outputs: tuple[Tensor, ...], inverse: bool, counts: bool) -> Any:
     values, *others = outputs
     parts = [part for part, is_wanted in zip(others, (inverse, counts), strict=True) if is_wanted]
     return (values, *parts) if parts else values

@@ -19,7 +19,7 @@ from gradviz.engine.table.ops.joining import stack
 from gradviz.engine.table.ops.pieces import narrow, select
 from gradviz.engine.table.ops.products import matmul
 from gradviz.engine.table.ops.reductions import checked_dim, cumsum, dims_of, sum
-from gradviz.engine.table.ops.selection import _mode, _nanmedian, sort, wanted_of
+from gradviz.engine.table.ops.selection import _mode, _nanmedian, distinct, sort
 from gradviz.engine.table.ops.shape import (
     diagonal,
     flatten,
@@ -133,7 +133,7 @@ def unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
 ) -> Any:
     """x without consecutive duplicates. On request also the index of each element in the result, and the counts."""
-    return wanted_of(apply(TABLE["unique_consecutive"], (x,), (dim,)), return_inverse, return_counts)
+    return distinct("unique_consecutive", x, dim, return_inverse, return_counts)
 
 
 def cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.zoo import inject
 
-MUTANTS = [mutant for program in inject.programs() for mutant in inject.mutants(program)]
 SAMPLE = [
     ("classifier", "no_grad"),
     ("contrastive", "numpy"),
@@ -19,13 +18,20 @@ SAMPLE = [
 ]
 
 
-def test_every_fault_fits_somewhere() -> None:
-    assert {mutant.fault for mutant in MUTANTS} == set(inject.FAULTS)
+@pytest.fixture(scope="module")
+def mutants() -> list[inject.Mutant]:
+    return [mutant for program in inject.programs() for mutant in inject.mutants(program)]
 
 
-def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own() -> None:
+def test_every_fault_fits_somewhere(mutants: list[inject.Mutant]) -> None:
+    assert {mutant.fault for mutant in mutants} == set(inject.FAULTS)
+
+
+def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(
+    mutants: list[inject.Mutant],
+) -> None:
     originals = {program.name: program.lines for program in inject.programs()}
-    for mutant in MUTANTS:
+    for mutant in mutants:
         lines, before = mutant.text.splitlines(), originals[mutant.program]
         assert len(lines) == len(before), mutant.fault
         changed = {
@@ -50,7 +56,8 @@ def test_a_healthy_training_program_is_not_accused(program: inject.Program, tmp_
 @pytest.mark.parametrize(("name", "fault"), SAMPLE)
 def test_a_fault_in_a_training_program_is_named(name: str, fault: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the programs import torch")
-    mutant = next(m for m in MUTANTS if (m.program, m.fault) == (name, fault))
+    (program,) = (program for program in inject.programs() if program.name == name)
+    mutant = next(inject.mutants(program, fault))
     found = inject.measured(name, mutant.text, str(tmp_path))
     assert found["findings"]
     assert found["findings"][0][2] in mutant.lines

@@ -72,7 +72,13 @@ class Program:
 
     def source(self, node: ast.AST) -> str:
         """The text of a node."""
-        return ast.get_source_segment(self.text, node) or ""
+        if not isinstance(node, ast.expr | ast.stmt):
+            return ""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        lines = [line.encode() for line in self.lines[first : last + 1]]  # columns are counted in UTF-8
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return b"\n".join(lines).decode()
 
     def with_node(self, node: Any, new: str) -> str | None:
         """The program with other text in the place of a node; None if that spans several lines."""

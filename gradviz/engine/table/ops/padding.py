@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.tensor import Tensor
+from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.elementwise import sub
 from gradviz.engine.table.ops.joining import cat
@@ -31,7 +33,7 @@ def constant_pad_nd(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
 def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """The differences between neighbours along `dim`, taken n times. The size of `dim` decreases by n."""
     if n == 0:
-        return apply(TABLE["copy"], (x,))
+        return apply(TABLE["copy_over"], (new_tensor(np.zeros_like(x.array)), x))
     parts = [part for part in (prepend, x, append) if part is not None]
     x = cat(parts, dim) if len(parts) > 1 else x
     for _ in range(n):

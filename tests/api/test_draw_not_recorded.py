@@ -575,6 +575,7 @@ class Drawing:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "when",
     [

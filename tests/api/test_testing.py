@@ -102,12 +102,14 @@ def test_tests_that_ask_for_it_are_checked(ran: Callable[..., str], tmp_path: Pa
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_with_the_option_all_tests_are_checked(ran: Callable[..., str]) -> None:
     told = ran("gradviz.engine", "--gradviz")
     assert "FAILED test_it.py::test_stale_and_not_asked" in told
     assert "PASSED test_it.py::test_sound" in told
 
 
+@pytest.mark.slow
 def test_settings_and_options_say_what_fails_a_test(ran: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.gradviz]\nignore = ["stale-gradient"]\n')
     assert "PASSED test_it.py::test_stale\n" in ran("gradviz.engine", "--gradviz-fail-on", "error")

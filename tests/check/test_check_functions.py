@@ -503,6 +503,7 @@ def test_without_the_option_nothing_runs_again(compared: Any, tmp_path: Path) ->
     assert "wrong-custom-gradient" not in check(tmp_path / "run.gradviz").checked
 
 
+@pytest.mark.slow
 def test_the_option_of_check_and_the_selection_of_the_rule_compare(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(BEGIN + PRODUCT + "Product.apply(x, w, 2.0).sum().backward()\n")

@@ -43,10 +43,10 @@ def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("program", inject.programs(), ids=lambda program: program.name)
-def test_a_healthy_training_program_is_not_accused(program: inject.Program, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", sorted(inject.TRAINING.glob("*.py")), ids=lambda program: program.stem)
+def test_a_healthy_training_program_is_not_accused(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the programs import torch")
-    found = inject.measured(program.name, program.text, str(tmp_path))
+    found = inject.measured(program.stem, program.read_text(), str(tmp_path))
     assert found["ended"] == "0"
     assert found["findings"] == []
 

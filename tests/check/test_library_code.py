@@ -67,6 +67,7 @@ def test_each_op_of_a_library_is_called_by_what_it_is(
     assert told.index("calm.py:8 in regularised") < told.index("program.py:11 in <module>")
 
 
+@pytest.mark.slow
 def test_an_op_that_is_all_that_a_library_does_is_called_as_it_is_written(
     traced: Callable[[str, str], Path], gradviz: Run
 ) -> None:
@@ -78,6 +79,7 @@ def test_an_op_that_is_all_that_a_library_does_is_called_as_it_is_written(
     )
 
 
+@pytest.mark.slow
 def test_a_part_that_a_library_cuts_off_is_no_fault_of_the_program(
     traced: Callable[[str, str], Path], gradviz: Run
 ) -> None:

@@ -145,6 +145,7 @@ def test_the_first_cure_is_tried_on_a_copy(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.gradviz", "train.py"]
 
 
+@pytest.mark.slow
 def test_what_became_of_a_cure_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(FORGOTTEN)

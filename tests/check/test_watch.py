@@ -99,6 +99,7 @@ for step in range(300):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [5, 37])
 def test_a_run_ends_with_the_pass_behind_a_wrong_step(gradviz: Command, tmp_path: Path, step: int) -> None:
     """Also where a pass has nothing that earlier ones do not have, but lacks something. The fault is complete when the
@@ -129,6 +130,7 @@ for step in range(30):
 """
 
 
+@pytest.mark.slow
 def test_a_gradient_of_a_scaled_loss_ends_the_run_when_a_step_has_used_it(
     gradviz: Command, tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_gradient_of_a_scaled_loss_ends_the_run_when_a_step_has_used_it(
     assert ended == {True: (0, "29"), False: (3, "4")}
 
 
+@pytest.mark.slow
 def test_a_watched_script_goes_on(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     done = gradviz("trace", "--engine", "numpy", "--watch", "long.py", 150)
@@ -149,6 +152,7 @@ def test_a_watched_script_goes_on(gradviz: Command, tmp_path: Path) -> None:
     assert said < done.stderr.index("ended at 149")
 
 
+@pytest.mark.slow
 def test_check_watches_as_trace_does(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     done = gradviz("check", "--engine", "numpy", "--watch", "long.py", 150)
@@ -158,6 +162,7 @@ def test_check_watches_as_trace_does(gradviz: Command, tmp_path: Path) -> None:
     assert "nonfinite-forward" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_origin_of_a_nan_in_a_run_of_inputs_is_told_at_the_end(gradviz: Command, tmp_path: Path) -> None:
     """While the program runs the pass does not run again: it would share the program's random numbers."""
     long = LONG.replace("[1.0, 2.0]", "[1.0] * 100").replace(".sum()", ".abs().sum()")
@@ -169,6 +174,7 @@ def test_the_origin_of_a_nan_in_a_run_of_inputs_is_told_at_the_end(gradviz: Comm
     assert f"1. error nonfinite-forward  long.py:{LINE}" in done.stdout
 
 
+@pytest.mark.slow
 def test_check_ends_a_script_where_it_goes_wrong(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     done = gradviz("check", "--engine", "numpy", "--stop-on", "error", "long.py", 20_000)
@@ -178,6 +184,7 @@ def test_check_ends_a_script_where_it_goes_wrong(gradviz: Command, tmp_path: Pat
     assert "nonfinite-forward" in done.stdout
 
 
+@pytest.mark.slow
 def test_check_watches_for_the_selected_rules_alone(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     options = ("--engine", "numpy", "--stop-on", "error", "--ignore", "nonfinite-forward")

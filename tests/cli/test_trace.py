@@ -260,6 +260,7 @@ def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"
 
 
+@pytest.mark.slow
 def test_threads_that_are_left_running_are_recorded_to_their_end(
     gradviz: Run, info: Info, tmp_path: Path
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, 
     assert found["error"]["type"] == "Killed"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES + UNTIL_WRITTEN + "print(flush=True)\ninput()")
     command = [sys.executable, "-m", "gradviz", "trace", str(path)]
@@ -344,6 +346,7 @@ def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tm
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
 
 
+@pytest.mark.slow
 def test_an_option_graph_behind_a_script_that_has_its_own_is_the_scripts(
     gradviz: Run, tmp_path: Path
 ) -> None:
@@ -357,6 +360,7 @@ def test_an_option_graph_behind_a_script_that_has_its_own_is_the_scripts(
         assert not (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 def test_a_script_that_only_speaks_of_graph_is_drawn(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, f'"""gradviz trace script.py --graph x.svg"""\n{DIFFERENTIATES}')
     gradviz("trace", path, "--graph", "x.svg")
@@ -391,6 +395,7 @@ def test_options_behind_the_script_are_the_scripts_and_are_warned_of_at_its_begi
     assert "after script.py" not in gradviz_here("trace", name, "--epochs", "3", "--", "-o", "x").stderr
 
 
+@pytest.mark.slow
 def test_the_command_in_the_warning_can_be_typed(gradviz: Run, tmp_path: Path) -> None:
     name = script(tmp_path, f"import sys\nprint(sys.argv[1:])\n{DIFFERENTIATES}")
     warned = gradviz(
@@ -405,6 +410,7 @@ def test_the_command_in_the_warning_can_be_typed(gradviz: Run, tmp_path: Path) -
     assert (tmp_path / "other.gradviz").exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_lacks_characters_gets_others(gradviz: Run, tmp_path: Path) -> None:
     gradviz("trace", script(tmp_path, DIFFERENTIATES))
     done = gradviz("step", "--commands", "next", env={"PYTHONIOENCODING": "latin-1"}, encoding="latin-1")
@@ -546,6 +552,7 @@ def test_only_the_passes_asked_for(gradviz_here: Run, info: Info, tmp_path: Path
     assert "1-3,100" in gradviz_here("trace", "--passes", "x", path).stderr
 
 
+@pytest.mark.slow
 def test_warnings_and_tracebacks_name_no_frame_of_gradviz(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES + "\ny = x * 2\ny.grad\ny.backward()\ny.backward()\ny.sum(5)")
     done = gradviz("trace", path)
@@ -562,6 +569,7 @@ def test_doctor_says_which_engine_draws(gradviz: Run) -> None:
     assert "layout: embedded" in alone.stdout
 
 
+@pytest.mark.slow
 def test_doctor_names_another_distribution_that_owns_our_files(gradviz: Run, tmp_path: Path) -> None:
     other = tmp_path / "site" / "gradviz-0.1.2.dist-info"
     other.mkdir(parents=True)
@@ -573,6 +581,7 @@ def test_doctor_names_another_distribution_that_owns_our_files(gradviz: Run, tmp
     assert "gradviz 0.1.2, another project, owns files of gradviz/, too: pip uninstall gradviz" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_shows_rows_where_they_were_chosen(gradviz: Run) -> None:
     done = gradviz("doctor", env={"GRADVIZ_LAYOUT": "rows"})
     assert done.returncode == 0
@@ -587,6 +596,7 @@ def test_gradviz_alone_says_in_ten_lines_what_to_type_first(gradviz_here: Run) -
         assert f"gradviz {command}" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_picture_that_fails_is_one_line_and_the_status_is_the_scripts(
     status: int, gradviz: Run, tmp_path: Path
@@ -602,6 +612,7 @@ def test_a_picture_that_fails_is_one_line_and_the_status_is_the_scripts(
     )
 
 
+@pytest.mark.slow
 def test_a_picture_that_fails_unforeseen_is_one_line_and_the_status_is_the_scripts(
     gradviz: Run, tmp_path: Path
 ) -> None:
@@ -627,6 +638,7 @@ def test_help_shows_the_first_minute(gradviz_here: Run) -> None:
 # --- the script is not changed, and nothing of the user's is lost
 
 
+@pytest.mark.slow
 def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(
     tmp_path: Path, gradviz: Run
 ) -> None:
@@ -670,6 +682,7 @@ def test_a_device_is_not_replaced(tmp_path: Path, gradviz: Run) -> None:
     assert "is not a regular file" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_empty_file_and_an_earlier_trace_are_replaced(tmp_path: Path, gradviz: Run) -> None:
     (tmp_path / "script.py").write_text("print(1)\n")
     (tmp_path / "out.gradviz").touch()

@@ -110,6 +110,7 @@ def test_the_backward_graph_of_each_pass_is_what_next_functions_gives(
     capfd.readouterr()
 
 
+@pytest.mark.slow
 @programs
 def test_every_event_is_reached_forwards_and_backwards_in_the_same_state(
     program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -70,6 +70,7 @@ def values_of(kind: Kind) -> st.SearchStrategy[tuple]:
     return st.tuples(*(one(field.stored) for field in LAYOUTS[kind].fields.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(Kind))
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)

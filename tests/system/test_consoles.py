@@ -121,6 +121,7 @@ def test_what_nothing_is_like_is_shown_as_its_number() -> None:
     assert as_shown("손실 \ud800", "cp1252") == r"\uc190\uc2e4 \ud800"
 
 
+@pytest.mark.slow
 def test_korean_lessons_are_readable_on_a_korean_console(printed: Callable[[str, str], Ended]) -> None:
     assert printed("cp949", "korean-lesson").out.count("다") > 5
     assert "\\u" not in printed("cp949", "korean-lesson").out

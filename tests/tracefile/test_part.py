@@ -210,6 +210,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("loop") / "loop.gradviz", 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[13], [100, 5]], ids=str)
 def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, lengths: list[int]) -> None:
     check_same(loop, tmp_path / "other.gradviz", lengths)
@@ -283,6 +284,7 @@ def test_passes_that_are_not_in_detail_are_told_as_runs_of_passes(every_tenth: P
     assert len(runs) < 30 - len(told)
 
 
+@pytest.mark.slow
 def test_a_part_has_the_passes_that_are_not_in_detail(every_tenth: Path, tmp_path: Path) -> None:
     with (
         open_trace(recut(every_tenth, tmp_path / "other.gradviz", [7])) as whole,
@@ -304,6 +306,7 @@ def test_a_part_has_the_passes_that_are_not_in_detail(every_tenth: Path, tmp_pat
     check_same_steps(every_tenth, tmp_path / "other.gradviz", [7], most=6)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_has_the_passes_that_ended(loop: Path, tmp_path: Path) -> None:
     killed = recut(loop, tmp_path / "killed.gradviz", [50])
     with closing(sqlite3.connect(killed)) as connection, connection:

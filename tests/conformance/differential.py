@@ -547,18 +547,20 @@ def compare(names: list[str], parts: str = "elements") -> Found:
 
 @functools.cache
 def listed() -> list[dict[str, Any]]:
-    """The rows of differences.json: `functions`, `what`, `how` and `why`; `dtype` where it is not "float"."""
+    """The rows of differences.json: `functions`, `what`, `how` and `why`; `dtypes` where it is not "float"; `drawn`
+    where only drawn elements show it, none of the grid."""
     return json.loads(LISTED.read_text(encoding="utf-8"))
 
 
-def row_of(difference: Difference) -> int | None:
-    """The number of the row that lists a difference."""
+def row_of(difference: Difference, is_drawn: bool = False) -> int | None:
+    """The number of the row that lists a difference, in the grid or of drawn elements."""
     for number, row in enumerate(listed()):
         if (
-            difference.what == row["what"]
+            ("drawn" not in row or is_drawn)
+            and difference.what == row["what"]
             and difference.how in row["how"]
             and difference.dtype in row.get("dtypes", ["float"])
-            and difference.function in row["functions"].split()
+            and (difference.function in row["functions"].split() or row["functions"] == "*")
         ):
             return number
     return None
@@ -568,7 +570,8 @@ def table() -> str:
     """The listed differences as Markdown."""
     lines = ["| functions | what differs | gradviz's for PyTorch's | why |", "|-|-|-|-|"]
     for row in listed():
-        functions = ", ".join(f"`{name}`" for name in row["functions"].split())
+        named = ", ".join(f"`{name}`" for name in row["functions"].split())
+        functions = "all functions" if row["functions"] == "*" else named
         what = row["what"] + (f" ({', '.join(row['dtypes'])})" if "dtypes" in row else "")
         lines.append(f"| {functions} | {what} | {'; '.join(row['how'])} | {row['why']} |")
     return "\n".join(lines)

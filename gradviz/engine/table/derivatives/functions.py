@@ -32,10 +32,10 @@ elementwise("logaddexp2", np.logaddexp2,
     x=d("1 / (1 + 2^(y − x))", lambda g, x, y: g / (1 + np.exp2(y - x))),
     y=d("1 / (1 + 2^(x − y))", lambda g, x, y: g / (1 + np.exp2(x - y))))
 elementwise("xlogy", special.xlogy,
-    x=d("ln y", lambda g, x, y: g * k.log_or_zero(y, (x == 0) & (y <= 0))),
+    x=d("ln y", lambda g, x, y: g * k.log_or_zero(y, k.meets_no_log(g, x, y))),
     y=d("x / y", lambda g, x, y: g * (x / y)))
 elementwise("xlog1py", special.xlog1py, name="special_xlog1py", node_name="SpecialXlog1PyBackward0",
-    x=d("ln(1 + y)", lambda g, x, y: g * k.log_or_zero(1 + y, (x == 0) & (y <= -1))),
+    x=d("ln(1 + y)", lambda g, x, y: g * k.log_or_zero(1 + y, k.meets_no_log(g, x, 1 + y))),
     y=d("x / (1 + y)", lambda g, x, y: g * (x / (1 + y))))
 elementwise("sqrt", np.sqrt,
     x=d("1 / (2√x)", lambda g, out: g / (2 * out)))

@@ -257,6 +257,11 @@ def sgn(x: Any) -> Any:
     return np.where(np.isnan(x), 0, np.sign(x))
 
 
+def meets_no_log(g: Any, x: Any, y: Any) -> Any:
+    """Where the gradient of `x ln y` for x is 0 whatever ln y is: at 0 ln 0, and for a gradient of 0."""
+    return ((x == 0) & (y <= 0)) | ((g == 0) & ((y <= 0) | (y == np.inf)))
+
+
 def log_or_zero(x: Any, zero: Any) -> Any:
     """ln x; 0 where `zero`."""
     return np.where(zero, 0, np.log(np.where(zero, 1, x)))

@@ -206,8 +206,8 @@ def plain_calls(name: str) -> Iterator[Sample]:
         (x, x, torch.rand(2, 3, 3)),
         (images, 2.0, 2), (torch.rand(1, 4, 4, requires_grad=True), 4, 2, 1, 1), (images, 4), (x.detach(),),
         (x, torch.rand(3, dtype=torch.float64)), (torch.rand(2, 3, dtype=torch.complex128, requires_grad=True),),
-        (x[:1, :1].detach().requires_grad_(),), (images[:, :, 0].detach().requires_grad_(), (3, 3), 1),
-        (images.reshape(1, 16, 4).detach().requires_grad_(), (3, 3), 2), ((2, 1), (3,)),
+        (torch.rand(1, requires_grad=True),), (torch.rand(1, 4, 9, requires_grad=True), (3, 3), 1),
+        (torch.rand(1, 16, 4, requires_grad=True), (3, 3), 2), ((2, 1), (3,)),
     ):  # fmt: skip
         raw = SimpleNamespace(input=args[0], args=args[1:], kwargs={})
         made = Sample(SimpleNamespace(op=call, inplace_variant=call, name=name), raw, functions()[name])

@@ -48,9 +48,6 @@ def check(case: Case) -> None:
 
 QUIET = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
 test_a_call_differs_only_where_it_is_listed = settings(max_examples=60, **QUIET)(given(cases())(check))
-test_many_calls_differ_only_where_it_is_listed = pytest.mark.slow(
-    settings(max_examples=4000, **QUIET)(given(cases())(check))
-)
 
 
 @pytest.mark.slow

@@ -198,15 +198,14 @@ def _first_bad_root(case: Case) -> Origin | None:
 def _reads_unfilled(case: Case, event: int) -> bool:
     """Whether an op computes with memory that a library took and nothing wrote to. PyTorch's pipelines do so in a pass
     that tells them shapes. The values of such a pass mean nothing."""
-    query = case.query
+    tensors = case.query.tensors
 
-    def sources(tensor: int) -> Sequence[int]:
-        maker = query.tensors.maker(tensor) or 0
-        return query.tensors.op(maker).inputs if query.tensors.is_op(maker) else ()
+    def read(maker: int | None) -> Sequence[int]:
+        return tensors.op(maker).inputs if maker and tensors.is_op(maker) else ()
 
-    for tensor in reach(query.tensors.op(event).inputs if query.tensors.is_op(event) else (), sources, _MOST):
-        made = query.tensors.made(tensor)
-        if isinstance(made, TensorMade) and made.how in UNFILLED and not query.tensors.writes(tensor):
+    for tensor in reach(read(event), lambda tensor: read(tensors.maker(tensor)), _MOST):
+        made = tensors.made(tensor)
+        if isinstance(made, TensorMade) and made.how in UNFILLED and not tensors.writes(tensor):
             return made.how not in case.words.expression(made.site, 200)
     return False
 

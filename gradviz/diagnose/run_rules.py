@@ -144,15 +144,15 @@ def _folded(findings: list[Finding]) -> list[Finding]:
             about[finding.rule, tensor].append(position)
     causes: dict[int, int] = {}
     for position, finding in enumerate(findings):
-        rules = BY_ID[finding.rule].follows
-        if finding.tensors:
-            known = [about[rule, tensor] for rule in rules for tensor in (*finding.tensors, None)]
-        else:
-            known = [of_rule[rule] for rule in rules]
-        for number in heapq.merge(*known):
-            if number != position and causes.get(number) != position:
-                causes[position] = number
-                break
+        rules, tensors = BY_ID[finding.rule].follows, (*finding.tensors, None)
+        known = (
+            [about[rule, t] for rule in rules for t in tensors]
+            if finding.tensors
+            else map(of_rule.get, rules)
+        )
+        others = (n for n in heapq.merge(*filter(None, known)) if n != position and causes.get(n) != position)
+        if (cause := next(others, None)) is not None:
+            causes[position] = cause
     beneath: dict[int, list[Finding]] = {}
     for position in sorted(causes):
         beneath.setdefault(_top(position, causes), []).append(findings[position])
@@ -187,13 +187,6 @@ def _top(position: int, causes: dict[int, int]) -> int:
         position = causes[position]
         seen.add(position)
     return position
-
-
-def _explains(cause: Finding, finding: Finding) -> bool:
-    if cause.rule not in BY_ID[finding.rule].follows:
-        return False
-    about = set(cause.tensors) & set(finding.tensors)
-    return bool(about) or not cause.tensors or not finding.tensors
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:

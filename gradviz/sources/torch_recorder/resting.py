@@ -96,11 +96,6 @@ class Resting:
             if listener is not None and (self.is_forbidden or not listener.rests):
                 self.end()
 
-    def forbid(self) -> None:
-        """Rest never again."""
-        self.is_forbidden = True
-        self.end_if_due()
-
     # --- what has changed
 
     def _leaves(self) -> Iterator[tuple[int, Any]]:

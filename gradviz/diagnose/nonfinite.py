@@ -203,11 +203,10 @@ def _reads_unfilled(case: Case, event: int) -> bool:
     def read(maker: int | None) -> Sequence[int]:
         return tensors.op(maker).inputs if maker and tensors.is_op(maker) else ()
 
-    for tensor in reach(read(event), lambda tensor: read(tensors.maker(tensor)), _MOST):
-        made = tensors.made(tensor)
-        if isinstance(made, TensorMade) and made.how in UNFILLED and not tensors.writes(tensor):
-            return made.how not in case.words.expression(made.site, 200)
-    return False
+    used = reach(read(event), lambda tensor: read(tensors.maker(tensor)), _MOST)
+    made = (tensors.made(tensor) for tensor in used if not tensors.writes(tensor))
+    unfilled = (one for one in made if isinstance(one, TensorMade) and one.how in UNFILLED)
+    return any(one.how not in case.words.expression(one.site, 200) for one in unfilled)
 
 
 def _before_any_pass(case: Case) -> Origin | None:

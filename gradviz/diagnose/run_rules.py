@@ -134,23 +134,15 @@ def _site(case: Case, found: Found) -> Site | None:
 
 def _folded(findings: list[Finding]) -> list[Finding]:
     """The findings that no other finding explains, each with its consequences."""
-    of_rule: dict[str, list[int]] = defaultdict(list)
-    about: dict[tuple[str, int | None], list[int]] = defaultdict(
-        list
-    )  # by rule and tensor; None: about no tensor
+    about: dict[tuple[str, int], list[int]] = defaultdict(list)  # by rule and tensor: 0 for none, -1 for any
     for position, finding in enumerate(findings):
-        of_rule[finding.rule].append(position)
-        for tensor in finding.tensors or (None,):
+        for tensor in (*(finding.tensors or (0,)), -1):
             about[finding.rule, tensor].append(position)
     causes: dict[int, int] = {}
     for position, finding in enumerate(findings):
-        rules, tensors = BY_ID[finding.rule].follows, (*finding.tensors, None)
-        known = (
-            [about[rule, t] for rule in rules for t in tensors]
-            if finding.tensors
-            else map(of_rule.get, rules)
-        )
-        others = (n for n in heapq.merge(*filter(None, known)) if n != position and causes.get(n) != position)
+        tensors = (*finding.tensors, 0) if finding.tensors else (-1,)
+        known = (about[rule, tensor] for rule in BY_ID[finding.rule].follows for tensor in tensors)
+        others = (n for n in heapq.merge(*known) if n != position and causes.get(n) != position)
         if (cause := next(others, None)) is not None:
             causes[position] = cause
     beneath: dict[int, list[Finding]] = {}

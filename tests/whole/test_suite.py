@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import conftest
+from gradviz.diagnose import RULES
+from tests import conftest, rules
 
 MANY_CASES = """\
 import pytest
@@ -107,3 +108,7 @@ def test_a_reason_that_no_installation_removes_has_no_command(monkeypatch: pytes
     monkeypatch.setattr(conftest, "NEEDED", everything)
     reason = "Skipped: PyTorch was built without torch.distributed"
     assert conftest.with_command(reason) == reason
+
+
+def test_every_rule_has_broken_and_sound_programs_in_the_zoo() -> None:
+    assert [rule.id for rule in RULES if len(rules.programs_of(rule.id)) < 4] == []

@@ -43,7 +43,7 @@ def load(shell: Any) -> None:
         except click.ClickException as error:
             print(f"%%gradviz: {error.format_message()}")
             return None
-        path = chosen["output"] or _last_cell()
+        path = chosen["output"] or Path(_folder().name, "cell.gradviz")
         here = sys._getframe()
         sites = Sites([here.f_code], pytorch.own_directories(), cell_name=names_inside(here))
         with record(path, values=chosen["values"], sites=sites):
@@ -72,7 +72,3 @@ def _below_magic(cell: str) -> str:
 def _folder() -> tempfile.TemporaryDirectory[str]:
     """Where the last recorded cell is kept, for `gradviz.draw(loss)` in a later one; gone when Python ends."""
     return tempfile.TemporaryDirectory(prefix="gradviz-")
-
-
-def _last_cell() -> Path:
-    return Path(_folder().name, "cell.gradviz")

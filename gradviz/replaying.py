@@ -108,7 +108,8 @@ def why(
 def _why(trace: Trace, tensor: str, number: int | None, most: int) -> Reason | NormReason:
     query = Query(trace)
     if not _can_fill(trace):
-        by_nodes = partial(_alone_by_nodes, query) if _has_all_elements(trace) else None
+        has_all_elements = trace.meta.get("values") == FULL and "redacted" not in trace.meta
+        by_nodes = partial(_alone_by_nodes, query) if has_all_elements else None
         return reason_of(trace, tensor, number, most, by_nodes)
     try:
         recorded = reason_of(trace, tensor, number, most)
@@ -249,10 +250,6 @@ def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
     from gradviz.sources.torch_replay import runner_of
 
     mark_changes(Words(query.trace), runner_of(query), graph, edits)
-
-
-def _has_all_elements(trace: Trace) -> bool:
-    return trace.meta.get("values") == FULL and "redacted" not in trace.meta
 
 
 def _can_fill(trace: Trace) -> bool:

@@ -141,17 +141,13 @@ def _parting(first: Path, trace: Trace) -> str:
     return f"pass {parting.number}{where}"
 
 
-def _gravity(row: Row) -> tuple[int, ...]:
-    return tuple(-row.findings.get(severity, 0) for severity in SEVERITIES)
-
-
 _ORDERS = {
     "loss": lambda row: (
         row.last_loss is None or row.last_loss != row.last_loss,
         row.last_loss or 0.0,
         row.run,
     ),
-    "findings": lambda row: (*_gravity(row), row.run),
+    "findings": lambda row: (*tuple(-row.findings.get(severity, 0) for severity in SEVERITIES), row.run),
 }
 
 

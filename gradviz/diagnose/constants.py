@@ -250,7 +250,7 @@ def in_targets(case: Case) -> Iterator[Link]:
             lonely = (
                 bool(there) and untrained == there and bool(here & case.training.trained) and not here & there
             )
-            if lonely and _are_parameters(case, there):
+            if lonely and all(leaf in case.trace.parameters for leaf in there):
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
             if (
@@ -317,10 +317,6 @@ def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:
 def _node(case: Case, tensor: int) -> int:
     """The node of a non-leaf; 0 if it has none."""
     return case.query.nodes.of_tensors.last(tensor, case.trace.count) or 0 if tensor else 0
-
-
-def _are_parameters(case: Case, leaves: frozenset[int]) -> bool:
-    return all(leaf in case.trace.parameters for leaf in leaves)
 
 
 def _is_bootstrapped(case: Case, target: int) -> bool:

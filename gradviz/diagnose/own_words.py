@@ -25,7 +25,7 @@ _ROLE = re.compile(
 def typed(case: Case, found: Found) -> str:
     """The cure of a finding, with the names of the program."""
     named = with_indices(by_expressions(case, found.cure.text))
-    return _ROLE.sub(lambda match: clean(_own(case, found, match[0])) or match[0], named)
+    return _ROLE.sub(lambda match: clean(_NAMES[match[0]](case, found)) or match[0], named)
 
 
 def by_expressions(case: Case, text: str) -> str:
@@ -45,10 +45,6 @@ def with_indices(code: str) -> str:
     while _INDEX.search(code):
         code = _INDEX.sub(r"\1[\2]", code)
     return code
-
-
-def _own(case: Case, found: Found, role: str) -> str:
-    return _NAMES[role](case, found)
 
 
 def _optimizer(case: Case, found: Found) -> str:

@@ -200,14 +200,10 @@ def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | No
     ]
     for backward_pass in setting or passes:
         if (backward_pass.nodes or 0) <= _MOST_NODES and any(
-            _is_odd(edge.cut) for edge in build(backward_pass).edges
+            edge.cut not in ("", "no_grad") for edge in build(backward_pass).edges
         ):
             return backward_pass
     return None
-
-
-def _is_odd(cut: str) -> bool:
-    return cut not in ("", "no_grad")
 
 
 MOST_VALUES = 20_000  # with more nodes than this, values are left out

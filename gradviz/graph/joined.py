@@ -179,7 +179,9 @@ def _differences(
         yield _held("node", {rank: "" if node is not None else None for rank, node in nodes.items()})
     first = next(iter(there.values()))
     if first.kind in (LEAF, TENSOR, OP):
-        yield from _unlike("shape", {rank: _shape(node) for rank, node in there.items()})
+        yield from _unlike(
+            "shape", {rank: None if node.shape is None else str(node.shape) for rank, node in there.items()}
+        )
     yield from _unlike("error", {rank: node.error or None for rank, node in there.items()})
     if not (first.is_leaf and first.requires_grad) or first.overwritten:
         return
@@ -196,10 +198,6 @@ def _differences(
 
 def _is_part(rank: int, node: Node, parts: Mapping[int, Collection[int]]) -> bool:
     return node.kind in (LEAF, TENSOR) and node.number in parts[rank]
-
-
-def _shape(node: Node) -> str | None:
-    return None if node.shape is None else str(node.shape)
 
 
 def _unlike(what: str, values: Mapping[int, _Held]) -> Iterable[Apart]:

@@ -358,17 +358,17 @@ def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], Name
     for group in distinct(groups.positions[of_optimizer]).tolist():
         here = of_optimizer & (groups.positions == group)
         curve = NamedCurve("", groups.owners[here] + 1, rates[here])
-        alike = (numbers for numbers, known in curves if _is_same(known, curve))
+        alike = (
+            numbers
+            for numbers, known in curves
+            if np.array_equal(known.at, curve.at) and np.array_equal(known.values, curve.values)
+        )
         numbers = next(alike, None)
         if numbers is None:
             curves.append(([group], curve))
         else:
             numbers.append(group)
     return curves
-
-
-def _is_same(one: NamedCurve, other: NamedCurve) -> bool:
-    return np.array_equal(one.at, other.at) and np.array_equal(one.values, other.values)
 
 
 def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[NamedCurve]:

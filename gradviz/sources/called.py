@@ -322,7 +322,11 @@ def _repetitions(items: Sequence[_Item], count: int) -> list[list[_Item]]:
 def _is_whole(module: Any, items: Sequence[_Item]) -> bool:
     """Whether a call of the module would use exactly these parts, apart from parts that take no gradient."""
     used = {item.part for item in items}
-    trained = {name for name, part in _children(module) if _is_trained(part)}
+    trained = {
+        name
+        for name, part in _children(module)
+        if any(parameter.requires_grad for parameter in part.parameters())
+    }
     trained |= {name for name, parameter in _own_parameters(module) if parameter.requires_grad}
     if is_of_library(module):
         return trained <= used
@@ -395,10 +399,6 @@ def _called_inside(module: Any) -> Iterator[Any]:
             seen.add(id(part))
             yield part
             waiting += [inner for _, inner in _children(part)]
-
-
-def _is_trained(module: Any) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _own_nodes(module: Any) -> tuple[str, ...]:

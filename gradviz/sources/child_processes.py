@@ -52,17 +52,13 @@ def begin_in_child() -> None:
     try:
         options, what = _command(sys.orig_argv)
         if what[:1] == ["-c"]:
-            if _begins_target(what):
+            if any("multiprocessing.spawn" in part or "multiprocessing.forkserver" in part for part in what):
                 _record_targets()
         elif what and what[:2] != ["-m", "gradviz"] and (_is_rank() or _is_only_one()):
             traced = ["-m", "gradviz", "trace", *_as_options(_settings()), *what]
             os.execv(sys.executable, [sys.executable, *options, *traced])
     except (OSError, ValueError) as error:
         print(f"gradviz: a process is not recorded: {error!r}", file=sys.stderr)
-
-
-def _begins_target(what: Sequence[str]) -> bool:
-    return any("multiprocessing.spawn" in part or "multiprocessing.forkserver" in part for part in what)
 
 
 def _is_rank() -> bool:

@@ -112,16 +112,12 @@ hiding = Hiding()
 
 def _the_programs(found: list[_Positions]) -> list[_Positions]:
     """Frames with their positions, in their order, without ours."""
-    if not any(_is_the_recorders(frame) for frame, _ in found):
+    if not any(frame.f_code.co_filename.startswith(_RECORDERS) for frame, _ in found):
         return found
     inwards = not any(frame.f_back is after for (frame, _), (after, _) in pairwise(found))
     outermost_first = found if inwards else found[::-1]
     kept = _without_ours(outermost_first, lambda entry: entry[0], _RECORDERS)
     return kept if inwards else kept[::-1]
-
-
-def _is_the_recorders(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_RECORDERS)
 
 
 def fault(error: Exception) -> str:

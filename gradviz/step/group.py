@@ -60,7 +60,10 @@ class Group:
                 )
                 continue
             session.message = session.say(
-                "collective {number} of {count}: {call}", number=number, count=len(own), call=_told(call)
+                "collective {number} of {count}: {call}",
+                number=number,
+                count=len(own),
+                call=f"{clean(call.name)} {call.shape}" if call.has_tensor else clean(call.name),
             )
             if not are_same:
                 session.message += session.say("; not the same on all ranks")
@@ -104,10 +107,6 @@ def clock_text(session: Session) -> str:
 def _called(session: Session) -> list[Collective]:
     session.reach_all()
     return session.query.of(collective_clock)
-
-
-def _told(call: Collective) -> str:
-    return f"{clean(call.name)} {call.shape}" if call.has_tensor else clean(call.name)
 
 
 def group_of(session: Session) -> Group:

@@ -48,7 +48,7 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         for rank, query in ranks.ranks.items()
     }
     names = [name for name in ranks.common if sum(name in parts for parts in scaled.values()) > 1]
-    apart = [name for name in names if _are_apart(_of(scaled, name))]
+    apart = [name for name in names if not are_close([part.factor for part in _of(scaled, name)])]
     if not apart:
         return
     name = apart[0]
@@ -88,10 +88,6 @@ def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> st
 def _of(scaled: _Scaled, name: str) -> list[ScaledPart]:
     """The parts of a gradient that ranks scale; some ranks may have no part."""
     return [parts[name] for parts in scaled.values() if name in parts]
-
-
-def _are_apart(parts: list[ScaledPart]) -> bool:
-    return not are_close([part.factor for part in parts])
 
 
 def _parameters(names: Sequence[str]) -> str:

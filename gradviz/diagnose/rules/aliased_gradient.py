@@ -102,13 +102,12 @@ def _last_read(tree: ast.Module, name: str, statement: ast.Assign) -> int:
         later.lineno
         for later in tree.body
         if later.lineno > statement.lineno
-        and any(node in uses and not isinstance(node.ctx, ast.Store) for node in _names(later))
+        and any(
+            isinstance(node, ast.Name) and node in uses and not isinstance(node.ctx, ast.Store)
+            for node in ast.walk(later)
+        )
     ]
     return max(readers, default=0)
-
-
-def _names(statement: ast.stmt) -> list[ast.Name]:
-    return [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
 
 
 def _changes(

@@ -126,13 +126,11 @@ def _in_each_round(spot: Spot) -> list[Edit]:
     block = source.siblings(statement)
     name = statement.targets[0].id
     for loop in block[block.index(statement) + 1 :]:
-        if isinstance(loop, ast.For | ast.While) and _reads(loop, name):
+        if isinstance(loop, ast.For | ast.While) and any(
+            isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(loop)
+        ):
             return [source.removed(statement), source.before(loop.body[0], source.code(statement))]
     return []
-
-
-def _reads(node: ast.AST, name: str) -> bool:
-    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
 
 
 _CURE = Fix(

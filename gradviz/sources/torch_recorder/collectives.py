@@ -119,7 +119,9 @@ class Collectives:
             identity.tell_pending()
             writes = WRITTEN[name]
             written = tensors_in((given.get(writes),), {})
-            inputs = [tensor for tensor in tensors_in((), given) if not _is_among(tensor, written)]
+            inputs = [
+                tensor for tensor in tensors_in((), given) if not any(tensor is other for other in written)
+            ]
             inputs = [*inputs, *(written if len(written) == 1 and not inputs else ())]
             numbers = [identity.number_of(tensor, frame) for tensor in inputs]
             states = [identity.state_of(tensor) for tensor in written]
@@ -201,10 +203,6 @@ class Collectives:
                     known_grad is None or known_grad.version != version_of(grad)
                 ):
                     yield known.number, grad, known_grad is None, how
-
-
-def _is_among(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
-    return any(tensor is other for other in others)
 
 
 def _is_of_some(group: Any) -> bool:

@@ -25,7 +25,7 @@ from gradviz.query.bad_numbers import first_bad_pass
 from gradviz.query.gradient_paths import Path as PathToTensor
 from gradviz.query.query import Query
 from gradviz.sources.notebook_cells import cell_links
-from gradviz.tracefile import Trace, TraceError, open_trace
+from gradviz.tracefile import Trace, TraceError, newest_trace, open_trace
 from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 
 def check(
-    trace: Trace | Path | str,
+    trace: Trace | Path | str | None = None,
     select: Collection[str] = (),
     ignore: Collection[str] = (),
     settings: Settings | None = None,
 ) -> Report:
-    """Check a trace, open or given by its path. `select` are the rules to check (empty: all rules), `ignore` the rules
-    to leave out. If they are empty, the `settings` apply. In a trace of `--values inputs` the first pass with a NaN
-    runs again, so that its origin is known, and so do the passes of cures that can be tried. Raises UnknownRule for an
-    id that no rule has, TraceError for a file that cannot be read."""
+    """Check a trace, open or given by its path; None is the newest *.gradviz here. `select` are the rules to check
+    (empty: all rules), `ignore` the rules to leave out. If they are empty, the `settings` apply. In a trace of
+    `--values inputs` the first pass with a NaN runs again, so that its origin is known, and so do the passes of cures
+    that can be tried. Raises UnknownRule for an id that no rule has, TraceError for a file that cannot be read."""
     if not isinstance(trace, Trace):
-        with open_trace(Path(trace)) as opened:
+        with open_trace(trace or newest_trace()) as opened:
             return check(opened, select, ignore, settings)
     fill_in_where_bad(trace)
     report = with_replays(check_by_rules(trace, select, ignore, settings), trace)

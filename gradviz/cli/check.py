@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from gradviz.cli.command_process import Job, perform
-from gradviz.cli.common import all_opened, fail, format_option, named_traces, newest_trace, opened, say
+from gradviz.cli.common import all_opened, fail, format_option, named_traces, opened, say
 from gradviz.cli.launching import launch, launcher
 from gradviz.cli.running import (
     SETTINGS,
@@ -39,7 +39,8 @@ from gradviz.query.ranks import ranked_traces
 from gradviz.replaying import check as check_trace
 from gradviz.replaying import fill_in_where_bad
 from gradviz.sources.script import Running
-from gradviz.tracefile import Trace
+from gradviz.system.paths import as_argument
+from gradviz.tracefile import Trace, newest_trace
 from gradviz.tracefile.rank_files import in_order
 from gradviz.words.escape import json_text
 
@@ -207,6 +208,8 @@ def check(
         status, recorded = launch(command, of_ranks)
         rank_status = checked_together(recorded) if recorded else 0
         raise SystemExit(status or rank_status)
+    if program.module is None and Path(script or "").suffix.lower() not in ("", ".py", ".pyw", ".ipynb"):
+        fail(f"{as_argument(script or '')} is neither a trace nor a Python program, whose name ends in .py")
     target = target_of("check", program)
     compares = check_functions or COMPARING in (select or settings.select)
     around = ExitStack()

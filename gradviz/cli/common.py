@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gradviz.system.descriptors import high_copy, identity, write
 from gradviz.system.signs import SHOWN, encoded
-from gradviz.tracefile import Trace, open_trace
+from gradviz.tracefile import Trace, newest_trace, open_trace
 from gradviz.tracefile.rank_files import in_order, traces_of
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES
@@ -150,14 +150,6 @@ def language_option(what: str) -> Callable[..., Any]:
     return click.option(
         "--lang", type=choice, default="en", show_default=True, help=f"The language of the {what}."
     )
-
-
-def newest_trace() -> Path:
-    """The newest `*.gradviz` in this directory; exits with status 2 if there is none."""
-    traces = sorted(Path().glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
-    if not traces:
-        fail("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
-    return traces[-1]
 
 
 @contextmanager

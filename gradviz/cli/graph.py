@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gradviz.cli.common import PATH, all_opened, fail, traces_argument
+from gradviz.system.paths import as_argument
 
 
 @click.command(
@@ -112,7 +113,7 @@ def graph(
     folder or a pattern names them, as one graph, with what is not the same on all ranks at each box.
     """
     from gradviz.cli.drawing import Choice, draw
-    from gradviz.pictures.render import save_legend
+    from gradviz.pictures.render import ENDINGS, save_legend
 
     if legend:
         save_legend(path := output or Path("legend.svg"), options["theme"])
@@ -120,6 +121,9 @@ def graph(
         return
     if (options["start"] is None) != (options["end"] is None):
         fail("--from and --to go together: give the start and the end of the paths")
+    for path in traces[1:]:
+        if path.suffix.lower() in ENDINGS and not path.exists():
+            fail(f"{as_argument(path)} is no trace: -o {as_argument(path)} names the picture")
     choice = Choice(
         number=numbers[0] if numbers else None,
         beside=numbers[1:],

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from gradviz.cli.common import PATH, fail, newest_trace, trace_argument
+from gradviz.cli.common import PATH, fail, trace_argument
 from gradviz.recorded_run import TABLE_NAMES
 from gradviz.recorded_run import open as open_run
 from gradviz.system.paths import as_argument
+from gradviz.tracefile import newest_trace
 
 ENDINGS = (".sqlite", ".sqlite3", ".db")
 

@@ -2,7 +2,7 @@
 
 from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
 from gradviz.tracefile.database import TraceError
-from gradviz.tracefile.opening import open_trace
+from gradviz.tracefile.opening import newest_trace, open_trace
 from gradviz.tracefile.part import for_moments, if_long, part_of
 from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo
 from gradviz.tracefile.reader import Trace
@@ -23,6 +23,7 @@ __all__ = [
     "TraceError",
     "for_moments",
     "if_long",
+    "newest_trace",
     "open_trace",
     "part_of",
     "passes_of",

@@ -29,6 +29,14 @@ _NEEDS_ROLLBACK = {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_CANTOPEN}
 _Opened = TypeVar("_Opened", bound=Trace)
 
 
+def newest_trace() -> Path:
+    """The newest `*.gradviz` in the current folder. Raises TraceError if there is none."""
+    traces = sorted(Path().glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
+    if not traces:
+        raise TraceError("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
+    return traces[-1]
+
+
 def open_trace(path: Path | str) -> Trace:
     """Open a trace for reading. Raises TraceError, in one line, if the file is missing or is no trace."""
     return opened_as(Trace, path)

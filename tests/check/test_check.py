@@ -16,6 +16,7 @@ from gradviz.diagnose.rank_rule import RankFound, RankRule
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.replicas import Replicas
 from gradviz.sources.script import Target, run
+from gradviz.tracefile import TraceError
 
 Command = Callable[..., CompletedProcess[str]]
 
@@ -89,6 +90,16 @@ def test_values_that_were_not_recorded_are_the_first_reason(gradviz_here: Comman
     gradviz_here("trace", "--values", "none", stale.name)
     text = " ".join(gradviz_here("check", "stale.gradviz").stdout.split())
     assert re.search(r"not checked \d+ rules as values were not recorded \(--values none\)", text)
+
+
+def test_the_newest_trace_is_checked_without_an_argument(
+    stale: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gradviz_here: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TraceError, match="no TRACE given"):
+        package.check()
+    gradviz_here("trace", stale)
+    assert [finding.rule for finding in package.check()] == ["stale-gradient"]
 
 
 def test_a_sound_script_keeps_its_status(gradviz_here: Command, stale: Path) -> None:

@@ -447,8 +447,18 @@ def test_bad_input_gets_one_line(gradviz_here: Run, tmp_path: Path) -> None:
     assert "give a SCRIPT" in one_line(gradviz_here("trace"))
     assert "cannot write" in one_line(gradviz_here("trace", "-o", "no/such/x.gradviz", good))
     assert "no TRACE given" in one_line(gradviz_here("info"))
+    for draws in (["trace", "-o", "good.svg", good], ["check", "-o", "good.png", good]):
+        assert "-o names the trace, not a picture: gradviz trace --graph good." in one_line(
+            gradviz_here(*draws)
+        )
+    (tmp_path / "notes.txt").write_text("print('not a program to be checked')\n")
+    assert "notes.txt is neither a trace nor a Python program" in one_line(gradviz_here("check", "notes.txt"))
     assert "no such file" in one_line(gradviz_here("info", "nothing.gradviz"))
     assert "is a directory" in one_line(gradviz_here("info", "folder"))
+    gradviz_here("trace", "-o", "run.gradviz", good)
+    assert "out.png is no trace: -o out.png names the picture" in one_line(
+        gradviz_here("graph", "run.gradviz", "out.png")
+    )
     photo = tmp_path / "photo.gradviz"
     photo.write_bytes(b"\xff\xd8\xff\xe0 JFIF")
     for command in ("info", "graph"):

@@ -42,9 +42,9 @@ def report_text(
         else:
             on = on_ranks(finding.ranks, len(trace))
             parts += [*_finding(finding, position, trace[finding.ranks[0]], console.width, on), Text()]
-    if isinstance(trace, Trace):
-        parts += _ended(report, trace)
-    return Group(*parts, *_coverage(report, names_all))
+    ended = [*_ended(report, trace)] if isinstance(trace, Trace) else []
+    nothing = "no finding explains it" if ended else "no findings"
+    return Group(*parts, *ended, *_coverage(report, names_all, nothing))
 
 
 def _ended(report: Report, trace: Trace) -> Iterator[RenderableType]:
@@ -96,7 +96,7 @@ def _consequences(finding: Finding) -> Iterator[Text]:
         )
 
 
-def _coverage(report: Report, names_all: bool) -> Iterator[Text]:
+def _coverage(report: Report, names_all: bool, nothing: str) -> Iterator[Text]:
     """How many findings there are and how many rules were checked, then what was not checked and why."""
     counts = [
         plural(count, severity)
@@ -105,7 +105,7 @@ def _coverage(report: Report, names_all: bool) -> Iterator[Text]:
     ]
     lacking = list(report.not_checked if names_all else filter(_is_expected, report.not_checked))
     checked = f"{plural(len(report.checked), 'rule')} checked" + f", {len(lacking)} not" * bool(lacking)
-    yield Text.assemble((", ".join(counts) or "no findings", "bold"), f" · {checked}")
+    yield Text.assemble((", ".join(counts) or nothing, "bold"), f" · {checked}")
     reasons: dict[str, list[str]] = {}
     for rule, reason in lacking:
         reasons.setdefault(reason, []).append(rule)

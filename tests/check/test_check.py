@@ -531,6 +531,7 @@ def test_an_error_that_no_rule_is_about_is_told_with_its_line(gradviz_here: Comm
     (tmp_path / "ended.py").write_text(text + "y.requires_grad = False\n")
     done = gradviz_here("check", "ended.py")
     assert "ended by an error  ended.py:4  RuntimeError: you can only change" in done.stdout
+    assert "no finding explains it · " in done.stdout
     (tmp_path / "ended.py").write_text(text + "y.backward()\n")  # for nonscalar-backward
     assert "ended by an error" not in gradviz_here("check", "ended.py").stdout
     (tmp_path / "ended.py").write_text(text)

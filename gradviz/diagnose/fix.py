@@ -40,7 +40,8 @@ class SourceText:
         self.tree = ast.parse(text)
         self.lines = text.splitlines(keepends=True)
         self._starts = [0, *accumulate(map(len, self.lines))]
-        self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self._all = [*ast.walk(self.tree)]
+        self._parents = {child: node for node in self._all for child in ast.iter_child_nodes(node)}
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The first character of a node in the text, and the first character after it."""
@@ -70,7 +71,7 @@ class SourceText:
     def nodes(self, line: int, end_line: int | None = None) -> Iterator[ast.AST]:
         """The nodes that begin on a line, or on the lines from `line` to `end_line`."""
         last = end_line or line
-        return (node for node in ast.walk(self.tree) if line <= getattr(node, "lineno", 0) <= last)
+        return (node for node in self._all if line <= getattr(node, "lineno", 0) <= last)
 
     def expression(self, line: int, column: int, end_line: int, end_column: int) -> ast.expr | None:
         """The expression with exactly these ends, lines from 1 and columns in characters from 0."""
@@ -83,7 +84,7 @@ class SourceText:
     def statement_at(self, line: int) -> ast.stmt | None:
         """The innermost statement that has this line; the first if there are several."""
         innermost = None
-        for node in ast.walk(self.tree):
+        for node in self._all:
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
                 inner = innermost is None or node.lineno > innermost.lineno
                 innermost = node if inner or node in self._below(innermost) else innermost
@@ -115,7 +116,7 @@ class SourceText:
         """The calls of methods with these names, in the order of the text."""
         matching = [
             node
-            for node in ast.walk(within or self.tree)
+            for node in (ast.walk(within) if within is not None else self._all)
             if isinstance(node, ast.Call) and called(node) in methods and isinstance(node.func, ast.Attribute)
         ]
         return sorted(matching, key=self.span)

@@ -71,7 +71,7 @@ class NumbersRead:
         begins = self._begins[self._begins < event]
         first, last = np.searchsorted(self.reads, (begins[-1] if len(begins) else 0, event))
         op = self.query.tensors.op(event)
-        site, numbers = self.query.places.site(op.site), [float(text) for text in _NUMBER.findall(op.args)]
+        site, numbers = self.query.places.site(op.site), [*map(float, _NUMBER.findall(op.args))]
         node = self._node(site)
         if node is None or site is None or not numbers or first == last:
             return []
@@ -124,8 +124,10 @@ class NumbersRead:
     def _is_in(self, operand: ast.AST, part: ast.AST, reading: Reading, event: int) -> bool:
         """Whether the number that a part of an operand reads is in the number that the op at an event gets, although
         the value of the operand is not known: nothing compares it, and no op computes with it inside the operand."""
-        compared = (one for one in ast.walk(operand) if isinstance(one, ast.Compare | ast.Subscript))
-        table, inside = self.query.trace.table(Kind.OP), set(ast.walk(operand))
+        parts = [*ast.walk(operand)]
+        compared: list[ast.AST] = [one for one in parts if isinstance(one, ast.Compare)]
+        compared += [one.slice for one in parts if isinstance(one, ast.Subscript)]
+        table, inside = self.query.trace.table(Kind.OP), set(parts)
         between = table.sites[(table.events > reading.event) & (table.events < event)]
         return not any(part in ast.walk(one) for one in compared) and inside.isdisjoint(
             node for number in between.tolist() if (node := self._node(self.query.places.site(number)))
@@ -136,11 +138,8 @@ class NumbersRead:
         read = self._read(event)
         content = self.query.memory.value(read.tensor, event)
         array = content.array if content is not None else None
-        value = (
-            float(array.item())
-            if array is not None and array.size == 1 and array.dtype.kind in "fiu"
-            else None
-        )
+        is_number = array is not None and array.size == 1 and array.dtype.kind in "fiu"
+        value = float(array.item()) if array is not None and is_number else None
         for site in self.query.places.callers(read.site):
             node: ast.AST | None = self._node(site)
             if node is None:
@@ -239,9 +238,7 @@ class NumbersRead:
         tree, lines = self.query.of(trees).get(file), self.query.trace.source(file)
         for node in ast.walk(tree) if tree is not None else ():
             parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
-            if isinstance(
-                node, ast.expr | ast.stmt
-            ):  # of one that is both, the expression, which comes later
+            if isinstance(node, ast.expr | ast.stmt):  # the expression of a statement comes later, and stays
                 end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
                 start = node.lineno, _column(lines, node.lineno, node.col_offset)
                 spans[(*start, end_line, _column(lines, end_line, end))] = node

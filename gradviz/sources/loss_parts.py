@@ -97,17 +97,13 @@ def without_one(replay: Replay, last: Call, index: int) -> torch.Tensor:
         raise replay.refused(last, "has one part only: nothing is left without it")
     rest = [at for at in range(count) if at != index % count]
     total = parts[rest].sum()
-    if not _is_mean(last):
+    if last.op == "sum" or last.arguments[1].get("reduction", "mean") != "mean":
         return scaled(replay, last, total)
     counted = _counted(replay, last, count)
     others = sum(counted[at] for at in rest)
     if not others:
         raise replay.refused(last, f"ignores all others: nothing is left without {index}")
     return scaled(replay, last, total * (sum(counted) / others))
-
-
-def _is_mean(last: Call) -> bool:
-    return last.op != "sum" and last.arguments[1].get("reduction", "mean") == "mean"
 
 
 def _counted(replay: Replay, last: Call, count: int) -> list[int]:

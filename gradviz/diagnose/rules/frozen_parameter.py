@@ -59,16 +59,15 @@ def _search(case: Case) -> Iterator[Found]:
             leaves = [changed.object(event).tensor for event in failed.frozen]
             yield Found(
                 _switched_off_for(case, failed, leaves),
-                Fix(_switching_on(case, failed.frozen[-1], leaves[-1]), _switched_on),
+                _switching_on(case, failed.frozen[-1], leaves),
                 (failed.frozen[0],),
                 tensors=tuple(leaves),
                 severity=case.severity_of(failed.failure),
             )
         if failed.held:
-            name = case.called(failed.held)
-            is_one = len(failed.held) == 1
+            does = "does" if len(failed.held) == 1 else "do"
             yield Found(
-                f"{name}, which an optimizer holds, {'does' if is_one else 'do'} not require grad, nor does anything "
+                f"{case.called(failed.held)}, which an optimizer holds, {does} not require grad, nor does anything "
                 f"else that {case.words.called(failed.root)} is computed from",
                 f"{case.words.called(failed.held[0])}.requires_grad_()  # where it is made",
                 tuple(filter(None, map(case.query.tensors.maker, failed.held))),
@@ -92,11 +91,16 @@ def _switched_off_for(case: Case, failed: Rootless, leaves: list[int]) -> str:
     return f"requires_grad is switched off for all that {root} is computed from: {switched}"
 
 
-def _switching_on(case: Case, event: int, leaf: int) -> str:
-    """The call that switched requires_grad off, as the call that switches it on; that of the leaf if it was no call."""
-    call = case.words.expression(case.site(event), 80)
-    owner = call.removesuffix(_OFF)
-    return f"{owner if owner != call else case.words.called(leaf)}.requires_grad_(True)  # for what is to be trained"
+def _switching_on(case: Case, event: int, leaves: list[int]) -> Fix:
+    """The call that switched requires_grad off, as the call that switches it on. That of the last leaf if it was no
+    call, or if it switched more leaves off than these: the others may be meant."""
+    call, changed = case.words.expression(case.site(event), 80), case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
+    owner, leaf = call.removesuffix(_OFF), case.words.called(leaves[-1])
+    if not set(changed["tensor"][changed.sites == case.site(event)].tolist()) <= set(leaves):
+        return Fix(f"{leaf}.requires_grad_(True)  # behind this line, as all that is to be trained")
+    return Fix(
+        f"{owner if owner != call else leaf}.requires_grad_(True)  # for what is to be trained", _switched_on
+    )
 
 
 def _misspelt(case: Case) -> Iterator[Found]:

@@ -522,6 +522,9 @@ def alias(tensor: Tensor, counter: Counter, how: str) -> Tensor:
 def depends(tensor: Tensor) -> bool:
     """Whether a tensor was computed from a leaf that requires grad since the listener listens, also without grad
     mode."""
+    rare = tensor._rare
+    if rare is not None and rare.spoiled:  # to read its edge would raise
+        return True
     return tensor._edge is not None or getattr(tensor, "_depends", False)
 
 

@@ -349,7 +349,7 @@ QUESTIONS = {
     "which line wrote over it": (
         "written_over",
         "!y",
-        r"event 14,\s+line 12",
+        r"event 15,\s+line 12",
         r"t.div_\(t.sum\(\).item\(\)\) changes weights in place",
     ),
     "who wrote over it": (

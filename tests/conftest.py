@@ -31,7 +31,7 @@ os.environ.setdefault("GRADVIZ_DEBUG", "1")  # an error that nobody foresaw is s
 
 # How long an example takes depends on what else the machine does; that is for benchmarks to say.
 settings.register_profile("everything", deadline=None)
-settings.register_profile("default", deadline=None, max_examples=15)
+settings.register_profile("default", deadline=None, max_examples=8)
 
 # What takes longest comes first, so that no worker is left alone with it at the end.
 LONGEST = (
@@ -71,7 +71,7 @@ def why_unix(file: str, test: str) -> str | None:
     return None
 
 
-CASES = 4  # of a test with many parameters, in the default suite
+CASES = 2  # of a test with many parameters, in the default suite
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,10 +23,12 @@ def mutants() -> list[inject.Mutant]:
     return [mutant for program in inject.programs() for mutant in inject.mutants(program)]
 
 
+@pytest.mark.slow
 def test_every_fault_fits_somewhere(mutants: list[inject.Mutant]) -> None:
     assert {mutant.fault for mutant in mutants} == set(inject.FAULTS)
 
 
+@pytest.mark.slow
 def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(
     mutants: list[inject.Mutant],
 ) -> None:

@@ -238,6 +238,7 @@ def test_the_legend_is_drawn_in_both_themes_and_needs_no_trace(tmp_path: Path, g
     )
 
 
+@pytest.mark.slow
 def test_a_png_over_the_cap_is_scaled_and_the_line_says_so(
     traced: Traced, tmp_path: Path, gradviz: Run
 ) -> None:

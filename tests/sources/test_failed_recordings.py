@@ -129,6 +129,7 @@ def test_numbers_that_do_not_fit_end_the_recording_alone(
         assert trace.count == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_recording_alone(tmp_path: Path, gradviz: Run, gradviz_here: Run) -> None:
     """A limit of a file's size is to SQLite what a full disk is."""
     (tmp_path / "fills.py").write_text(
@@ -155,6 +156,7 @@ def test_a_full_disk_ends_the_recording_alone(tmp_path: Path, gradviz: Run, grad
     assert "what came later" in gradviz_here("check", "fills.gradviz").stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_holds_the_file_does_not_stop_the_program(tmp_path: Path) -> None:
     path = tmp_path / "x.gradviz"
     with gradviz.record(path) as running:

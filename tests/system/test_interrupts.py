@@ -102,6 +102,7 @@ def test_the_check_tells_a_guarded_jump_from_one_that_is_not() -> None:
         assert [unguarded_jumps(code) for code in compiled(A_CONDITION_ENDS_THE_LOOP)] == [[], [5]]
 
 
+@pytest.mark.slow
 def test_no_loop_in_a_block_ends_with_a_condition() -> None:
     """Such a loop stands in a function of its own, which the block calls."""
     found = {

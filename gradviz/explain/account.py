@@ -48,10 +48,8 @@ def line_of(words: Words, leaf: int) -> Line:
     ledger = words.query.of(Ledger)
     account = ledger.of(leaf)
     last = account.stretches[-1].last if account.stretches else None
-    norms = (
-        (-1.0, -1.0) if last is None else (float(ledger.rows.norms[last]), float(ledger.rows.changes[last]))
-    )
-    gradient, change = (norm if norm >= 0 else None for norm in norms)
+    norms = () if last is None else (float(ledger.rows.norms[last]), float(ledger.rows.changes[last]))
+    gradient, change = (norm if norm >= 0 else None for norm in norms or (-1.0, -1.0))
     classes = dict.fromkeys(
         ledger.training.optimizer_class(one) if one else "by hand" for one in account.optimizers
     )
@@ -83,8 +81,9 @@ def _told(words: Words, account: Account) -> Iterator[str]:
     steps = 1 + (stretches[-1].last - stretches[0].first if stretches else 0)
     for stretch in stretches[:2] + stretches[-1:] * (len(stretches) > 2):
         first, last = (place - stretches[0].first + 1 for place in (stretch.first, stretch.last))
-        when = f"step {first}" if first == last else f"steps {first:,} to {last:,}"
-        yield f"{stretch.link.value}" if last - first + 1 == steps else f"{when}: {stretch.link.value}"
+        when = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        when = f"… {when}" if len(stretches) > 3 and stretch is stretches[-1] else when
+        yield stretch.link.value if last - first + 1 == steps else f"{when}: {stretch.link.value}"
     if not stretches:
         yield _NO_STEP[bool(account.optimizers)]
     if account.lacking is not None:

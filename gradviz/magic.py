@@ -43,11 +43,15 @@ def load(shell: Any) -> None:
         except click.ClickException as error:
             print(f"%%gradviz: {error.format_message()}")
             return None
-        path = chosen["output"] or Path(_folder().name, "cell.gradviz")
+        own = Path(_folder().name, "cell.gradviz")
+        own.unlink(missing_ok=True)
+        path = chosen["output"] or own
         here = sys._getframe()
         sites = Sites([here.f_code], pytorch.own_directories(), cell_name=names_inside(here))
-        with record(path, values=chosen["values"], sites=sites):
+        with record(path, values=chosen["values"], sites=sites) as recording:
             ran = shell.run_cell(_below_magic(cell))
+        if recording.kept_earlier:
+            return None
         if not ran.success:
             print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
         with open_trace(path) as trace:

@@ -62,6 +62,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     from gradviz.tracefile import Sites
 
     path = _trace_of(item)
+    path.unlink(missing_ok=True)  # a test that records nothing has no trace of an earlier run
     sites = Sites([pytest_pyfunc_call.__code__], pytorch.own_directories())
     try:
         with record(path, sites=sites, meta={"script": item.nodeid}):

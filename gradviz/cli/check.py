@@ -30,6 +30,7 @@ from gradviz.diagnose import Report
 from gradviz.diagnose.machine import as_json, as_sarif
 from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rule_page import page_of
+from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.diagnose.text import page_text, report_text
@@ -38,7 +39,7 @@ from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
 from gradviz.replaying import check as check_trace
 from gradviz.replaying import fill_in_where_bad
-from gradviz.sources.script import Running
+from gradviz.sources.script import Outcome, Running
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, newest_trace
 from gradviz.tracefile.rank_files import in_order
@@ -227,7 +228,16 @@ def check(
             check_functions=compares,
             source=not program.no_source,
         )
-        perform(Job(running, lambda outcome: checked(path, outcome.status), around, failure=2))
+
+        def after(outcome: Outcome) -> int:
+            if not outcome.kept_earlier:
+                return checked(path, outcome.status)
+            if form != "text":
+                reasons = tuple((rule.id, "nothing was recorded") for rule in RULES)
+                _print(Report((), (), reasons), {}, form, [], with_patch, names_all)
+            return outcome.status
+
+        perform(Job(running, after, around, failure=2))
     except OSError as error:
         fail(str(error))
 

@@ -99,10 +99,11 @@ def debug(
             say=say,
             source=not program.no_source,
         )
-        around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, _say))
+        around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, lambda line: write(2, line.encode())))
 
         def after(outcome: Outcome) -> int:
-            debugger.ended(f"exit status {outcome.status}")
+            if not outcome.kept_earlier:
+                debugger.ended(f"exit status {outcome.status}")
             return _finish(path, debugger, outcome, checks)
 
         perform(Job(running, after, around, lambda: not _quits(debugger)))
@@ -120,10 +121,6 @@ def _reader(text: str | None, program: str) -> Reader:
             f'gradviz debug --commands "continue; why" {program}'
         )
     return AtTerminal(terminal)
-
-
-def _say(line: str) -> None:
-    write(2, line.encode())
 
 
 def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSettings) -> int:

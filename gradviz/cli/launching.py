@@ -10,7 +10,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from gradviz.cli.common import say
+from gradviz.cli.common import all_opened, say
 from gradviz.cli.running import Program
 from gradviz.sources.child_processes import record_children
 from gradviz.sources.ranks_here import of_rank, rank_meta
@@ -62,17 +62,17 @@ def named_by_rank(trace: Path) -> Path:
     return trace if rank is None else trace.rename(of_rank(trace, rank))
 
 
-def only_started_ranks(trace: Path, began: float, quiet: bool) -> bool:
+def only_started_ranks(trace: Path, began: float, quiet: bool, kept_earlier: bool) -> bool:
     """Report the ranks that were recorded beside a process, or with it. Returns whether nothing else needs to be
     reported: the process is one of the ranks, or has only started them. In the second case its empty trace is
-    removed."""
+    removed, if the trace is not an earlier one."""
     ranks = [path for path in _recorded_since(began, trace.parent) if rank_in(path) >= 0]
     is_rank = trace in ranks and not rank_meta()
     if len(ranks) == is_rank:
         return False
     with open_trace(trace) as recorded:
-        is_empty = not is_rank and not recorded.passes
-    if is_empty:
+        is_empty = not is_rank and (kept_earlier or not recorded.passes)
+    if is_empty and not kept_earlier:
         trace.unlink()
     if not quiet:
         tell_ranks(ranks)
@@ -90,7 +90,8 @@ def tell_ranks(traces: Sequence[Path]) -> None:
         pattern = _pattern_of(traces) if rank_in(path) < 0 and len(traces) > 1 else pattern_of(path.name)
         by_pattern.setdefault(pattern, []).append(path)
     for pattern, paths in by_pattern.items():
-        counts = sorted({_passes(path) for path in paths})
+        with all_opened(tuple(paths)) as recorded:
+            counts = sorted({trace.passes_begun for trace in recorded})
         passes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
         is_one = len(paths) == 1 and rank_in(paths[0]) < 0
         ranks = "1 process" if is_one else plural(len(paths), "rank")
@@ -103,8 +104,3 @@ def _pattern_of(traces: Sequence[Path]) -> str:
     letters = zip(*(path.name for path in traces), strict=False)
     common = takewhile(lambda own: len(set(own)) == 1, letters)
     return "".join(own[0] for own in common) + "*.gradviz"
-
-
-def _passes(path: Path) -> int:
-    with open_trace(path) as trace:
-        return trace.passes_begun

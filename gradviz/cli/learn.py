@@ -80,7 +80,8 @@ def learn(name: str | None, lang: str, text: str | None, page: Path | None) -> N
 
             interact(session)
         if session.exercise.score.answered:
-            keep(_kept_as(name), session.exercise.score)
+            key = str(Path(name).resolve()) if name.endswith(".toml") else name
+            keep(key, session.exercise.score)
             if is_interactive or not session.exercise.score.is_done:
                 click.echo(f"\n{session.exercise.told()}")
 
@@ -97,11 +98,6 @@ def _write_page(lesson: Lesson, lang: str, path: Path) -> None:
     click.echo(
         f"wrote {path}: {len(lesson.questions)} questions; the answers are in the file, hidden until asked for"
     )
-
-
-def _kept_as(name: str) -> str:
-    """The key of a kept score: the name of a lesson of ours, or the path of a file."""
-    return str(Path(name).resolve()) if name.endswith(".toml") else name
 
 
 def _list(lang: str) -> None:

@@ -132,7 +132,9 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         of_spreads=of_spreads,
         not_checked=_by_reason(found.not_checked),
         picture=svg(graph),
-        caption=_caption(graph),
+        caption="The whole run"
+        if graph.pass_number is None
+        else f"Pass {graph.pass_number} of {graph.passes}",
         checked=len(found.checked),
         costs=costs_of(query),
     )
@@ -266,10 +268,6 @@ def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]
     }
 
 
-def _caption(graph: Graph) -> str:
-    return "The whole run" if graph.pass_number is None else f"Pass {graph.pass_number} of {graph.passes}"
-
-
 def _item(number: int, finding: Finding, trace: Trace, nodes: Iterable[Node]) -> page.Item:
     event = finding.events[0] + 1 if finding.events else 0
     return page.Item(
@@ -325,9 +323,10 @@ def charts_of_run(query: Query) -> list[Drawn]:
     gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
     changes, at_steps = changes_of_modules(query, module_of), norms_of_steps(query)
     adds_up = len(gradients) > 1 and not at_steps
+    of_all = gradients_of_parameters(query) if adds_up else []
     of_passes = [
         ("Norm of all gradients at the step, by pass", at_steps),
-        (_ALL, _named("all gradients", gradients_of_parameters(query)) if adds_up else []),
+        (_ALL, [replace(curve, name="all gradients") for curve in of_all]),
         ("Change of all parameters relative to their size, by pass", changes_of_steps(query)),
     ]
     return [
@@ -421,10 +420,6 @@ def _as_text(curves: Iterable[NamedCurve]) -> str:
     return ", ".join(f"{curve.name}: {curve.values[0]:.6g}" for curve in curves)
 
 
-def _named(name: str, curves: Iterable[NamedCurve]) -> list[NamedCurve]:
-    return [replace(curve, name=name) for curve in curves]
-
-
 def _of_all(
     queries: Mapping[str, Query], of_one: Callable[[Query], Sequence[NamedCurve]], note: str = ""
 ) -> tuple[list[Series], str]:
@@ -456,7 +451,7 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
             _within(row.path, paths),
             row.type,
             row.count,
-            ", ".join(f"{name} {_shape(shape)}" for name, shape in row.shapes),
+            ", ".join(f"{name} {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in row.shapes),
             f"{row.own * row.count:,}" if row.own else "",
             f"{row.ops:,}" if row.ops is not None else "",
             gradients.get(row.path) if row.own else None,
@@ -538,10 +533,6 @@ def _within(path: str, paths: Collection[str]) -> str:
     while outer and outer not in paths:
         outer = outer.rpartition(".")[0]
     return path.removeprefix(f"{outer}.") if outer else path
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "scalar"
 
 
 def _total(query: Query, summary: Sequence[ModuleRow]) -> str:

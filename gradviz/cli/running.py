@@ -1,4 +1,4 @@
-"""The commands that run a script: their options, the script, the note while it is recorded, and the summary at the
+"""The commands that run a script: their options, the script, a note while it is recorded, and the summary at the
 end."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from itertools import chain, count, takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,11 +36,11 @@ from gradviz.sources.ranks_here import of_this_rank, rank_meta
 from gradviz.sources.script import Outcome, Target
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, TraceError, if_long, open_trace
-from gradviz.tracefile.file import claim_first, first_bytes
+from gradviz.tracefile.file import beside, claim_first, first_bytes
 from gradviz.tracefile.rank_files import rank_in
 from gradviz.tracefile.sites import is_users
 from gradviz.words.escape import clean
-from gradviz.words.numbers import listed, of_passes, plural
+from gradviz.words.numbers import duration, listed, of_passes, plural, size
 
 if TYPE_CHECKING:
     from gradviz.cli.watch import Watch
@@ -145,7 +146,7 @@ def target_of(verb: str, program: Program) -> Target:
             f"cannot {verb} PyTorch, which is not installed: pip install torch, or take --engine numpy, which runs "
             "the script on gradviz's engine"
         )
-    warn_of_options(warning)
+    warn(warning)
     if module is None:
         _check_is_program(Path(script or ""))
         _check_is_named_first(script or "", arguments)
@@ -201,8 +202,8 @@ def _check_is_no_picture(output: Path) -> None:
         fail(f"-o names the trace, not a picture: gradviz trace --graph {name} SCRIPT draws {name}")
 
 
-def warn_of_options(message: str) -> None:
-    """Warn that options of gradviz after the script go to the script, if there is such a message."""
+def warn(message: str) -> None:
+    """Print a warning, if there is one."""
     if message:
         stderr.print(Text(clean(f"gradviz: {message}"), "yellow"))
 
@@ -211,8 +212,8 @@ def tell(
     path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = (), quiet: bool = False
 ) -> bool:
     """Print a summary of the recording, and its strongest findings without those in `said`; neither if `quiet`.
-    Returns whether there is a trace to be read."""
-    if outcome.lost and not path.exists():  # the loss has been reported
+    Returns whether there is a trace of this run."""
+    if outcome.kept_earlier or (outcome.lost and not path.exists()):  # which has been reported
         return False
     try:
         with open_trace(path) as recorded:
@@ -337,32 +338,22 @@ def _leaves(found: Overview) -> list[Text]:
     if not found.ops and not wanting and not found.of_others:
         return []
     if not wanting and found.of_others:
-        return [
-            _line(
-                "leaves",
-                "no leaf requires grad in this process; those that it started are not recorded",
-                "yellow",
-            ),
-            _line(
-                "ranks", "gradviz trace --ranks SCRIPT records each; so does torchrun -m gradviz trace SCRIPT"
-            ),
-        ]
+        note = "no leaf requires grad in this process; those that it started are not recorded"
+        cure = "gradviz trace --ranks SCRIPT records each; so does torchrun -m gradviz trace SCRIPT"
+        return [_line("leaves", note, "yellow"), _line("ranks", cure)]
     if not wanting:
         when = " at the end" if found.passes else ", so nothing was differentiated"
         return [_line("leaves", f"no leaf requires grad{when}")]
-    kinds = {
-        "with a gradient": ([leaf for leaf in wanting if leaf.has_grad], "green"),
-        "with a gradient that was cleared": ([leaf for leaf in wanting if leaf.is_cleared], "green"),
-        "without a gradient": (
+    kinds = (
+        ("with a gradient", [leaf for leaf in wanting if leaf.has_grad], "green"),
+        ("with a gradient that was cleared", [leaf for leaf in wanting if leaf.is_cleared], "green"),
+        (
+            "without a gradient",
             [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)],
             "yellow",
         ),
-    }
-    return [
-        _line("leaves", f"{len(own)} {what}: {_names(own)}", style)
-        for what, (own, style) in kinds.items()
-        if own
-    ]
+    )
+    return [_line("leaves", f"{len(own)} {what}: {_names(own)}", style) for what, own, style in kinds if own]
 
 
 def _names(leaves: list[LeafInfo]) -> str:
@@ -375,11 +366,9 @@ def _names(leaves: list[LeafInfo]) -> str:
 def _error(found: Overview, trace: Trace) -> Text:
     if found.error is None:
         return _line("error", "the script failed", "red")
-    line = line_of_error(found.error, trace)
+    line, node_line = line_of_error(found.error, trace), found.error.get("node_line")
     place = f" at {line}" if line else ""
-    node = ""
-    if found.error.get("node_line"):
-        node = f"; the node at fault was made at line {found.error['node_line']}"
+    node = f"; the node at fault was made at line {node_line}" if node_line else ""
     return _line("error", f"{found.error['type']}{place}{node}", "red")
 
 
@@ -390,85 +379,30 @@ def _next(trace: Trace, found: Overview) -> Text:
     return _line("next", f"gradviz graph {name}  ·  gradviz step {name}  ·  gradviz info {name}")
 
 
-AFTER, EVERY = 2.0, 1.0  # seconds
-_LEAST_COLUMNS = 60
-_SAVE, _RESTORE, _ERASE = "\x1b7", "\x1b8", "\x1b[K"
+EVERY = 10.0  # seconds
 
 
 @contextmanager
-def shown_on_terminal(path: Path, after: float = AFTER, every: float = EVERY) -> Iterator[None]:
-    """A context that shows on stderr the size of the trace at `path`: from `after` seconds on, if stderr is a
-    terminal.
+def progress_told(path: Path, every: float = EVERY) -> Iterator[None]:
+    """A context that prints a line on stderr every few seconds: the time, and the size of the trace at `path`."""
+    file, began = path.absolute(), monotonic()
+    over: SimpleQueue[None] = (
+        SimpleQueue()
+    )  # no Event: Ctrl-C inside its `set` can leave its lock taken for good
 
-    The note is at the right end of the cursor's line, and the cursor does not move: the terminal belongs to the
-    script. The note is erased at the end, unless the script has moved to another line since: the earlier position of
-    the cursor is unknown."""
-    # this console cannot show the note
-    if sys.stderr is None or not sys.stderr.isatty() or stderr.legacy_windows:
-        yield
-        return
-    note = _Note(path.absolute(), sys.stderr.fileno(), after, every)
-    note.thread.start()
+    def run() -> None:
+        while True:
+            with suppress(Empty):
+                return over.get(timeout=every)
+            with suppress(OSError):  # the file may be gone
+                is_begun = not beside(file).exists()  # otherwise an earlier trace is still at the path
+                recorded = size(file.stat().st_size) if is_begun else "nothing"
+                say(f"gradviz: {recorded} recorded in {duration(monotonic() - began)}")
+
+    thread = Background(run, lambda: over.put(None))
+    thread.start()
     try:
         yield
     finally:
-        note.end()
-
-
-class _Note:
-    """A thread that writes the note."""
-
-    def __init__(self, path: Path, terminal: int, after: float, every: float) -> None:
-        self.path, self.after, self.every = path, after, every
-        self.terminal = os.dup(terminal)  # a script may close the original
-        # Not an Event: Ctrl-C inside its `set` can leave its lock taken for good.
-        self.over: SimpleQueue[None] = SimpleQueue()
-        self.width = 0  # width of the note that is shown
-        self.thread = Background(self._run, lambda: self.over.put(None))
-
-    def end(self) -> None:
-        """Remove the note."""
-        self.over.put(None)
-        self.thread.join()
-        os.close(self.terminal)
-
-    def _run(self) -> None:
-        if not self._is_over_in(self.after):
-            self._show()
-            while not self._is_over_in(self.every):
-                self._show()
-            self._erase()
-
-    def _is_over_in(self, seconds: float) -> bool:
-        try:
-            self.over.get(timeout=seconds)
-        except Empty:
-            return False
-        return True
-
-    def _show(self) -> None:
-        with suppress(OSError):  # the file or the terminal may be gone
-            text = f" gradviz records: {size_of(self.path.stat().st_size)}"
-            if os.get_terminal_size(self.terminal).columns >= _LEAST_COLUMNS:
-                self._write(max(len(text), self.width), f"{text:>{self.width}}")
-                self.width = len(text)
-
-    def _erase(self) -> None:
-        if self.width:
-            with suppress(OSError):
-                self._write(self.width, "")
-
-    def _write(self, width: int, text: str) -> None:
-        """Write at the right end of the line, in its last `width` columns, and erase the rest of them."""
-        column = os.get_terminal_size(self.terminal).columns - width
-        os.write(self.terminal, f"{_SAVE}\x1b[{column}G{_ERASE}{text}{_RESTORE}".encode())
-
-
-def size_of(count: int) -> str:
-    """A number of bytes in readable units."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"
+        over.put(None)
+        thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from time import time
 from typing import Any
 
 import click
-from rich.text import Text
 
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import PATH, fail, say, stderr
@@ -22,12 +20,12 @@ from gradviz.cli.running import (
     check_functions,
     has_option,
     options_behind,
+    progress_told,
     runs_a_script,
-    shown_on_terminal,
     target_of,
     tell,
     trace_for,
-    warn_of_options,
+    warn,
     watched_run,
 )
 from gradviz.diagnose.settings_file import settings_at
@@ -36,7 +34,7 @@ from gradviz.events.values import INPUTS
 from gradviz.sources.child_processes import record_children
 from gradviz.sources.script import Outcome, Running
 from gradviz.tracefile import AutoPasses, Passes, open_trace, passes_of
-from gradviz.words.escape import clean
+from gradviz.words.numbers import few_of
 
 _NAMED = 6  # the most scopes that are listed by name
 
@@ -106,7 +104,10 @@ Examples:
 )
 @click.option("--graph", "graph_file", type=PATH, help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
-def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, **options: Any) -> None:
+@click.option("--progress", is_flag=True, help="Print every ten seconds how much is recorded.")
+def trace(
+    program: Program, ranks: bool, graph_file: Path | None, quiet: bool, progress: bool, **options: Any
+) -> None:
     """Run SCRIPT like `python` does, and record its gradients.
 
     The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of
@@ -142,7 +143,8 @@ def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, *
         path = trace_for(program.output, target.stem)
         if ranks:
             record_children(of_ranks, path)
-        around.enter_context(shown_on_terminal(path))
+        if progress:
+            around.enter_context(progress_told(path))
         watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
         running = Running(
             target,
@@ -157,16 +159,20 @@ def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, *
 
         def after(outcome: Outcome) -> int:
             said = watcher.said if watcher is not None else ()
-            renamed = named_by_rank(path) if ranks else path
-            if ranks and only_started_ranks(renamed, began, quiet):
+            kept = outcome.kept_earlier
+            renamed = named_by_rank(path) if ranks and not kept else path
+            if ranks and only_started_ranks(renamed, began, quiet, kept):
                 return outcome.status
             is_there = tell(renamed, outcome, settings, said, quiet)
-            if scope is not None and outcome.others is not None:
-                _tell_others(scope, outcome.others)
+            if (others := outcome.others) is not None:
+                entered = (
+                    f"; those entered were {few_of(others, _NAMED)}" if others else ", and none of another"
+                )
+                warn(f"no module or Function named {scope} was entered{entered}")
             if graph_file is not None and is_there:
                 _draw(renamed, graph_file)
             # once more: what the script printed may have pushed the first from the screen
-            warn_of_options(warning)
+            warn(warning)
             return outcome.status
 
         perform(Job(running, after, around))
@@ -185,14 +191,6 @@ def _graph_behind(graph_file: Path | None, program: Program) -> tuple[Path | Non
     if Path(arguments[-1]).suffix.lower() not in ENDINGS or has_option("--graph", program):
         return None, program
     return Path(arguments[-1]), replace(program, arguments=arguments[:-2])
-
-
-def _tell_others(scope: str, others: Sequence[str]) -> None:
-    """Report that the scope to record was never entered, and which scopes were."""
-    some = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
-    entered = f"; those entered were {some}" if others else ", and none of another"
-    message = f"gradviz: no module or Function named {scope} was entered{entered}"
-    stderr.print(Text(clean(message), "yellow"))
 
 
 def _draw(path: Path, picture: Path) -> None:

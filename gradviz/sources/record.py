@@ -194,6 +194,7 @@ class record:
         self.source = source
         self.say = say
         self.failure: BaseException | None = None  # the error that ended the recording before the block ended
+        self.kept_earlier = False  # whether nothing was recorded, and an earlier trace is still there
         self.in_scope: InScope | None = None
         self.sites = sites
         self.meta = meta
@@ -326,7 +327,8 @@ class record:
             return
         numbers = numbers_now(self.engine, self.attachment)
         if self.attachment is not None:
-            self._note_left_out(self.attachment.left_out())
+            if left_out := self.attachment.left_out():  # values, for lack of device memory
+                self.recorder.note(left_out=str(left_out))
             self.recorder.note(**self.attachment.rank())
             self.attachment.end()
         self.engine.end()
@@ -337,15 +339,11 @@ class record:
         others = {"children": "1"} if work_of_children() > self.work_of_children else {}
         recorder.close(**end_meta(error or self.error, recorder.sites), **others)
         self.failure = recorder.writer.failure
+        self.kept_earlier = recorder.writer.file.is_beside
         remember(recorder.writer.file.path, numbers)
         self.recorder = None
         if error is not None and has_our_frames(error.__traceback__):
             error.with_traceback(without_our_frames(error.__traceback__))
-
-    def _note_left_out(self, count: int) -> None:
-        """Note how many values were left out for lack of device memory, if there were any."""
-        if count and self.recorder is not None:
-            self.recorder.note(left_out=str(count))
 
     def _tell_of(self, error: BaseException | None) -> None:
         """Record the error that ends the program, unless the backward pass that raised it has recorded it."""

@@ -156,12 +156,13 @@ _FEW_OBJECTS = 100_000  # the most objects that a script may have made before it
 class Outcome:
     """The end of a script: its exit status, and the exception that ended it or None. If the scope to record was never
     entered, `others` are the names of some scopes that were. `lost` means that the recording ended before the script,
-    because it could not be written."""
+    because it could not be written; `kept_earlier`, that nothing was recorded and an earlier trace is still there."""
 
     status: int
     error: BaseException | None
     others: tuple[str, ...] | None = None
     lost: bool = False
+    kept_earlier: bool = False
 
 
 class Companion(Protocol):
@@ -316,9 +317,9 @@ class Running:
         self.recording.ended_by(self.error)
         self.recording.__exit__(None, None, None)
         failed = None if isinstance(self.error, SystemExit) else self.error
-        recording = self.recording
+        recording, status = self.recording, exit_status(self.error)
         lost = recording.failure is not None
-        return Outcome(exit_status(self.error), failed, recording.scopes_instead, lost)
+        return Outcome(status, failed, recording.scopes_instead, lost, recording.kept_earlier)
 
 
 @contextmanager

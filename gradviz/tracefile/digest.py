@@ -68,7 +68,8 @@ class Digests:
         began, ended, received, produced = map(batch.at, (_BEGAN, _ENDED, _RECEIVED, _PRODUCED))
         if not (len(began) or len(ended) or len(received) or len(produced)):
             return
-        self._hash_names()
+        new = self.strings[len(self.hashes) :]
+        self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in new]
         names = np.array(self.hashes, np.int64)[events[_NAME][received]]
         ran = events[_RECEIVED_IN][received], events[_NODE][received], names
         run = _Run(*ran, *_given(events, produced, links))
@@ -84,10 +85,6 @@ class Digests:
         self.finished += [
             FinishedPass(number, batch.first + at, *summed[number]) for number, at in finished.items()
         ]
-
-    def _hash_names(self) -> None:
-        new = self.strings[len(self.hashes) :]
-        self.hashes += [zlib.crc32(text.encode("utf-8", "replace")) for text in new]
 
 
 def _joined(parts: Sequence[_Run]) -> _Run:

@@ -8,7 +8,7 @@ import sqlite3
 import struct
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from gradviz.events.values import WITH_ELEMENTS
@@ -68,12 +68,16 @@ def stays_locked(descriptor: int, shared: bool = False) -> bool:
 
 
 def _new_file(path: Path) -> int:
-    with ExitStack() as stack:  # the lock of an earlier file is held until the new file is there and locked
-        _lock_earlier(path, stack)
+    """The descriptor of a new, locked file: at `path`, or beside an earlier trace there that holds something."""
+    with ExitStack() as stack:  # the locks of earlier files are held until the new file is there and locked
+        earlier = _lock_earlier(path, stack)
+        place = beside(path) if earlier is not None and _holds_something(path) else path
+        if place != path:
+            _lock_earlier(place, stack)
         try:
-            for leftover in (path, Path(f"{path}-journal")):
+            for leftover in (place, _journal(place)):
                 leftover.unlink(missing_ok=True)
-            low = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            low = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise TakenError(path) from None
         except OSError as error:
@@ -81,16 +85,21 @@ def _new_file(path: Path) -> int:
         descriptor = high_copy(low) if low < HIGH else low
         if descriptor != low:
             os.close(low)
-        if stays_locked(descriptor) or identity(descriptor) != identity(path):  # another run was faster
+        is_ours = not stays_locked(descriptor) and identity(descriptor) == identity(place)
+        if place != path and identity(path) != earlier:  # another run has replaced it meanwhile
+            place.unlink(missing_ok=True)
+            is_ours = False
+        if not is_ours:  # another run was faster
             os.close(descriptor)
             raise TakenError(path)
         return descriptor
 
 
-def _lock_earlier(path: Path, stack: ExitStack) -> None:
-    """Take the lock of an earlier trace. Raises OSError if the file must not be lost."""
+def _lock_earlier(path: Path, stack: ExitStack) -> tuple[int, int] | None:
+    """Take the lock of an earlier trace, and return its identity; None if there is no file. Raises OSError if the file
+    must not be lost."""
     if not path.exists():
-        return
+        return None
     if not path.is_file():
         raise OSError(f"{path} is not a regular file: {_ANOTHER}")
     file = stack.enter_context(path.open("rb"))
@@ -101,8 +110,37 @@ def _lock_earlier(path: Path, stack: ExitStack) -> None:
         not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
     ):
         raise OSError(f"{path} is not a gradviz trace, and is not overwritten: {_ANOTHER}")
+    found = identity(file.fileno())
     if not DELETES_OPEN_FILES:
         file.close()
+    return found
+
+
+def beside(path: Path) -> Path:
+    """Where a run is recorded until it holds something, if there is an earlier trace at `path`."""
+    return Path(f"{path}-new")
+
+
+def _journal(path: Path) -> Path:
+    return Path(f"{path}-journal")
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether a trace has a tensor or a pass; also if that cannot be read."""
+    if not path.stat().st_size:
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as connection:
+            return _has_something(connection)
+    except sqlite3.Error:
+        return True
+
+
+def _has_something(connection: sqlite3.Connection) -> bool:
+    (found,) = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM forms) OR EXISTS (SELECT 1 FROM passes)"
+    ).fetchone()
+    return bool(found)
 
 
 # Bytes of a page of the database: small pages waste less at the end of an array, large pages are written faster.
@@ -111,23 +149,54 @@ _CACHE = 14 << 10  # KiB of pages, for large pages: the values of a chunk, so th
 
 
 class TraceFile:
-    """A new, empty trace at `path`, in place of an earlier one there. Raises OSError for any other file, and for a
-    trace that another run is recording."""
+    """A new, empty trace. It is beside an earlier trace at `path` that holds something, until it `replaces` that one.
+    Raises OSError for any other file, and for a trace that another run is recording."""
 
     def __init__(self, path: Path, meta: Mapping[str, str]) -> None:
         self.path = path.absolute()
+        self.page = LARGE_PAGE if meta.get("values") in WITH_ELEMENTS else PAGE
         try:
             with high_descriptors():
                 self.lock = locked_file(path)
-                self.connection = _connected(
-                    self.path, LARGE_PAGE if meta.get("values") in WITH_ELEMENTS else PAGE
-                )
+                is_at_path = identity(self.lock) == identity(self.path)
+                self.place = self.path if is_at_path else beside(self.path)
+                self.connection = _connected(self.place, self.page)
+            self.connection.executescript(
+                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+                f"BEGIN; {TABLES} COMMIT;"
+            )
             self.identity = _identity(os.fstat(self.lock))
             _recorded[self.identity] = self.lock
             self.connection.executemany("INSERT INTO meta VALUES (?, ?)", storable_items(meta))
-            self.descriptors = Watched(self.path)
+            self.descriptors = Watched(self.place)
         except sqlite3.Error as error:
             raise OSError(f"cannot write {path}: {error}") from error
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether an earlier trace is still at `path`."""
+        return self.place != self.path
+
+    def replace(self, if_it_holds: bool = False) -> None:
+        """Take the place of the earlier trace, if that is still there: with `if_it_holds` only if this one holds
+        something. Between transactions. Whenever the process is killed, a sound trace is at `path`."""
+        if not self.is_beside or (if_it_holds and not _has_something(self.connection)):
+            return
+        if not self.descriptors.are_ours:
+            raise OSError("the program has closed its file")
+        with high_descriptors():
+            self.connection.close()  # SQLite keeps the name of the file, for its journal
+            if not DELETES_OPEN_FILES:
+                os.close(self.lock)
+            for journal in (_journal(self.place), _journal(self.path)):
+                journal.unlink(missing_ok=True)
+            self.place.replace(self.path)
+            self.place = self.path
+            if not DELETES_OPEN_FILES:
+                self.lock = _recorded[self.identity] = os.open(self.path, os.O_RDWR)
+                stays_locked(self.lock)
+            self.connection = _connected(self.path, self.page)
+        self.descriptors = Watched(self.path)
 
     def begin(self) -> bool:
         """Begin a transaction. False if another program reads or writes the file at this moment. Raises OSError if the
@@ -154,7 +223,8 @@ class TraceFile:
                 self.connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(meta))
 
     def close(self) -> None:
-        """Close the file. If the program has closed it, its descriptor is now the program's own."""
+        """Close the file, and delete it if an earlier trace is still in its place. If the program has closed it, its
+        descriptor is now the program's own."""
         if not self.descriptors.are_ours:
             self.abandon()
             return
@@ -162,6 +232,9 @@ class TraceFile:
         with suppress(sqlite3.Error):
             self.connection.close()
         os.close(self.lock)
+        if self.is_beside:
+            for left in (self.place, _journal(self.place)):
+                left.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Never touch the file again, not even when the process ends: SQLite would roll back and close what is not
@@ -209,8 +282,6 @@ def _connected(path: Path, page: int) -> sqlite3.Connection:
     # A rollback journal without fsync: a killed process leaves a sound file, and only that one.
     connection.executescript(
         f"PRAGMA page_size = {page}; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"
-        f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-        f"BEGIN; {TABLES} COMMIT;"
     )
     if page == LARGE_PAGE:
         connection.execute(f"PRAGMA cache_size = -{_CACHE}")

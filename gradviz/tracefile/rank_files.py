@@ -63,7 +63,8 @@ def are_of_one_run(traces: Sequence[Trace]) -> bool:
 
 def _are_named_alike(paths: Sequence[Path]) -> bool:
     """Whether paths differ only in the ranks in their names."""
-    return all(map(_is_of_rank, paths)) and len({(path.parent, _run_of(path)) for path in paths}) == 1
+    have_ranks = all(rank_in(path) >= 0 for path in paths)
+    return have_ranks and len({(path.parent, _run_of(path)) for path in paths}) == 1
 
 
 def _ranks_of(metas: Sequence[Mapping[str, str]]) -> list[int]:
@@ -89,10 +90,6 @@ def rank_in(path: Path) -> int:
 def pattern_of(name: str) -> str:
     """The pattern for the names of the traces of all ranks, by the name of one trace: `train.rank*.gradviz`."""
     return _RANK.sub(".rank*", name)
-
-
-def _is_of_rank(path: Path) -> bool:
-    return rank_in(path) >= 0
 
 
 def _run_of(path: Path) -> str:

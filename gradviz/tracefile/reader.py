@@ -536,7 +536,9 @@ class Trace(Tables):
         """The first tensor that each site made other than by an op, and the tensors that were leaves that require grad
         at some time."""
         made, states = self.table(Kind.TENSOR), self.states
-        plain = ~contained(made["how"], [self._number_of(how) for how in NOT_PLAIN])
+        plain = ~contained(
+            made["how"], [number for number, text in self.strings.items() if text in NOT_PLAIN]
+        )
         _, first = np.unique(made.sites[plain], return_index=True)
         wanted = LEAF | REQUIRES_GRAD
         required = distinct(states.tensors[states.flags & wanted == wanted])
@@ -545,9 +547,6 @@ class Trace(Tables):
     def named(self, column: np.ndarray, names: Container[str]) -> np.ndarray:
         """A mask of a column of texts, such as `table(Kind.OP)["op"]`: whether each text is one of these names."""
         return contained(column, [number for number, text in self.strings.items() if text in names])
-
-    def _number_of(self, text: str) -> int:
-        return next((number for number, known in self.strings.items() if known == text), -1)
 
     @cached_property
     def site_ops(self) -> SiteOps:

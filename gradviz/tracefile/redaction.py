@@ -48,7 +48,8 @@ def redact(trace: Trace, path: Path) -> None:
         _write_tables(cursor, trace)
         _write_chunks(cursor, trace)
         cursor.execute("COMMIT")
-        cursor.execute("PRAGMA journal_mode = DELETE")
+        file.replace()
+        file.connection.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         _take_away(file)
         raise OSError(f"cannot write {path}: {error}") from error
@@ -68,7 +69,7 @@ def _read_through(trace: Trace) -> None:
 def _take_away(file: TraceFile) -> None:
     """Close a file that is not complete, and delete it."""
     file.close()
-    for left in (file.path, Path(f"{file.path}-journal")):
+    for left in (file.place, Path(f"{file.place}-journal")):
         left.unlink(missing_ok=True)
 
 

@@ -304,7 +304,8 @@ def standing(trace: Trace, whole: np.ndarray, also: np.ndarray | None = None) ->
     tensors = _tensors_of(trace, whole)
     tensors = tensors if also is None else distinct(np.concatenate([tensors, also]))
     for kind in _STANDING:
-        events = _left_out(trace, whole, kind)
+        events = trace.indices(kind)
+        events = events[~whole[events]]
         keys = trace.events["a"][events].astype(np.int64)
         if kind not in _OF_NO_TENSOR:
             events, keys = events[contained(keys, tensors)], keys[contained(keys, tensors)]
@@ -327,11 +328,6 @@ def _beginnings(trace: Trace, whole: np.ndarray) -> np.ndarray:
     began, ended = trace.table(Kind.PASS_BEGAN), trace.table(Kind.PASS_ENDED)
     gone = ended["number"][~whole[ended.events]]
     return began.events[~contained(began["number"], gone)]
-
-
-def _left_out(trace: Trace, whole: np.ndarray, kind: Kind) -> np.ndarray:
-    events = trace.indices(kind)
-    return events[~whole[events]]
 
 
 def _last_of(events: np.ndarray, gaps: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import datetime
 from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -89,7 +90,7 @@ class Writer:
     ) -> None:
         self.path = Path(path)
         self.source = source
-        self.say = say or _to_stderr
+        self.say = say or (lambda line: print(line, file=sys.stderr))
         # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.due: SimpleQueue[None] = SimpleQueue()
         self.writing = new_turn()  # held while something is written; taken before the source's lock
@@ -109,9 +110,13 @@ class Writer:
         self.chunks = ChunkTables(source.strings.known, self.dtypes, is_ring=last is not None)
         linecache.checkcache()  # a file may have been edited since another recording
         self.file = TraceFile(self.path, meta)
-        self.connection = self.file.connection
         self.thread = Background(self._run, lambda: self.due.put(None), self._fail)
         self.thread.start()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection to the file, which is another one from when it replaces an earlier trace."""
+        return self.file.connection
 
     @property
     def room(self) -> int:
@@ -138,6 +143,8 @@ class Writer:
         self._write_all()
         if self.failure is not None:
             raise OSError(f"{self.path} cannot be written: {cause_of(self.failure)}") from self.failure
+        with self.writing:
+            self.file.replace()
 
     def note(self, meta: dict[str, str]) -> None:
         """Write more notes about the run, soon."""
@@ -174,6 +181,9 @@ class Writer:
                 self.give_up(error)
         if self.failure is not None:
             self._stop(meta)
+        elif self.file.is_beside:
+            with suppress(Exception):  # there may be no stderr
+                self.say(f"gradviz: nothing was recorded: {self._holding()}")
         self.file.close()
 
     def abandon(self) -> None:
@@ -231,10 +241,14 @@ class Writer:
         if not self.is_stopped:
             self.is_stopped = True
             with suppress(Exception):  # there may be no stderr
-                self.say(
-                    f"gradviz: recording stopped ({cause}): {self.path} is complete up to event {self.written:,}, and "
-                    "the program goes on"
-                )
+                self.say(f"gradviz: recording stopped ({cause}): {self._holding()}, and the program goes on")
+
+    def _holding(self) -> str:
+        """A sentence about the recording that is at the path."""
+        if not self.file.is_beside:
+            return f"{self.path} is complete up to event {self.written:,}"
+        earlier = datetime.fromtimestamp(self.path.stat().st_mtime)
+        return f"{self.path} is still the recording of {earlier:%Y-%m-%d %H:%M}"
 
     def _commit(self) -> bool:
         """Write everything recorded so far; returns False if another program holds the file.
@@ -282,6 +296,7 @@ class Writer:
         execute_each(cursor, "INSERT OR REPLACE INTO meta VALUES (?, ?)", storable_items(notes))
         cursor.execute("COMMIT")
         self.written = batch.first + len(events.rows)
+        self.file.replace(if_it_holds=True)
         self.notes = {key: text for key, text in self.notes.items() if notes.get(key) != text}
         if self.ring is not None:
             self.ring.note(batch, self.dtypes)
@@ -406,10 +421,6 @@ def _of_kind(kind: Kind, events: ByKind) -> Iterable[tuple[int, dict[str, int]]]
         places.tolist(), *(events.rows[column][places].tolist() for _, column in named), strict=True
     ):
         yield events.first + at, dict(zip((name for name, _ in named), row, strict=True))
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def has_distant(batch: Batch) -> bool:

@@ -1,4 +1,4 @@
-"""A long run says on the terminal that it is recorded, and leaves nothing of that behind."""
+"""A long run says how much is recorded, if that is asked for."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.cli.running import shown_on_terminal, size_of
+from gradviz.cli.running import progress_told
 from tests.conftest import terminal_env
 
 pexpect = pytest.importorskip("pexpect")
 pyte = pytest.importorskip("pyte")
 pytest.importorskip("termios")
 
-# It waits at each `input()` until the test has seen the terminal.
+# It waits at `input()` until the test has seen the terminal.
 GROWING = """\
-import sys
 from pathlib import Path
-from gradviz.cli.running import shown_on_terminal
+from gradviz.cli.running import progress_told
 path = Path("run.gradviz")
 path.write_bytes(bytes(12_000))
-with shown_on_terminal(path, after=0.05, every=0.02):
-    sys.stdout.write("loss: ")
-    sys.stdout.flush()
-    input()
-    path.write_bytes(bytes(900))
+with progress_told(path, every=0.02):
     input()
 print("done")
 """
-TRAINING = """\
+WRITES = """\
+import sys, time
 import torch
 w = torch.ones(2, requires_grad=True)
 (w * w).sum().backward()
-input()
+sys.stdout.write("epoch 1 ")
+sys.stdout.flush()
+time.sleep(3)
 print("done")
 """
 
@@ -70,43 +68,32 @@ class Terminal:
         return [line.rstrip() for line in self.screen.display if line.strip()]
 
 
-def test_the_size_stands_at_the_right_and_is_gone_at_the_end(tmp_path: Path) -> None:
+def test_every_few_seconds_a_line_has_the_size_of_the_trace(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-c", GROWING)
-    terminal.read_until(lambda: "12.0 kB" in terminal.screen.display[0])
-    note = "gradviz records: 12.0 kB"
-    assert terminal.lines == ["loss: " + note.rjust(93)]
-    assert (terminal.screen.cursor.y, terminal.screen.cursor.x) == (0, 6)
-    terminal.enter()
-    terminal.read_until(lambda: "900 B" in terminal.screen.display[0])
-    assert terminal.lines == [
-        "loss: " + "gradviz records: 900 B".rjust(93)
-    ]  # nothing is left of the longer note
+    terminal.read_until(lambda: "recorded" in terminal.screen.display[1])
     terminal.enter()
     terminal.read_to_end()
-    assert terminal.lines == ["loss: done"]
+    assert terminal.lines[0].startswith("gradviz: 12 kB recorded in ")
+    assert terminal.lines[-1] == "done"
+
+
+def test_before_the_first_tensor_an_earlier_trace_is_not_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.gradviz"
+    path.write_bytes(bytes(12_000))
+    (tmp_path / "run.gradviz-new").touch()
+    with progress_told(path, every=0.01):
+        while not (line := capfd.readouterr().err):
+            pass
+    assert line.startswith("gradviz: nothing recorded in ")
 
 
 @pytest.mark.slow
-def test_a_long_run_under_trace_says_that_it_is_recorded(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
+def test_a_long_run_under_trace_has_the_terminal_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WRITES)
     terminal = Terminal(tmp_path, "-m", "gradviz", "trace", "--engine", "numpy", "train.py")
-    terminal.read_until(lambda: "gradviz records: " in terminal.screen.display[0])
-    terminal.enter()
     terminal.read_to_end()
     assert terminal.child.exitstatus == 0
-    assert terminal.lines[0].startswith("done")
+    assert terminal.lines[0] == "epoch 1 done"
     assert terminal.lines[1].startswith("gradviz: recorded 2 operations")
-
-
-def test_without_a_terminal_nothing_is_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with shown_on_terminal(tmp_path, after=0):
-        pass
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_340_000, "12.3 MB"), (5_120_000_000, "5.12 GB")],
-)
-def test_a_size_is_written_for_a_person(count: int, text: str) -> None:
-    assert size_of(count) == text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,13 +14,14 @@ import click
 from rich.console import Console
 
 from gradviz.cli.command_process import Job, perform
-from gradviz.cli.common import all_opened, fail, format_option, named_traces, opened, say
+from gradviz.cli.common import all_opened, fail, format_option, named_traces, stdout_kept
 from gradviz.cli.launching import launch, launcher
 from gradviz.cli.running import (
     SETTINGS,
     Program,
     can_watch,
     check_functions,
+    prepared,
     runs_a_script,
     target_of,
     trace_for,
@@ -39,7 +40,7 @@ from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
 from gradviz.replaying import check as check_trace
 from gradviz.replaying import fill_in_where_bad
-from gradviz.sources.script import Outcome, Running
+from gradviz.sources.script import Outcome
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, newest_trace
 from gradviz.tracefile.rank_files import in_order
@@ -153,8 +154,9 @@ def check(
     """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
     The ranks of one run may be given as traces, a folder or a pattern: what several ranks have is one finding.
 
-    The script's output and exit status do not change, except that findings turn status 0 into 1. Default: the
-    newest *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
+    The script's output and exit status do not change, except that findings turn status 0 into 1, and that it
+    writes to stderr with --format json or sarif, which have stdout for themselves. Default: the newest
+    *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
     settings = settings_at(Path.cwd())
@@ -169,23 +171,20 @@ def check(
         rerun = Rerun(script or "", arguments, options, select, ignore, settings, seconds, check_trace)
         return try_cure(report, Query(trace), rerun)
 
-    def checked(path: Path, status: int = 0) -> int:
-        """Print the findings of a trace, and return the exit status."""
-        with opened(path) as trace:
-            report = check_trace(trace, select, ignore, settings)
-            outcome = [tried(report, trace)] if try_cures else []
-            _print(report, trace, form, outcome, with_patch, names_all)
-        return status or int(bool(report.at_least(fail_on or settings.fail_on)))
-
-    def checked_together(paths: list[Path]) -> int:
-        """Print the findings of the traces of all ranks, and return the exit status."""
+    def checked(paths: list[Path], status: int = 0) -> int:
+        """Print the findings of a trace, or of the traces of all ranks, and return the exit status."""
         with all_opened(tuple(paths)) as traces:
-            ranks = ranked_traces(traces)
-            for trace in ranks.values():
-                fill_in_where_bad(trace)
-            report = check_ranks(ranks, select, ignore, settings)
-            _print(report, ranks, form, [], with_patch, names_all)
-        return int(bool(report.at_least(fail_on or settings.fail_on)))
+            of: Trace | Mapping[int, Trace] = traces[0]
+            if len(traces) == 1:
+                report = check_trace(traces[0], select, ignore, settings)
+            else:
+                of = ranks = ranked_traces(traces)
+                for trace in traces:
+                    fill_in_where_bad(trace)
+                report = check_ranks(ranks, select, ignore, settings)
+            outcome = [tried(report, traces[0])] if try_cures else []
+            _print(report, of, form, outcome, with_patch, names_all)
+        return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
     if program.module is None and (script is None or _is_run(Path(script))):
         named = [Path(name) for name in (*([script] if script else []), *arguments)]
@@ -202,13 +201,13 @@ def check(
             fail(
                 "--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read"
             )
-        raise SystemExit(checked(traces[0]) if len(traces) == 1 else checked_together(traces))
+        raise SystemExit(checked(traces))
     if command := launcher(program):
         names = ("values", "engine", "no_source", "output")
         of_ranks = {name: getattr(program, name) for name in names} | {"check_functions": check_functions}
-        status, recorded = launch(command, of_ranks)
-        rank_status = checked_together(recorded) if recorded else 0
-        raise SystemExit(status or rank_status)
+        with stdout_kept() if form != "text" else nullcontext():
+            status, traces = launch(command, of_ranks)
+        raise SystemExit(checked(traces, status) if traces else status)
     if program.module is None and Path(script or "").suffix.lower() not in ("", ".py", ".pyw", ".ipynb"):
         fail(f"{as_argument(script or '')} is neither a trace nor a Python program, whose name ends in .py")
     target = target_of("check", program)
@@ -216,22 +215,15 @@ def check(
     around = ExitStack()
     try:
         path = trace_for(program.output, target.stem)
+        if form != "text":
+            around.enter_context(stdout_kept())
         chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
         watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
-        running = Running(
-            target,
-            path,
-            program.values,
-            engine=program.engine,
-            stopper=watcher.stopper if watcher is not None else None,
-            say=say,
-            check_functions=compares,
-            source=not program.no_source,
-        )
+        running = prepared(program, target, path, watcher, check_functions=compares)
 
         def after(outcome: Outcome) -> int:
             if not outcome.kept_earlier:
-                return checked(path, outcome.status)
+                return checked([path], outcome.status)
             if form != "text":
                 reasons = tuple((rule.id, "nothing was recorded") for rule in RULES)
                 _print(Report((), (), reasons), {}, form, [], with_patch, names_all)

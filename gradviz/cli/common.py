@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO, cast
 
@@ -47,6 +47,29 @@ def speak_past_the_script() -> None:
         stderr.file = cast(IO[str], _OwnStderr(sys.stderr))
         return
     stderr.file = io.StringIO()
+
+
+@contextmanager
+def stdout_kept() -> Iterator[None]:
+    """A context in which what a script writes to stdout goes to stderr: stdout is for what a program reads."""
+    stdout = sys.stdout
+    if stdout is not sys.__stdout__:  # inside a program that has replaced it
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    kept = None
+    with suppress(OSError):  # one of them is closed
+        kept = high_copy(1)
+        os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):  # the script may have closed it
+            if stdout is not None:
+                stdout.flush()
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 class _OwnStderr:

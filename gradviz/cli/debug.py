@@ -13,12 +13,12 @@ import click
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import fail, say, stderr
 from gradviz.cli.export_moment import export_moment
-from gradviz.cli.running import SETTINGS, Program, runs_a_script, target_of, tell, trace_for
+from gradviz.cli.running import SETTINGS, Program, prepared, runs_a_script, target_of, tell, trace_for
 from gradviz.diagnose.rule_settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.live.bad_values import BAD
 from gradviz.live.debugger import AtTerminal, Commands, Debugger, Reader, ctrl_c_pauses
-from gradviz.sources.script import Outcome, Running
+from gradviz.sources.script import Outcome
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands
 from gradviz.step.state import Settings
@@ -90,15 +90,7 @@ def debug(
         path = trace_for(program.output, f"{target.stem}.debug")
         debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
         around = ExitStack()
-        running = Running(
-            target,
-            path,
-            program.values,
-            companion=debugger,
-            engine=program.engine,
-            say=say,
-            source=not program.no_source,
-        )
+        running = prepared(program, target, path, companion=debugger)
         around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, lambda line: write(2, line.encode())))
 
         def after(outcome: Outcome) -> int:

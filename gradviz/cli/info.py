@@ -104,11 +104,8 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
 
 def _left_out(meta: Mapping[str, str]) -> str:
     """A note about the values that are missing for lack of device memory."""
-    return (
-        f" (at least {clean(meta['left_out'])} missing for lack of device memory)"
-        if "left_out" in meta
-        else ""
-    )
+    left_out = clean(meta.get("left_out", ""))
+    return f" (at least {left_out} missing for lack of device memory)" if left_out else ""
 
 
 def _print(queries: list[Query]) -> None:

@@ -33,7 +33,7 @@ from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.child_processes import SETTINGS as SETTINGS_OF_RANKS
 from gradviz.sources.pytorch import is_installed
 from gradviz.sources.ranks_here import of_this_rank, rank_meta
-from gradviz.sources.script import Outcome, Target
+from gradviz.sources.script import Outcome, Running, Target
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, TraceError, if_long, open_trace
 from gradviz.tracefile.file import beside, claim_first, first_bytes
@@ -130,6 +130,22 @@ def watched_run(
     from gradviz.cli.watch import watched
 
     return watched(path, settings, stop_on)
+
+
+def prepared(
+    program: Program, target: Target, path: Path, watcher: Watch | None = None, **options: Any
+) -> Running:
+    """The program, ready to be run and recorded into `path`. Raises ScriptError, OSError as `Running`."""
+    return Running(
+        target,
+        path,
+        program.values,
+        engine=program.engine,
+        stopper=watcher.stopper if watcher is not None else None,
+        say=say,
+        source=not program.no_source,
+        **options,
+    )
 
 
 def target_of(verb: str, program: Program) -> Target:

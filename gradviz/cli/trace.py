@@ -20,6 +20,7 @@ from gradviz.cli.running import (
     check_functions,
     has_option,
     options_behind,
+    prepared,
     progress_told,
     runs_a_script,
     target_of,
@@ -32,7 +33,7 @@ from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.events.values import INPUTS
 from gradviz.sources.child_processes import record_children
-from gradviz.sources.script import Outcome, Running
+from gradviz.sources.script import Outcome
 from gradviz.tracefile import AutoPasses, Passes, open_trace, passes_of
 from gradviz.words.numbers import few_of
 
@@ -146,16 +147,7 @@ def trace(
         if progress:
             around.enter_context(progress_told(path))
         watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
-        running = Running(
-            target,
-            path,
-            program.values,
-            engine=program.engine,
-            stopper=watcher.stopper if watcher is not None else None,
-            say=say,
-            source=not program.no_source,
-            **options,
-        )
+        running = prepared(program, target, path, watcher, **options)
 
         def after(outcome: Outcome) -> int:
             said = watcher.said if watcher is not None else ()

@@ -133,7 +133,8 @@ def norm_text(reason: NormReason) -> Group:
         f"(event {reason.event + 1}), from {clean(reason.roots)}",
     )
     parts: list[RenderableType] = [head, Text(), Padding(_table(reason.stages), (0, 0, 0, 3)), Text()]
-    return Group(*parts, *(_line(label, text) for label, text in _remarks(reason)))
+    remarks = (Text.assemble((f"{label:8}", "dim"), clean(text)) for label, text in _remarks(reason))
+    return Group(*parts, *remarks)
 
 
 def _table(stages: tuple[Stage, ...]) -> Table:
@@ -182,10 +183,6 @@ def _remarks(reason: NormReason) -> Iterator[tuple[str, str]]:
     if any(stage.meets for stage in reason.stages):
         yield ("+", "more gradients meet there; the way goes on with the largest")
     yield ("norms", "elements were not recorded: gradviz trace --values full tells of each path")
-
-
-def _line(label: str, text: str) -> Text:
-    return Text.assemble((f"{label:8}", "dim"), clean(text))
 
 
 def norm_json(reason: NormReason) -> dict[str, Any]:

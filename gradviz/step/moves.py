@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from string import ascii_lowercase
 
 import numpy as np
 
@@ -197,17 +198,13 @@ def _arrive(session: Session, event: int | None, forward: bool, test: str, other
 
 
 def mark(session: Session, argument: str) -> None:
-    name = argument or next(c for c in _letters(session))
+    free = (c for c in ascii_lowercase if c not in session.settings.marks)
+    name = argument or next(free, "z")
     if name.isdigit():
         raise CommandError("a bookmark is not a number: {name}", name=name)
     session.settings.marks[name] = session.position
     text = "bookmark {name}: event {event} (goto {name})"
     session.message = session.say(text, name=clean(name), event=session.position + 1)
-
-
-def _letters(session: Session) -> list[str]:
-    used = session.settings.marks
-    return [c for c in "abcdefghijklmnopqrstuvwxyz" if c not in used] or ["z"]
 
 
 def marks(session: Session, argument: str) -> None:

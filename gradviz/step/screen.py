@@ -416,12 +416,12 @@ def help_lines(width: int, height: int, left_out: Collection[str], language: str
 def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
     if not keys:
         return Text(f" {usage}", style="bold")
-    line = Text().append(f"  {usage:<21}", style="bold").append(f"{_few(keys):<11}", style="cyan")
+    line = (
+        Text()
+        .append(f"  {usage:<21}", style="bold")
+        .append(f"{' '.join(keys.split()[:3]):<11}", style="cyan")
+    )
     return fitted(line.append(words), width - 3)
-
-
-def _few(keys: str) -> str:
-    return " ".join(keys.split()[:3])
 
 
 def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int, language: str) -> list[Text]:

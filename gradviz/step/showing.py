@@ -278,11 +278,8 @@ def _leaf_table(session: Session, tensors: list[int]) -> list[str]:
 
 def _leaf_line(name: str, norm: str, changed: str, value: str) -> str:
     """A row of the table; some signs are two columns wide."""
-    return f"  {name}  {set_cell_size(norm, 10)}  {_padded(changed, 9)}  {value}"
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - cell_len(text))
+    changed += " " * (9 - cell_len(changed))
+    return f"  {name}  {set_cell_size(norm, 10)}  {changed}  {value}"
 
 
 def _gradient_norm(state: TensorState) -> str:

@@ -69,7 +69,7 @@ def timeline(session: Session, width: int) -> Text:
     line = Text(before, no_wrap=True)
     room = max(width - cell_len(before) - cell_len(after) - 1, 0)
     line.append_text(_bar(session, 0, count, room))
-    return line.append(after, style=f"bold {_colour(stop)}")
+    return line.append(after, style=f"bold {_COLOURS[stop.moment.pass_info is not None]}")
 
 
 def pass_line(session: Session, width: int) -> Text:
@@ -143,7 +143,3 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
             cells = cells[:1]
         signs.update(dict.fromkeys(cells.tolist(), marker))
     return signs
-
-
-def _colour(stop: Stop) -> str:
-    return _COLOURS[stop.moment.pass_info is not None]

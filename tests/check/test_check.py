@@ -344,6 +344,26 @@ def test_an_option_behind_the_script_is_warned_about(gradviz_here: Command, stal
     assert "--format after stale.py goes to stale.py" in done.stderr
 
 
+@pytest.mark.parametrize("form", ["json", "sarif"])
+def test_what_programs_read_has_stdout_for_itself(
+    form: str, gradviz: Command, gradviz_here: Command, stale: Path
+) -> None:
+    stale.write_text(
+        f"import os\nos.write(1, b'by its number ')\n{stale.read_text()}\nos.system('echo by a child')"
+    )
+    done = gradviz("check", "--format", form, stale.name)
+    assert json.loads(done.stdout)
+    assert done.stdout == gradviz_here("check", "stale.gradviz", "--format", form).stdout
+    for text in ("trained", "by its number", "by a child"):
+        assert text in done.stderr
+
+
+def test_inside_a_program_stdout_is_for_what_programs_read(gradviz_here: Command, stale: Path) -> None:
+    done = gradviz_here("check", "--format", "json", stale.name)
+    assert json.loads(done.stdout)["findings"]
+    assert "trained" in done.stderr
+
+
 def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) -> None:
     gradviz_here("trace", stale.name)
     trace = stale.parent / "stale.gradviz"

@@ -283,14 +283,12 @@ def closed_by_default(
             continue
         shown += growth
         opened_here.add(group.id)
-        for child in _worth_opening(group):
+        repeats = group.kind == REPEAT and group.count > 1
+        for child in (
+            group.children[:1] if repeats else group.children
+        ):  # the others have the structure of the first
             heappush(queue, _turn(tree[child], level + 1, inside))
     return set(tree) - opened_here
-
-
-def _worth_opening(group: Group) -> list[str]:
-    """The children of a group, without those that repeat the structure of the first."""
-    return group.children[:1] if group.kind == REPEAT and group.count > 1 else group.children
 
 
 def _turn(group: Group, level: int, inside: Counter[str]) -> tuple[int, int, int, int]:
@@ -449,7 +447,7 @@ class Merging:
             one.count = len(moved[key]) if self.is_rolled else one.count + 1
             one.gradient = one.gradient or edge.gradient
             one.due = one.due or edge.due
-            one.value = _worse(one, edge)
+            one.value = max(one.value, edge.value, key=_size)  # NaN or inf if one has it
         return list(merged.values())
 
     def _note_shapes(self, edge: Edge, source: Group | None, target: Group | None) -> None:
@@ -462,7 +460,9 @@ class Merging:
             if is_result and edge.target not in self.nodes:  # otherwise the result has a box of its own
                 _add(self.nodes[source.id], "gives", f"{tensor.name} {shape}" if tensor.name else shape)
         elif source is not None and source is not target and not (source.kind == SCOPE and is_parameter):
-            name = _known_name(tensor) if source.kind == DATA_BOX else ""
+            has_name = tensor.called != f"t{tensor.number}"
+            name = tensor.name or (tensor.called if has_name else "")
+            name = name if source.kind == DATA_BOX else ""
             _add(self.nodes[source.id], "gives", f"{name} {shape}" if name else shape)
         if target is not None and (source is not target or self._leads_to_another_turn(edge, target)):
             if target.kind == SCOPE and is_parameter and tensor.name:
@@ -535,19 +535,9 @@ def _name_in(scope: str, parameter: Node) -> str:
     return f"{parameter.name} as {own}" if own else parameter.name or ""
 
 
-def _known_name(tensor: Node) -> str:
-    """The name of a tensor, or the expression that made it; empty if it has only a number."""
-    return tensor.name or (tensor.called if tensor.called != f"t{tensor.number}" else "")
-
-
 def _add(node: Node, part: str, shape: str) -> None:
     if node.box is not None and shape:
         getattr(node.box, part)[shape] = None
-
-
-def _worse(one: Edge, other: Edge) -> Snapshot | None:
-    """The value of two merged edges: the gradient with NaN or inf if one has it, else the larger."""
-    return max(one.value, other.value, key=_size)
 
 
 def _size(value: Snapshot | None) -> float:

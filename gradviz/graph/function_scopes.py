@@ -38,7 +38,8 @@ def with_function_scopes(graph: Graph, names: Collection[str] = (), most: int = 
     if not (graph.scopes or names) and len(graph.nodes) <= most:
         return graph
     rows = list(_outside_of_data(graph))
-    is_named = any(call.name in _last_names(names) for row in rows for call in row.calls)
+    last_names = {name.replace(".", "/").rpartition("/")[2].partition("(")[0] for name in names}
+    is_named = any(call.name in last_names for row in rows for call in row.calls)
     crowded = None if is_named else _crowded(rows)
     rows = [
         _Row(row.node, [call for call in row.calls if crowded is None or _around(row.node, call) in crowded])
@@ -49,10 +50,6 @@ def with_function_scopes(graph: Graph, names: Collection[str] = (), most: int = 
     rows = _without_wrappers(rows)
     rows = [_Row(row.node, list(_without_recursion(row.calls))) for row in rows]
     return _Renaming(graph, rows).graph()
-
-
-def _last_names(names: Collection[str]) -> set[str]:
-    return {name.replace(".", "/").rpartition("/")[2].partition("(")[0] for name in names}
 
 
 def _outside_of_data(graph: Graph) -> Iterator[_Row]:

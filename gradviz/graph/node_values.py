@@ -23,9 +23,13 @@ def fill_values(
     graph: Graph, query: Query, states: Mapping[str, State], backward_pass: PassInfo | None
 ) -> None:
     """Fill in `value`, `grad`, `tangent` and `upstream` of nodes, and the gradients of `grad` edges. `states`
-    are the states of the graph's tensors, by id."""
+    are the states of the graph's tensors, by id. A graph of the whole run has the gradients of all its passes."""
     _fill_tensors(graph, query, states)
     if backward_pass is not None:
+        passes = query.trace.passes if graph.pass_number is None else ()
+        for earlier in passes:
+            if earlier.number < backward_pass.number:
+                _fill_flows(graph, query, earlier)
         _fill_gradients(graph, query, backward_pass)
         note_exchanges(graph, query, backward_pass)
 
@@ -33,11 +37,18 @@ def fill_values(
 def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:
     trace, tensors, at = query.trace, query.tensors, graph.at
     last_version: dict[int, Node] = {}
-    used = used_otherwise(query, at)
+    used, accumulated = used_otherwise(query, at), trace.table(Kind.ACCUMULATED)
+    gradients = set(accumulated["grad"].tolist())
     for node in graph.nodes.values():
         if node.kind not in (m.LEAF, m.TENSOR):
             continue
-        node.value = trace.snapshot(node.number, tensors.last_event(states[node.id], at))
+        last = tensors.last_event(states[node.id], at)
+        if node.number in gradients:
+            for event in accumulated.events[accumulated["grad"] == node.number].tolist():
+                was, is_now = (tensors.version(node.number, when) for when in (event - 1, event))
+                if states[node.id].since < event <= last and was < is_now:  # a pass added to it
+                    last = event - 1
+        node.value = trace.snapshot(node.number, last)
         if write := used.get(states[node.id]):
             node.value, node.used = write.before, write.after
         last_version[node.number] = node
@@ -62,11 +73,14 @@ def name_gradients(graph: Graph, query: Query) -> None:
                     part.name = part.called
 
 
-def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None:
-    """Fill in the gradients that moved along the edges in a pass."""
+def _fill_flows(
+    graph: Graph, query: Query, backward_pass: PassInfo
+) -> tuple[dict[str, Snapshot | None], dict[str, tuple[Snapshot, Snapshot] | None]]:
+    """Fill in the gradients that moved along the edges in a pass. Returns those that arrived at each grad_fn, and what
+    each AccumulateGrad added."""
     trace, ids = query.trace, Ids().node
     arrived: dict[str, Snapshot | None] = {}
-    added: dict[str, tuple[Snapshot, Snapshot] | None] = {}  # by AccumulateGrad
+    added: dict[str, tuple[Snapshot, Snapshot] | None] = {}
     edges: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if edge.kind == m.GRAD:
@@ -85,6 +99,13 @@ def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None
             flows = [flow.gradient for flow in event.flows if flow.node]
             for edge, gradient in zip(edges.get(node.id, ()), flows, strict=False):
                 edge.gradient, edge.value = gradient, trace.snapshot(gradient, event.index)
+    return arrived, added
+
+
+def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None:
+    """Fill in the gradients of a pass, along the edges and at leaves and roots."""
+    trace, ids = query.trace, Ids().node
+    arrived, added = _fill_flows(graph, query, backward_pass)
     for leaf in graph.nodes.values():
         if leaf.grad is not None:
             leaf.added = added.get(leaf.pair)

@@ -36,38 +36,32 @@ def find_nodes(graph: Graph, text: str) -> list[str]:
     if text in graph.nodes:
         return [text]
     nodes = graph.nodes.values()
-    for matches in (_is_tensor, _is_grad_fn, _is_op, _is_at, _is_in):
-        selected = [node.id for node in nodes if matches(node, text)]
-        if selected:
-            return selected
+    places = {node.id: _place_of(text, node) for node in nodes}
+    first = min(places.values(), default=_NOWHERE)
+    if first < _NOWHERE:
+        return [name for name, place in places.items() if place == first]
     names = {name for node in nodes for name in (node.name, node.grad_fn) if name}
     near = nearest(text, sorted(names))
     hint = f"did you mean {near!r}?" if near else "give a name, an id such as t3, or FILE:LINE"
     raise SliceError(f"there is no node {text!r} in this graph: {hint}")
 
 
-def _is_tensor(node: Node, text: str) -> bool:
-    return node.kind in (LEAF, TENSOR) and text in (node.name, node.called, *node.tied)
+_NOWHERE = 5
 
 
-def _is_grad_fn(node: Node, text: str) -> bool:
-    return node.kind == GRAD_FN and node.name == text
-
-
-def _is_op(node: Node, text: str) -> bool:
-    return node.kind == OP and text in (node.name, node.op)
-
-
-def _is_at(node: Node, text: str) -> bool:
-    return node.file is not None and text in (
-        f"{file_name(node.file)}:{node.line}",
-        f"{node.file}:{node.line}",
-    )
-
-
-def _is_in(node: Node, text: str) -> bool:
+def _place_of(text: str, node: Node) -> int:
+    """Where a text is found at a node, the most exact place first: as the name of a tensor, of a grad_fn, of an op, as
+    its line, or as a scope around it; otherwise _NOWHERE."""
+    lines = () if node.file is None else (f"{file_name(node.file)}:{node.line}", f"{node.file}:{node.line}")
     parts = node.scope.split("/")
-    return any(ends_with("/".join(parts[:depth]), text) for depth in range(1, len(parts) + 1))
+    found = (
+        node.kind in (LEAF, TENSOR) and text in (node.name, node.called, *node.tied),
+        node.kind == GRAD_FN and node.name == text,
+        node.kind == OP and text in (node.name, node.op),
+        text in lines,
+        any(ends_with("/".join(parts[:depth]), text) for depth in range(1, len(parts) + 1)),
+    )
+    return found.index(True) if True in found else _NOWHERE
 
 
 def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:

@@ -96,7 +96,7 @@ class Shared:
             "phase": phase(stop),
             "site": self.sources.site(0 if site is None else site.number),
             "why": place,
-            "lit": list(_lit(stop.event)),
+            "lit": list(_LIT.get(type(stop.event), lambda event: ())(stop.event)),
         }
         if stop.moment.pass_info is not None:
             step["pass"] = stop.moment.pass_info.number
@@ -326,11 +326,6 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.Stepped: lambda event: _tensors(*event.parameters),
     e.ErrorRaised: lambda event: _nodes(event.node),
 }
-
-
-def _lit(event: e.Event) -> Iterable[str]:
-    about = _LIT.get(type(event))
-    return about(event) if about is not None else ()
 
 
 # The groups of a page: each step of a loop as a group, or each place of the program as one box.

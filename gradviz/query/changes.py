@@ -16,6 +16,8 @@ def value_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that made a tensor, changed it in place, or gave it other memory, in order."""
     query.trace.reach_all()
     direct, in_memory = query.tensors.value_events(tensor), query.memory.changes(tensor)
+    if base := query.memory.parts.get(tensor):
+        in_memory = [*in_memory, *query.tensors.value_events(base).tolist(), *query.memory.changes(base)]
     return _ordered(direct, in_memory) if in_memory else direct
 
 

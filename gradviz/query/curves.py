@@ -143,7 +143,8 @@ def trend(query: Query, leaf: int) -> Trend | None:
     are missing."""
     trace = query.trace
     numbers = trace.pass_numbers
-    sample = numbers if len(numbers) <= _MOST else _spread(numbers)
+    places = np.linspace(0, len(numbers) - 1, _SAMPLE).astype(int).tolist()
+    sample = numbers if len(numbers) <= _MOST else [numbers[place] for place in places]
     for number in sample:
         trace.find_pass(number)
     table = trace.table(Kind.ACCUMULATED)
@@ -159,10 +160,6 @@ def trend(query: Query, leaf: int) -> Trend | None:
             return None
         norms.append(norm)
     return Trend(events, norms, len(numbers) if len(sample) < len(numbers) else 0)
-
-
-def _spread(numbers: list[int]) -> list[int]:
-    return [numbers[place] for place in np.linspace(0, len(numbers) - 1, _SAMPLE).astype(int).tolist()]
 
 
 def norm_of(snapshot: Snapshot | None) -> float | None:

@@ -105,7 +105,9 @@ def _comes_once(body: Sequence[ast.stmt], at: tuple[int, int]) -> bool:
     column."""
     for statement in body:
         if _has_line(statement, at[0]):
-            if isinstance(statement, ast.With | ast.AsyncWith) and _has_line_in(statement.body, at[0]):
+            if isinstance(statement, ast.With | ast.AsyncWith) and any(
+                _has_line(inner, at[0]) for inner in statement.body
+            ):
                 return _comes_once(statement.body, at)
             is_plain = isinstance(
                 statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
@@ -114,10 +116,6 @@ def _comes_once(body: Sequence[ast.stmt], at: tuple[int, int]) -> bool:
         if any(isinstance(node, _LEAVING) for node in ast.walk(statement)):
             return False
     return False
-
-
-def _has_line_in(body: Sequence[ast.stmt], line: int) -> bool:
-    return any(_has_line(statement, line) for statement in body)
 
 
 def _is_one_call(statement: ast.stmt, at: tuple[int, int]) -> bool:

@@ -93,7 +93,7 @@ class Lacks:
         (None: from any pass); None if it is not known."""
         key = leaf, self.trace.count if until is None else until
         if key not in self._known:
-            is_gone = self._is_without_memory(leaf) or self._is_replaced(leaf)
+            is_gone = self._is_without_memory(leaf) or (leaf in self._converted and self._is_forgotten(leaf))
             self._known[key] = None if is_gone else self._why(*key)
         return self._known[key]
 
@@ -118,10 +118,6 @@ class Lacks:
         `functional_call` puts others' parameters."""
         value = self.trace.snapshot(leaf, self.trace.count - 1)
         return value is not None and value.device == "meta"
-
-    def _is_replaced(self, leaf: int) -> bool:
-        """Whether nothing holds a leaf any longer, and new parameters were made of it, as `weight_norm` does."""
-        return leaf in self._converted and self._is_forgotten(leaf)
 
     def _is_without_grad_mode(self, event: int) -> bool:
         """Whether an event is an op that ran while grad mode was off."""

@@ -43,11 +43,10 @@ class Names(Lookup):
     def of(self, tensor: int) -> str | None:
         """The tensor's name in the source; None if it has none."""
         recorded = self.trace.parameters.get(tensor) or self.trace.variables.get(tensor)
-        return recorded or self.given(tensor, self.tensors.made(tensor)) or self._changed(tensor)
-
-    def _changed(self, tensor: int) -> str | None:
-        self.trace.reach_history(tensor, self.trace.count)
-        return self.changed.get(tensor)
+        given = recorded or self.given(tensor, self.tensors.made(tensor))
+        if not given:
+            self.trace.reach_history(tensor, self.trace.count)
+        return given or self.changed.get(tensor)
 
     @cached_property
     def changed(self) -> dict[int, str]:
@@ -369,14 +368,14 @@ def _below(node: ast.AST, depth: int) -> Iterator[Span]:
 def _without(text: str, cut: list[Span]) -> str:
     """A text with `…` for some of its parts."""
     written = text.encode()
-    outer = [one for one in cut if not any(_holds(other, one) for other in cut)]
+    outer = [
+        one
+        for one in cut
+        if not any(other != one and other[1] <= one[1] and one[2] <= other[2] for other in cut)
+    ]
     for _, start, end in sorted(outer, key=lambda part: -part[1]):
         written = written[:start] + _CUT.encode() + written[end:]
     return _SEVERAL_CUT.sub(_CUT, written.decode())
-
-
-def _holds(outer: Span, inner: Span) -> bool:
-    return outer != inner and outer[1] <= inner[1] and inner[2] <= outer[2]
 
 
 _TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
@@ -584,10 +583,8 @@ class Labels(Lookup):
             root = root.value
         if not isinstance(root, ast.Name):
             return True
-        return called.attr == op.op and root.id not in self._imported(self.trace.sites[op.site].place.file)
-
-    def _imported(self, file: str) -> frozenset[str]:
-        return _imported_names("\n".join(self.trace.source(file)))
+        source = self.trace.source(self.trace.sites[op.site].place.file)
+        return called.attr == op.op and root.id not in _imported_names("\n".join(source))
 
     @cached_property
     def _first_reads(self) -> dict[int, int]:

@@ -158,12 +158,9 @@ def operator_of(op: str, args: str) -> str:
     number = "" if ", " in args else args.rpartition("=")[2]
     if name.startswith("r") and name[1:] in _SIGNS and op != "rand":
         return f"{number} {_SIGNS[name[1:]]} …" if number else ""
-    sign = _SIGNS[name] if name in _OPERATORS else f"{_SIGNS[name[1:]]}=" if _is_in_place(name) else ""
+    is_in_place = name.startswith("i") and name[1:] in _SIGNS
+    sign = _SIGNS[name] if name in _OPERATORS else f"{_SIGNS[name[1:]]}=" if is_in_place else ""
     return f"… {sign} {number}" if sign and number else sign
-
-
-def _is_in_place(name: str) -> bool:
-    return name.startswith("i") and name[1:] in _SIGNS
 
 
 def written(op: str, operands: Sequence[str]) -> str:

@@ -432,17 +432,12 @@ def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
     networks: dict[str, list[ModuleRow]] = {}
     for row in rows.values():
         networks.setdefault(row.path.partition(".")[0], []).append(row)
-    return {
-        row.path: row
-        for name, of_network in networks.items()
-        for row in (
-            [_copy_of(name, of_network)] if len(of_network) > 1 and _is_never_used(of_network) else of_network
-        )
-    }
-
-
-def _is_never_used(rows: Iterable[ModuleRow]) -> bool:
-    return not any(row.type or row.trainable for row in rows)
+    joined: dict[str, ModuleRow] = {}
+    for name, of_network in networks.items():
+        is_never_used = len(of_network) > 1 and not any(row.type or row.trainable for row in of_network)
+        kept = [_copy_of(name, of_network)] if is_never_used else of_network
+        joined.update((row.path, row) for row in kept)
+    return joined
 
 
 def _copy_of(name: str, rows: list[ModuleRow]) -> ModuleRow:

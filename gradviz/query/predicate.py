@@ -301,9 +301,8 @@ class _Parser:
             if kind != "word":
                 self._fail("{text} has no comparison", text=_shown(str(left)))
             if type_of(str(left)) != FLAG:
-                self._fail(
-                    "{field} has to be compared, as in {example}", field=left, example=_example(str(left))
-                )
+                example = f'{left} == "..."' if type_of(str(left)) == TEXT else f"{left} > 0"
+                self._fail("{field} has to be compared, as in {example}", field=left, example=example)
             return _Flag(str(left))
         other, right = self._operand(f"{left} {sign}" if type_of(str(left)) == TEXT else "")
         if kind == other == "word":
@@ -400,10 +399,6 @@ def _suggested(token: str) -> tuple[str, str]:
         return _DID_YOU_MEAN, near
     names = (*(f"{tensor}.rms" for tensor in TENSORS), *FIELDS)
     return "there is no field {field}: the fields are {names} (help fields)", ", ".join(names)
-
-
-def _example(field: str) -> str:
-    return f'{field} == "..."' if type_of(field) == TEXT else f"{field} > 0"
 
 
 def _shown(text: str) -> str:

@@ -371,12 +371,15 @@ _SHARE, _WRITE = range(2)
 class Memory(Lookup):
     """The memory of each tensor of one trace over time, and the writes into it. `w.grad.data.zero_()` writes to a
     tensor that `.data` made, and so changes `w.grad`; `w.data = v` gives `w` the memory of `v`. Only tensors that cover
-    the whole of each other's memory are followed: a write to a slice does not change the base here."""
+    the whole of each other's memory are followed: a write to a slice does not change the base here. The value of a
+    slice is unknown after a write to its base by which it got none."""
 
     def value(self, tensor: int, at: int) -> Snapshot | None:
         """The value of a tensor just after event `at`; None if it is unknown."""
         self.trace.reach_tensors([tensor], at)
         snapshot = self.trace.snapshot(tensor, at=at)
+        if snapshot is not None and self._is_stale(tensor, at):
+            return replace(snapshot, array=None, told=None)
         if snapshot is None or tensor not in self.shared:
             return snapshot
         written = self._last_write(tensor, at)
@@ -390,6 +393,34 @@ class Memory(Lookup):
             return snapshot
         array = other.array.reshape(snapshot.shape) if other.array is not None else None
         return replace(snapshot, array=array, told=other.told)
+
+    @cached_property
+    def parts(self) -> dict[int, int]:
+        """The tensor of which each view shows a part."""
+        states, rows = self.trace.states, self.trace.states.firsts
+        rows = rows[(states.bases[rows] > 0) & (states.flags[rows] & (VIEW | WHOLE) == VIEW)]
+        return dict(zip(states.tensors[rows].tolist(), states.bases[rows].tolist(), strict=True))
+
+    def _is_stale(self, tensor: int, at: int) -> bool:
+        """Whether the memory of which a tensor is a part was written to since the tensor's last known value."""
+        base = self.parts.get(tensor)
+        if base is None:
+            return False
+        written = self._last_write(base, at) if base in self.shared else None
+        event = max(self._own_change(base, at), written[0] if written is not None else 0)
+        by = self._written_by(event)
+        if by <= self._own_change(tensor, at):
+            return False
+        events = self.trace.states.events[self.trace.states.rows(tensor)]
+        following = events[events > at]
+        return not len(following) or self._written_by(int(following[0])) != by  # the write is being recorded
+
+    def _written_by(self, event: int) -> int:
+        """The op that changed a tensor at an event, if that is known; otherwise the event."""
+        if self.trace.kinds[event] != Kind.MUTATED:
+            return event
+        op: int = self.trace.table(Kind.MUTATED).object(event).op
+        return op if op >= 0 else event
 
     def rows_of(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
         """The state with the value of each tensor just after the event beside it, by its row, as `value` finds it for

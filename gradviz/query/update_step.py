@@ -54,12 +54,9 @@ def update_step(query: Query, event: Mutated) -> Update | None:
     if explained is None:
         return None
     formula, terms, change = explained
-    near = np.allclose(last.before - change, last.after, rtol=1e-6, atol=_TOLERANCE * _size(change))
+    size = float(np.abs(change).max()) if change.size and np.isfinite(change).all() else 0.0
+    near = np.allclose(last.before - change, last.after, rtol=1e-6, atol=_TOLERANCE * size)
     return Update(formula, tuple(terms), last.after) if near else None
-
-
-def _size(change: Array) -> float:
-    return float(np.abs(change).max()) if change.size and np.isfinite(change).all() else 0.0
 
 
 def _steps(query: Query, event: Mutated) -> list[_Step]:
@@ -68,7 +65,8 @@ def _steps(query: Query, event: Mutated) -> list[_Step]:
         return []
     query.trace.reach_history(event.tensor, event.index)
     mutated = query.trace.table(Kind.MUTATED)
-    writes = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == _code(query, event))]
+    how = mutated["how"][np.searchsorted(mutated.events, event.index)]
+    writes = mutated.events[(mutated["tensor"] == event.tensor) & (mutated["how"] == how)]
     steps: list[_Step] = []
     optimizers = set()
     for at in writes[writes <= event.index].tolist():
@@ -88,11 +86,6 @@ def _step_around(query: Query, at: int) -> Stepped | None:
         if not isinstance(event, Mutated):
             return event if isinstance(event, Stepped) else None
     return None
-
-
-def _code(query: Query, event: Mutated) -> int:
-    table = query.trace.table(Kind.MUTATED)
-    return int(table["how"][np.searchsorted(table.events, event.index)])
 
 
 def _step(query: Query, step: Stepped, tensor: int, at: int) -> _Step | None:

@@ -248,6 +248,22 @@ def test_no_node_but_ops_and_grad_fns_stands_between_tensors(
             assert {source, target} <= ({"grad_fn"} if kind == "grad" else set(held))
 
 
+def test_the_whole_run_has_the_gradients_of_each_pass(traced: Traced) -> None:
+    def two_passes_of_three() -> None:
+        x = torch.tensor(2.0, requires_grad=True)
+        (x * 3).backward()
+        (x * 5).backward()
+        x * 7
+
+    with traced(two_passes_of_three) as trace:
+        graph = build(trace, whole=True)
+        last = build(trace, 2)
+    ran = [node.ran for node in graph.nodes.values() if node.id[0] == "n" and node.name == "MulBackward0"]
+    assert sorted(ran) == [False, True, True]
+    assert sorted(float(edge.value.array) for edge in graph.edges if edge.value is not None) == [3, 5]
+    assert [float(edge.value.array) for edge in last.edges if edge.value is not None] == [5]
+
+
 # --- nodes
 
 

@@ -21,6 +21,7 @@ from gradviz.engine.core.tell import (
     tell_tangent,
 )
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
+from gradviz.engine.core.views import views_of
 from gradviz.events.field_types import Rule
 from gradviz.events.listener import NO_RULE
 
@@ -108,7 +109,7 @@ class InPlace:
             frame, self.name, main.args, main.rule, in_pass, state.modes.grad_enabled, main.inputs,
             (x.tensor,), (x.value,), (x.flags,), (x.version,), (x.base,),
         )  # fmt: skip
-        for tensor in self.followers:
+        for tensor in (*self.followers, *self._unmoved()):
             listener.mutated(frame, self.name, state_of(tensor), x.tensor, in_pass, -1)
         for told in held[at:] if at >= 0 else held:
             if told.node is not None:
@@ -117,6 +118,17 @@ class InPlace:
             tangent = tangent_of(tensor)
             if tangent is not None:
                 tell_tangent(tensor, tangent, self.name, frame)
+
+    def _unmoved(self) -> list[Tensor]:
+        """The other tensors on the same memory that the listener knows: they have another value."""
+        base = self.x if self.x._base is None else self.x._base
+        told = (self.x, *self.followers)
+        return [
+            tensor
+            for tensor in (base, *views_of(base))
+            if getattr(tensor, "_number", 0) >= max(state.first_number, 1)
+            and not any(tensor is one for one in told)
+        ]
 
     def _of_x(self, told: Told) -> Told:
         """What is told of a node, with x in the place of the result, which the program never sees."""

@@ -59,7 +59,9 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
         rare.view_kind = ONE_OF_SEVERAL
     elif of_source.view_kind:
         rare.view_kind = of_source.view_kind
-    if base._edge is not LEAF_EDGE:
+    if (
+        base._edge is not LEAF_EDGE or state.listener is not None
+    ):  # who hears of a write to a leaf hears of its views
         remember(base, view)
 
 

@@ -24,6 +24,7 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 from gradviz.cli.main import main  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="gradviz-data-")  # scores of lessons
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
@@ -247,7 +248,7 @@ def gradviz(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **settings.pop("env", {})}
         return subprocess.run(
-            [sys.executable, "-m", "gradviz", *map(str, arguments)],
+            [settings.pop("python", python()), "-m", "gradviz", *map(str, arguments)],
             cwd=settings.pop("cwd", tmp_path),
             env=env,
             capture_output=True,

@@ -4,7 +4,6 @@ them as in the picture of the same program when it is recorded."""
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +16,7 @@ import pytest
 import gradviz
 from gradviz.graph.model import GRAD, GRAD_FN, LEAF, TENSOR, Graph, Node
 from gradviz.notebook import BY_PARAMETERS, NOT_RECORDED
+from tests.warm import python
 
 
 @pytest.fixture(params=["gradviz.engine", "torch"])
@@ -586,7 +586,7 @@ class Drawing:
 )
 def test_a_picture_can_be_drawn_at_any_time_of_a_process(when: str, tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", AT_THE_END + when], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [python(), "-c", AT_THE_END + when], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "placed in rows" not in (tmp_path / "end.svg").read_text()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import python
+
 ROOT = Path(__file__).parents[2]
 TESTS = """\
 import pytest
@@ -69,7 +71,7 @@ def ran(tmp_path: Path) -> Callable[..., str]:
         (tmp_path / "test_it.py").write_text(TESTS.format(library=library))
         env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "NO_COLOR": "1", "COLUMNS": "150"}
         env.pop("PYTEST_ADDOPTS", None)  # those of the run around it
-        command = [sys.executable, "-m", "pytest", "-p", "gradviz.testing", "-rA", *options]
+        command = [python(), "-m", "pytest", "-p", "gradviz.testing", "-rA", *options]
         return subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
         ).stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gradviz.tracefile import open_trace
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words
+from tests.warm import python
 
 ENGINES = [
     "numpy",
@@ -509,13 +509,13 @@ def test_the_option_of_check_and_the_selection_of_the_rule_compare(tmp_path: Pat
     script.write_text(BEGIN + PRODUCT + "Product.apply(x, w, 2.0).sum().backward()\n")
     for options in (["--check-functions"], ["--select", "wrong-custom-gradient"]):
         done = subprocess.run(
-            [sys.executable, "-m", "gradviz", "check", "--engine", "numpy", *options, "program.py"],
+            [python(), "-m", "gradviz", "check", "--engine", "numpy", *options, "program.py"],
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 1
         assert "wrong-custom-gradient  program.py:14\n" in done.stdout
     done = subprocess.run(
-        [sys.executable, "-m", "gradviz", "check", "--check-functions", "program.gradviz"],
+        [python(), "-m", "gradviz", "check", "--check-functions", "program.gradviz"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

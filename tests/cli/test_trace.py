@@ -16,6 +16,7 @@ import pytest
 from gradviz.system.process import CTRL_C_STATUS
 from gradviz.tracefile import open_trace
 from tests.conftest import EXAMPLES
+from tests.warm import python
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Info = Callable[..., dict]
@@ -52,9 +53,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 def test_every_example_runs_alone_and_under_trace_and_prints_the_same(
     example: Path, gradviz_here: Run, info: Info, tmp_path: Path
 ) -> None:
-    alone = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    alone = subprocess.run([python(), example], capture_output=True, text=True, check=True, cwd=tmp_path)
     traced = gradviz_here("trace", example)
     assert traced.returncode == 0
     assert traced.stdout == alone.stdout
@@ -76,7 +75,7 @@ def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -
     )
     script(tmp_path, "VALUE = 7", "helper.py")
     plain = subprocess.run(
-        [sys.executable, path, "-x", "--values", "3"], capture_output=True, text=True, check=False
+        [python(), path, "-x", "--values", "3"], capture_output=True, text=True, check=False
     )
     traced = gradviz("trace", path, "-x", "--values", "3")
     assert traced.stdout == plain.stdout
@@ -120,7 +119,7 @@ def test_a_script_that_raises_ends_as_under_python_and_leaves_its_trace(
     path = script(tmp_path, DIFFERENTIATES + "\ndef f():\n    raise KeyError('lost')\n\nf()\n")
     done = gradviz("trace", path)
     assert done.returncode == 1
-    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    plain = subprocess.run([python(), path], capture_output=True, text=True, check=False)
     assert plain.stderr.strip() in done.stderr
     found = info()
     assert found["passes"] == 1
@@ -300,7 +299,7 @@ def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, 
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES + UNTIL_WRITTEN + "print(flush=True)\ninput()")
-    command = [sys.executable, "-m", "gradviz", "trace", str(path)]
+    command = [python(), "-m", "gradviz", "trace", str(path)]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.readline()
@@ -767,7 +766,7 @@ def test_what_pytorch_loads_is_not_looked_through_for_garbage(
         tmp_path,
         f"import gc\n{before}own = gc.get_freeze_count()\nimport torch\nprint(gc.get_freeze_count() - own)",
     )
-    done = gradviz("trace", "--engine", "torch", "script.py")
+    done = gradviz("trace", "--engine", "torch", "script.py", python=sys.executable)
     assert (int(done.stdout) > 100_000) is is_frozen
 
 

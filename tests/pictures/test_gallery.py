@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import gradviz
 from gradviz.cli.drawing import Choice, draw
+from tests.warm import python
 
 pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_fits_on_a_page_and_is_not_accused(program: Path, tmp_path: Path) -> None:
     recorded, picture = tmp_path / "run.gradviz", tmp_path / "run.svg"
-    command = [sys.executable, "-m", "gradviz", "trace", "-q", "-o", str(recorded), str(program)]
+    command = [python(), "-m", "gradviz", "trace", "-q", "-o", str(recorded), str(program)]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert gradviz.check(recorded).at_least("warning") == []
     with gradviz.open(recorded) as trace:

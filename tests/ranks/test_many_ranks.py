@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import python
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
@@ -24,14 +25,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name, apart in (("healthy", -1), ("apart", APART)):
         (folder / name).mkdir()
-        command = [sys.executable, "-m", "tests.ranks.many_ranks", str(folder / name), str(COUNT), str(apart)]
+        command = [python(), "-m", "tests.ranks.many_ranks", str(folder / name), str(COUNT), str(apart)]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     return folder
 
 
 def gradviz(folder: Path, *arguments: str) -> str:
     """What gradviz prints in a folder."""
-    command = [sys.executable, "-m", "gradviz", *arguments]
+    command = [python(), "-m", "gradviz", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120).stdout
 
 

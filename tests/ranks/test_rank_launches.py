@@ -12,6 +12,7 @@ import pytest
 
 import gradviz
 from gradviz.tracefile import open_trace
+from tests.warm import python
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process of Windows cannot become another")
 
@@ -122,7 +123,7 @@ def traced(folder: Path, *arguments: str, **variables: str) -> subprocess.Comple
     }.items():
         (folder / f"{name}.py").write_text(text)
     return subprocess.run(
-        [sys.executable, "-m", "gradviz", "trace", *arguments],
+        [python(), "-m", "gradviz", "trace", *arguments],
         cwd=folder,
         env={**os.environ, **variables},
         capture_output=True,
@@ -199,7 +200,7 @@ def test_a_name_has_the_rank_and_the_host_where_it_says(tmp_path: Path) -> None:
     for rank in range(2):
         traced(tmp_path, "-o", "my.{rank}.{host}.gradviz", "rank.py", RANK=str(rank), WORLD_SIZE="2")
     assert sorted(rank for _, rank in recorded(tmp_path).values()) == ["0", "1"]
-    command = [sys.executable, "-m", "gradviz", "info", "my.*.gradviz"]
+    command = [python(), "-m", "gradviz", "info", "my.*.gradviz"]
     shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
     assert [row.split()[0] for row in shown.splitlines()[2:4]] == ["0", "1"]
 
@@ -279,7 +280,7 @@ class TestPyTorch:
         )
         launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py"]
         done = subprocess.run(
-            [sys.executable, "-m", "gradviz", "check", *launcher],
+            [python(), "-m", "gradviz", "check", *launcher],
             cwd=tmp_path,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,

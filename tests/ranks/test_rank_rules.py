@@ -33,6 +33,7 @@ from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.rank_files import traces_of  # noqa: E402
 from tests.ranks import rank_programs  # noqa: E402
 from tests.ranks.rank_programs import FAULTY, HEALTHY, texts  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]  # two processes, each of which imports PyTorch
 ROOT = Path(__file__).parents[2]
@@ -60,12 +61,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def record_programs(folder: Path, ranks: int, *names: str) -> subprocess.CompletedProcess[str]:
     """Record programs by their names, all if there are none, on so many ranks."""
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv-backend", "c10d",
+        python(), "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv-backend", "c10d",
         "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "tests.ranks.rank_programs",
         str(folder), *names,
     ]  # fmt: skip
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
+    environment = {
+        **os.environ,
+        "PYTHON_EXEC": python(),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": loopback,
+    }
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 
@@ -272,7 +278,7 @@ def checked(folder: Path, *options: str) -> list[dict[str, Any]]:
 
 def gradviz(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run gradviz in a folder."""
-    command = [sys.executable, "-m", "gradviz", *arguments]
+    command = [python(), "-m", "gradviz", *arguments]
     return subprocess.run(
         command, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True
     )

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from gradviz.sources import ranks_here
 from gradviz.tracefile import TraceError, open_trace
 from gradviz.tracefile.rank_files import in_order, traces_of
 from tests.page.page_views import parsed_views
+from tests.warm import python
 
 # The loss of rank 1 alone is NaN.
 PROGRAM = """\
@@ -54,7 +54,7 @@ def recorded(folder: Path, count: int, step: str = "optimizer.step()", program: 
     (folder / "train.py").write_text(program.format(step=step))
     for rank in range(count):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count)}
-        command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
+        command = [python(), "-m", "gradviz", "trace", "train.py"]
         subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
@@ -255,7 +255,7 @@ def test_a_rank_without_the_pass_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHORTER)
     for rank in range(3):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
-        command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
+        command = [python(), "-m", "gradviz", "trace", "train.py"]
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
     done = gradviz(tmp_path, "graph", ".", "--pass", "2", "-o", "ranks.svg")
     assert "no pass 2 on rank 1" in done.stdout
@@ -346,6 +346,4 @@ def test_the_rank_is_what_the_launcher_says(
 
 def gradviz(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run gradviz in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "gradviz", *arguments], cwd=folder, capture_output=True, text=True
-    )
+    return subprocess.run([python(), "-m", "gradviz", *arguments], cwd=folder, capture_output=True, text=True)

@@ -7,7 +7,6 @@ import json
 import runpy
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 from tests.replay.replayed_programs import PROGRAMS, recorded  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = pytest.mark.torch
 F = torch.nn.functional
@@ -142,7 +142,7 @@ def test_no_variable_of_a_script_is_called_as_a_tensor_without_a_name(path: Path
         "loss = (t4.exp() * w + t4).sum()\n"
         "loss.backward()\n"
     )
-    command = [sys.executable, "-m", "gradviz", "trace", "--values", "inputs", "-o", str(path), str(program)]
+    command = [python(), "-m", "gradviz", "trace", "--values", "inputs", "-o", str(path), str(program)]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
     expected = outcome(path, 1)
     script = path.with_name("step.py")

@@ -21,6 +21,7 @@ from gradviz.events.handles import READERS
 from gradviz.events.listener import NO_RULE, State
 from gradviz.system.descriptors import is_locked
 from gradviz.tracefile import Recorder, open_trace
+from tests.warm import python
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -266,7 +267,7 @@ def test_of_a_sweep_each_run_has_its_own_trace(tmp_path: Path) -> None:
     )
     runs = [
         subprocess.Popen(
-            [sys.executable, "-m", "gradviz", "trace", "job.py", str(number)],
+            [python(), "-m", "gradviz", "trace", "job.py", str(number)],
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for number in range(6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from gradviz.diagnose import check
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import AutoPasses, open_trace, passes_of
+from tests.warm import python
 
 PROGRAM = """
 import torch
@@ -101,7 +101,7 @@ def test_a_nan_in_the_numbers_of_a_pass_is_one_trouble_until_it_is_over() -> Non
 def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> str:
     """What `check` says of the program that makes a NaN in one step."""
     (folder / "train.py").write_text(PROGRAM.format(steps=steps, bad=bad))
-    gradviz_of = [sys.executable, "-m", "gradviz"]
+    gradviz_of = [python(), "-m", "gradviz"]
     traced = [
         *gradviz_of,
         "trace",

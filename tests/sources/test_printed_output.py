@@ -15,6 +15,7 @@ from gradviz.tracefile import Trace, open_trace
 from gradviz.tracefile.printed_lines import MOST_LINES, WIDEST
 from gradviz.tracefile.ring import Ring
 from tests.invoked import invoked
+from tests.warm import python
 
 TRAINING = """import gradviz.engine as torch
 w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -29,7 +30,7 @@ print("grad", w.grad.tolist())
 def recorded(folder: Path, program: str, *options: str) -> tuple[subprocess.CompletedProcess[bytes], Path]:
     """Run a program under `gradviz trace`: what it printed, and its trace."""
     (folder / "program.py").write_text(program)
-    command = [sys.executable, "-m", "gradviz", "trace", "-q", "--engine", "numpy", *options, "program.py"]
+    command = [python(), "-m", "gradviz", "trace", "-q", "--engine", "numpy", *options, "program.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=False)
     return done, folder / "program.gradviz"
 
@@ -90,7 +91,7 @@ def test_a_program_prints_the_same(program: str, tmp_path: Path) -> None:
         pytest.skip("there is no fork on Windows")
     done, path = recorded(tmp_path, program, "--printed")
     plain = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, timeout=300, check=False
+        [python(), "program.py"], cwd=tmp_path, capture_output=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
     with open_trace(path) as trace:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan  # noqa: E402
 from gradviz.sources.torch_recorder import compiling  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -167,7 +168,7 @@ def skip_if_pytorch_fails(plain: subprocess.CompletedProcess[str]) -> None:
 
 
 def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=200)
+    return subprocess.run([python(), *arguments], cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.slow

@@ -134,7 +134,8 @@ GRADES = ("none", "stats", "full")
 # Runs programs plainly, and as `gradviz trace` does at every grade, each in a fork of one process that has imported
 # PyTorch. What a fork prints, and how it ends, is kept beside the program.
 IN_FORKS = """
-import os, runpy, sys, torch
+import gc, os, runpy, sys, torch
+import gradviz.diagnose.run_rules, gradviz.sources.torch_recorder.recording
 from gradviz.sources.script import Target, run
 
 def plainly(program):
@@ -147,6 +148,7 @@ def recorded(grade):
     ).status
 
 ways = {"plain": plainly, **{grade: recorded(grade) for grade in ("none", "stats", "full")}}
+gc.freeze()
 for program in sys.argv[1:]:
     for way, started in ways.items():
         child = os.fork()

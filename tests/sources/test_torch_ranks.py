@@ -20,6 +20,7 @@ from gradviz.events.kinds import Accumulated, Mutated, OpRan, ScopeEntered  # no
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.replicas import Difference, Replicas  # noqa: E402
 from gradviz.sources.torch_recorder.collectives import WRITTEN  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -135,11 +136,16 @@ def launched(folder: Path, *program: str, script: str = TRAIN) -> list[list[str]
 def torchrun(folder: Path, *program: str) -> tuple[int, str]:
     """Run a program on two ranks; returns the exit status and what they printed."""
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d",
+        python(), "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d",
         "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", *program,
     ]  # fmt: skip
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHON_EXEC": python(),
+        "GLOO_SOCKET_IFNAME": loopback,
+        "OMP_NUM_THREADS": "1",
+    }
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from gradviz.query import Query  # noqa: E402
 from gradviz.sources.script import Target, run  # noqa: E402
 from gradviz.sources.torch_recorder.saved import IS_KNOWN  # noqa: E402
 from tests import torch_programs as programs  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NAMES = [program.stem for program in programs.PROGRAMS]
@@ -104,9 +104,7 @@ def both_engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[An
     ]
     for engine in ("numpy", "torch"):
         names = [example.stem for example in EXAMPLES]
-        subprocess.run(
-            [sys.executable, "-c", "\n".join(runs), engine, *names], cwd=folder, check=True, timeout=300
-        )
+        subprocess.run([python(), "-c", "\n".join(runs), engine, *names], cwd=folder, check=True, timeout=300)
     return {
         example.stem: tuple(
             gradviz.open(folder / f"{example.stem}.{engine}.gradviz") for engine in ("numpy", "torch")
@@ -217,7 +215,7 @@ def traced(
     folder: Path, *options: str, script: str = LOOP, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     (folder / "loop.py").write_text(script)
-    command = [sys.executable, "-m", "gradviz", "trace", *options, "loop.py"]
+    command = [python(), "-m", "gradviz", "trace", *options, "loop.py"]
     env = {**os.environ, **environment}
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=120, env=env, check=False

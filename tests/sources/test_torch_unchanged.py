@@ -23,6 +23,7 @@ import gradviz  # noqa: E402
 from gradviz.events.kinds import ErrorRaised, NodeMade, OpRan  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = pytest.mark.torch
 Record = Callable[..., Trace]
@@ -97,7 +98,7 @@ torch.ones(2) @ torch.ones(3)
 
 
 def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run([python(), *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import python
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -57,7 +59,7 @@ PROGRAMS = {
 def ended(folder: Path, *command: str) -> tuple[int, str, str]:
     """Status, stdout and stderr of a run, without what gradviz says."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if not line.startswith("gradviz: ")]
     return done.returncode, done.stdout, "\n".join(said)
 
@@ -65,7 +67,9 @@ def ended(folder: Path, *command: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_shown_of_an_error_is_what_is_shown_without_the_recorder(name: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(HEAD + PROGRAMS[name] + "\n")
-    assert ended(tmp_path, "-m", "gradviz", "trace", "job.py") == ended(tmp_path, "job.py")
+    assert ended(tmp_path, python(), "-m", "gradviz", "trace", "job.py") == ended(
+        tmp_path, sys.executable, "job.py"
+    )
 
 
 def test_an_import_of_pytorch_that_fails_shows_no_frame_of_ours(tmp_path: Path) -> None:
@@ -74,4 +78,6 @@ def test_an_import_of_pytorch_that_fails_shows_no_frame_of_ours(tmp_path: Path) 
     (package / "__init__.py").write_text("raise ImportError('libtorch.so is missing')\n")
     (package / "_tensor.py").touch()  # as PyTorch has it
     (tmp_path / "job.py").write_text("import torch\n")
-    assert ended(tmp_path, "-m", "gradviz", "trace", "job.py") == ended(tmp_path, "job.py")
+    assert ended(tmp_path, python(), "-m", "gradviz", "trace", "job.py") == ended(
+        tmp_path, sys.executable, "job.py"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from gradviz.step.verbs import BY_KEY, GROUPS, LESSON, RANKS, VERBS, obey
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.sentences import SENTENCES, sentence
 from tests.invoked import invoked
+from tests.warm import python
 
 CUBE = """\
 x = torch.tensor(5.0, requires_grad=True)
@@ -486,7 +486,7 @@ def test_an_empty_trace_is_told_in_one_line(tmp_path: Path) -> None:
 def test_without_a_terminal_step_asks_for_commands(tmp_path: Path) -> None:
     path = lesson(tmp_path, CUBE)
     ran = subprocess.run(
-        [sys.executable, "-m", "gradviz", "step", path],
+        [python(), "-m", "gradviz", "step", path],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

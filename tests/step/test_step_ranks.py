@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ if not torch.distributed.is_available():
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.collective_calls import collective_clock  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def recorded(folder: Path, text: str, count: int = 2) -> Path:
     (folder / "train.py").write_text(text)
     for rank in range(count):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count)}
-        command = [sys.executable, "-m", "gradviz", "trace", "train.py"]
+        command = [python(), "-m", "gradviz", "trace", "train.py"]
         subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
     return folder
 
@@ -65,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs `even`, of three ranks, and `uneven`, of two."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "even").mkdir()
-    command = [sys.executable, "-m", "tests.ranks.many_ranks", str(folder / "even"), "3"]
+    command = [python(), "-m", "tests.ranks.many_ranks", str(folder / "even"), "3"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     recorded(folder / "uneven", UNEVEN)
     return folder
@@ -73,7 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stepped(run: Path, text: str, *options: str) -> list[str]:
     """The lines that the stepper prints after commands, in columns of 90 characters."""
-    command = [sys.executable, "-m", "gradviz", "step", str(run), "--commands", text, *options]
+    command = [python(), "-m", "gradviz", "step", str(run), "--commands", text, *options]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -152,7 +152,7 @@ def test_what_cannot_be_done_is_said(command: str, said: str, runs: Path) -> Non
 
 def test_one_trace_has_collectives_and_no_ranks(runs: Path) -> None:
     trace = runs / "even" / "train.rank1.gradviz"
-    command = [sys.executable, "-m", "gradviz", "step", str(trace), "--commands"]
+    command = [python(), "-m", "gradviz", "step", str(trace), "--commands"]
     done = subprocess.run([*command, "collective"], capture_output=True, text=True)
     assert "collective 1 of 24: all_reduce (16, 8)" in done.stdout
     done = subprocess.run([*command, "rank 1"], capture_output=True, text=True)

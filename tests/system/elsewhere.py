@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.conftest import terminal_env
+from tests.warm import python
 
 
 class Ended(NamedTuple):
@@ -78,7 +78,7 @@ def python_in(here: Path, env: dict[str, str], *arguments: str) -> Ended:
     before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
     more = {"COLUMNS": "100", "NO_COLOR": "1", "TMPDIR": str(temporary), "GRADVIZ_DEBUG": "1"}
     ended = subprocess.run(
-        [sys.executable, *arguments], cwd=here, env={**terminal_env(), **more, **env}, capture_output=True,
+        [python(), *arguments], cwd=here, env={**terminal_env(), **more, **env}, capture_output=True,
         stdin=subprocess.DEVNULL, timeout=120, start_new_session=True, encoding=env.get("PYTHONIOENCODING", "utf-8"),
     )  # fmt: skip
     files = {

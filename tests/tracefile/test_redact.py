@@ -32,6 +32,7 @@ from gradviz.tracefile.redaction import redact, reduce_values
 from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from tests.conftest import terminal_env
 from tests.invoked import invoked
+from tests.warm import python
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -134,7 +135,7 @@ def redacted(folder: Path, engine: str, ending: str, options: list[str]) -> Path
     env = {**terminal_env(), "PYTHONPATH": str(above), "SECRET": TEXTS["environment"], "GRADVIZ_DEBUG": "1"}
     script = [str(here / "run.py"), "--password", TEXTS["argument of the script"]]
     aten = ["--aten"] if engine == "torch" else []
-    command = [sys.executable, "-m", "gradviz", "trace", "--engine", engine, *options, *aten, *script]
+    command = [python(), "-m", "gradviz", "trace", "--engine", engine, *options, *aten, *script]
     subprocess.run(command, cwd=here, env=env, capture_output=True, timeout=120, check=False)
     done = invoked(["redact", str(here / "run.gradviz"), "-o", str(clean / "shared.gradviz")])
     assert (done.exit_code, done.stderr) == (0, "")

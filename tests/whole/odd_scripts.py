@@ -1286,6 +1286,7 @@ _TOGETHER = Odd(
 )
 
 SCRIPTS = [_TOGETHER, *(odd for odd in _EACH if odd not in _LOOKING)]
+SEES_ITS_CALLERS = {"torch: anomaly mode tells of a stack"}  # so that it needs a Python of its own
 COUNT = len(_EACH) + len(WITH_TORCH)
 
 # The debugger, without a breakpoint, on those where it could make a difference.

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 
 from gradviz.step.verbs import GROUPS, KEY_SIGNS
 from tests.invoked import invoked
+from tests.warm import python
 
 pytestmark = pytest.mark.slow  # the commands of the pages run one after the other
 
@@ -84,7 +84,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     if words[0] == "gradviz" and words[1] in READING:
         return called(words[1:], folder)
     if words[0] == "gradviz":
-        words[:1] = [sys.executable, "-m", "gradviz"]
+        words[:1] = [python(), "-m", "gradviz"]
     env = {**os.environ, "COLUMNS": "120"}
     return subprocess.run(
         words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
@@ -166,7 +166,7 @@ def test_every_piece_of_pytorch_in_a_page_runs(folder: Path) -> None:
 def runs(block: str, folder: Path) -> None:
     """Run a piece of Python in a folder, and fail with what it wrote if it does."""
     done = subprocess.run(
-        [sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [python(), "-c", block], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.whole.odd_scripts import DEBUG_DIFFERS, DEBUGGED, SCRIPTS, WITH_TORCH, Odd
+from tests.warm import python
+from tests.whole.odd_scripts import DEBUG_DIFFERS, DEBUGGED, SCRIPTS, SEES_ITS_CALLERS, WITH_TORCH, Odd
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 300
@@ -48,7 +49,7 @@ def environment(python: str, more: dict[str, str]) -> dict[str, str]:
         "NO_COLOR": "1",
         "TERM": "dumb",
         "HOME": "/nowhere",
-        "OPENBLAS_NUM_THREADS": "1",
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         **more,
     }
 
@@ -117,10 +118,10 @@ def is_for(odd: Odd, version: tuple[int, ...]) -> bool:
 SUPPORTED = [odd for odd in SCRIPTS if is_for(odd, sys.version_info)]
 
 
-def check(odd: Odd, folder: Path) -> None:
+def check(odd: Odd, folder: Path, python: str = sys.executable) -> None:
     ways = ways_of(odd)
     with ThreadPoolExecutor(3) as pool:
-        plain, *recorded = pool.map(lambda way: run(odd, way, folder), ("plain", *ways))
+        plain, *recorded = pool.map(lambda way: run(odd, way, folder, python), ("plain", *ways))
     for way, seen in zip(ways, recorded, strict=True):
         assert compared(seen, way) == plain
 
@@ -136,7 +137,7 @@ def test_a_program_does_what_it_does_under_python(odd: Odd, tmp_path: Path) -> N
 @pytest.mark.parametrize("odd", WITH_TORCH, ids=lambda odd: odd.name)
 def test_a_program_of_pytorchs_does_what_it_does_under_python(odd: Odd, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    check(odd, tmp_path)
+    check(odd, tmp_path, sys.executable if odd.name in SEES_ITS_CALLERS else python())
 
 
 def compared(seen: Seen, way: str) -> Seen:

@@ -1,0 +1,50 @@
+"""A Python that has the libraries in memory already: to import PyTorch takes 3 s of the processor, our own modules
+half a second, and a thousand tests start a process.
+
+`python()` is what a test starts in place of `sys.executable`: a client, which hands its arguments, environment,
+directory and standard streams to a server. The server forks, and the child is the program's process. Nothing is
+imported there that `python` would not have imported: what the server has in memory is set aside until the program
+imports it. So a recorder sees how PyTorch is imported, as always.
+
+A program whose interpreter has to be set up in another way (options, variables that Python reads as it starts) gets a
+Python of its own. A test that looks at the interpreter itself starts `sys.executable`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CLIENT = """#!{python} -SE
+import sys
+sys.path[0] = {here!r}
+from warm_client import ask
+ask({socket!r}, sys.argv[1:])
+"""
+
+
+@cache
+def python() -> str:
+    """The program to start. Its server ends with this process."""
+    if not sys.platform.startswith("linux"):
+        return sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    client, socket = folder / "python", folder / "socket"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    server = subprocess.Popen(
+        [sys.executable, HERE / "warm_server.py", socket], cwd=folder, env=environment, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    client.write_text(CLIENT.format(python=sys.executable, here=str(HERE), socket=str(socket)))
+    client.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.communicate)
+    return str(client)

@@ -1,0 +1,239 @@
+"""The server of tests/warm.py: has the libraries in memory, and forks for each program.
+
+It imports little before it sets aside what it has imported, since its own modules are there in each program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+# What is set aside until it is imported. Of gradviz, nothing that looks at the system as it is imported.
+KEPT = (
+    "torch", "torch.optim", "torch.utils.data", "numpy", "rich.console", "rich.table", "click", "graphviz",
+    "gradviz.diagnose.run_rules", "gradviz.graph.model",
+)  # fmt: skip
+# What an interpreter, or a library, reads of the environment once: this has to be as the server's.
+READ_ONCE = (b"PYTHON", b"OMP_", b"MKL_", b"OPENBLAS_", b"TORCH", b"LD_")
+READ_HERE = (b"PYTHONPATH", b"PYTHONUNBUFFERED", b"PYTHON_EXEC", b"TORCHELASTIC")
+
+
+class Program(NamedTuple):
+    """What a client asks for."""
+
+    folder: bytes
+    mask: int
+    arguments: list[str]
+    environment: dict[bytes, bytes]
+
+    @property
+    def settings(self) -> dict[bytes, bytes]:
+        return settings(self.environment)
+
+    @property
+    def paths(self) -> list[bytes]:
+        given = self.environment.get(b"PYTHONPATH")
+        return [os.path.join(self.folder, part) for part in given.split(b":")] if given else []
+
+    @property
+    def needs_its_own(self) -> bool:
+        """Whether the interpreter has options that cannot be set later, something else to run than a file, or a module
+        of its own for the start."""
+        if any(os.path.isfile(os.path.join(part, b"sitecustomize.py")) for part in self.paths):
+            return True
+        first = next((word for word in self.arguments if word != "-u"), "-")
+        return first not in ("-m", "-c") and not os.path.isfile(os.path.join(os.fsdecode(self.folder), first))
+
+
+def settings(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """What of an environment has to be as the server's."""
+    read = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(READ_ONCE) and not name.startswith(READ_HERE)
+    }
+    locale = next(filter(None, map(environment.get, (b"LC_ALL", b"LC_CTYPE", b"LANG"))), b"C")
+    return {**read, b"LC_ALL": b"C.UTF-8" if locale in (b"C", b"POSIX") else locale}
+
+
+class SetAside:
+    """Finds and loads modules that are in memory already, and are not in `sys.modules` until they are imported."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.modules: dict[str, Any] = {name: sys.modules.pop(name) for name in names}
+        self.places = {
+            name: (module.__spec__, getattr(module, "__loader__", None))
+            for name, module in self.modules.items()
+            if getattr(module, "__spec__", None) is not None
+        }
+
+    def find_spec(self, name: str, *_: object) -> Any:
+        if name not in self.places:
+            return None
+        own = self.places[name][0]
+        spec = type(own)(name, self, origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location, spec.cached = own.has_location, own.cached
+        return spec
+
+    def create_module(self, spec: Any) -> Any:
+        return self.modules[spec.name]
+
+    def exec_module(self, module: Any) -> None:
+        """Bring back a module and what is below it; with PyTorch, all that PyTorch has imported."""
+        name = module.__spec__.name
+        module.__spec__, module.__loader__ = self.places[name]
+        for other, kept in self.modules.items():
+            if other.startswith(f"{name}.") or (name == "torch" and not other.startswith("gradviz")):
+                sys.modules.setdefault(other, kept)
+
+
+def set_aside() -> None:
+    """Import what is kept, and set it aside. A process ends without taking it apart, neither Python's modules nor what
+    the libraries of PyTorch hold: that takes a second of the processor."""
+    before = {*sys.modules}
+    for name in KEPT:
+        with suppress(ImportError):  # PyTorch need not be there
+            __import__(name)
+    import atexit
+    import ctypes
+    import gc
+
+    aside = SetAside({*sys.modules} - before)
+    sys.meta_path.insert(0, aside)  # type: ignore[arg-type]
+    library = ctypes.CDLL(None)
+    for last_first in (library._exit, library.fcloseall):  # `_exit` is given the exit status
+        library.on_exit(ctypes.cast(last_first, ctypes.c_void_p), None)
+    atexit.register(lambda: [sys.modules.pop(name, None) for name in aside.modules])  # after all others
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(aside))
+    gc.freeze()
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose a thread"
+
+
+def received(connection: Any) -> tuple[Program, list[int]]:
+    """A request: the program, and its standard streams."""
+    import array
+    import socket
+
+    head, extra, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(12))
+    content = b""
+    while len(content) < int.from_bytes(head):
+        content += connection.recv(1 << 16)
+    folder, mask, count, *words = content.split(b"\0")
+    arguments = [os.fsdecode(word) for word in words[: int(count)]]
+    environment = dict(word.split(b"=", 1) for word in words[int(count) :])
+    return Program(folder, int(mask), arguments, environment), [*array.array("i", extra[0][2])]
+
+
+def serve(path: str) -> Program:
+    """Answer requests until the tests end. Returns in the process of each program."""
+    import select
+    import signal
+    import socket
+
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    own = settings(dict(os.environb))
+    running: dict[int, socket.socket] = {}
+    os.write(1, b"ready\n")
+    while True:
+        ready = select.select([0, woken, listening, *running.values()], [], [])[0]
+        if 0 in ready:  # the tests have ended
+            for process in running:
+                os.kill(process, signal.SIGKILL)
+            os._exit(0)
+        if woken in ready:
+            os.read(woken, 1024)
+        for process, client in [*running.items()]:
+            if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+                with suppress(OSError):  # it was killed
+                    client.send(status.to_bytes(4, signed=True))
+                running.pop(process).close()
+            elif client in ready:  # it was killed
+                os.kill(process, signal.SIGKILL)
+        if listening not in ready:
+            continue
+        client, _ = listening.accept()
+        program, streams = received(client)
+        is_here = program.settings == own and not program.needs_its_own
+        process = os.fork() if is_here else 0
+        if is_here and not process:
+            break
+        client.send(process.to_bytes(4))
+        for stream in streams:
+            os.close(stream)
+        if is_here:
+            running[process] = client
+        else:
+            client.close()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for one in (listening, client, *running.values()):
+        one.detach()
+    for stream, given in enumerate(streams):
+        os.dup2(given, stream)
+    os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
+    return program
+
+
+def new_streams(is_unbuffered: bool) -> None:
+    """Open the standard streams as Python does."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        known = getattr(sys, f"__{name}__")
+        mode = "w" if number else "r"
+        stream: Any = open(number, mode, encoding=known.encoding, errors=known.errors, closefd=False)  # noqa: SIM115
+        if number:
+            is_by_line = number == 2 or os.isatty(number)
+            stream.reconfigure(line_buffering=is_by_line, write_through=is_unbuffered)
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def be(program: Program) -> int:
+    """Be a program, by Python's own functions, which print its error. Returns 0 if it ended without one."""
+    import ctypes
+
+    os.setsid()
+    os.umask(program.mask)
+    os.chdir(program.folder)
+    os.environ.clear()
+    for name, value in program.environment.items():
+        os.environb[name] = value
+    words = program.arguments
+    sys.orig_argv = [sys.executable, *words]
+    is_unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
+    new_streams(is_unbuffered)
+    kind, *arguments = words[words[0] == "-u" :]
+    option, is_script = kind, kind[0] != "-"
+    sys.argv = [kind, *(arguments if is_script else arguments[1:])]
+    first = (
+        {"-c": "", "-m": os.getcwd()}.get(option)
+        if not is_script
+        else os.path.dirname(os.path.realpath(kind))
+    )
+    sys.path[:1] = [first, *map(os.fsdecode, program.paths)]
+    main: Any = type(sys)("__main__")
+    main.__builtins__, main.__annotations__ = __builtins__, {}
+    sys.modules["__main__"] = main
+    if not is_script:
+        text = arguments[0] if kind == "-c" else f"import runpy; runpy._run_module_as_main({arguments[0]!r})"
+        return ctypes.pythonapi.PyRun_SimpleStringFlags(text.encode(), None)
+    library = ctypes.CDLL(None)
+    library.fopen.restype = ctypes.c_void_p
+    file = os.fsencode(os.path.abspath(kind))
+    opened = ctypes.c_void_p(library.fopen(file, b"rb"))
+    return ctypes.pythonapi.PyRun_SimpleFileExFlags(opened, file, 1, None)
+
+
+if __name__ == "__main__":
+    set_aside()
+    if be(serve(sys.argv[1])):
+        raise SystemExit(1)

@@ -1,0 +1,54 @@
+"""What starts the tests' programs in place of Python does what Python does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.warm import python
+
+PROGRAMS = {
+    "itself": "import sys\nprint(__file__, __name__, sys.argv, sys.orig_argv[1:], sys.path[0], sys.executable)",
+    "nothing is imported": "import sys\nprint(sys.modules.keys() & {'numpy', 'torch', 'rich', 'gradviz'})",
+    "an error": "def f():\n    raise ValueError('of its own')\nf()",
+    "a status": "raise SystemExit(7)",
+    "a text instead of a status": "raise SystemExit('why')",
+    "a signal": "import os\nos.kill(os.getpid(), 15)",
+    "what it reads": "print(input().upper(), ascii(input()))",
+    "at the end": "import atexit\nclass Last:\n    def __del__(self): print('freed')\nkept = Last()\n"
+    "atexit.register(print, 'last')",
+    "a library": "import numpy, os\nprint(numpy.ones(3), os.getcwd(), os.environ['OF_THE_TEST'])",
+}
+
+
+def ended(command: list[str], folder: Path) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "OF_THE_TEST": "1"}, input="a line\nä\n", capture_output=True,
+        encoding="utf-8",
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.default) for name in PROGRAMS])
+def test_a_program_does_what_it_does_under_python(name: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAMS[name])
+    words = ["program.py", "-x", "a b"]
+    assert ended([python(), *words], tmp_path) == ended([sys.executable, *words], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-c", "import sys; print(sys.argv, sys.path[0]); 1 / 0", "x"],
+        ["-m", "json.tool", "--help"],
+        ["-X", "utf8", "-c", "import sys; print(sys.flags.utf8_mode)"],
+        ["no_such_file.py"],
+    ],
+    ids=["a text", "a module", "with an option", "no file"],
+)
+def test_words_are_those_of_python(words: list[str], tmp_path: Path) -> None:
+    assert ended([python(), *words], tmp_path) == ended([sys.executable, *words], tmp_path)

@@ -45,6 +45,7 @@ def _is_prose(node: ast.expr) -> bool:
     return isinstance(owner, ast.expr) and not (isinstance(owner, ast.Name) and owner.id in OF_PROGRAMS)
 
 
+@pytest.mark.slow
 def test_no_code_searches_in_the_cure_or_the_message_of_a_finding() -> None:
     files = [path for path in PACKAGE.rglob("*.py") if "engine" not in path.parts]
     assert len(files) > 300

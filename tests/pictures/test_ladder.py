@@ -86,6 +86,7 @@ def test_graphviz_is_given_so_much_time_and_no_more() -> None:
     assert "placed in rows: Graphviz did not finish in 0.001 s" in document
 
 
+@pytest.mark.slow
 def test_what_is_too_large_for_graphviz_is_not_given_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "to_svg", lambda *_, **__: pytest.fail("it was"))
     graph = chain(2_500)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import gradviz
 from gradviz.query.flow import Downstream, chain, count_ways, op_behind, reach, shortest_way
 from gradviz.query.query import Query
@@ -77,6 +79,7 @@ def test_paths_views_and_readers_of_a_run(tmp_path: Path) -> None:
         assert shortest_way(query, total, x) == []
 
 
+@pytest.mark.slow
 def test_few_searches_are_written_by_hand() -> None:
     package = Path(gradviz.__file__).parent
     files = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] != "engine"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -91,6 +92,7 @@ def loads_masked_arrays(call: ast.AST) -> bool:
     return ast.unparse(call.func) == "np.unique" and not _INDICES & {word.arg for word in call.keywords}
 
 
+@pytest.mark.slow
 def test_nothing_but_the_engine_asks_numpy_for_a_set() -> None:
     files = [path for path in _ROOM.rglob("*.py") if "engine" not in path.relative_to(_ROOM).parts]
     found = [

@@ -87,6 +87,7 @@ def test_each_function_of_pytorch_is_of_a_kind_or_listed_as_of_none() -> None:
     assert of_none & of_a_kind == set()
 
 
+@pytest.mark.slow
 def test_a_function_with_several_names_is_asked_for_by_its_kind() -> None:
     several = {name for pair in ops._OTHER_NAMES.items() for name in (pair[0], *pair[1])}
     files = [p for p in PACKAGE.rglob("*.py") if not {"engine", "sources", "replay"} & set(p.parts)]

@@ -89,7 +89,10 @@ function ownLines(id, k) {
   if (group) return groupLines(group, k);
   const node = app.view.nodeOf.get(id);
   if (node.block) return node.block.map((text, at) => ({ role: at ? "fact" : "name", text: cut(text, 44) }));
-  if (node.kind === "op") return [{ role: "label", text: cut(nameOf(id), 26) }];
+  if (node.kind === "op") {
+    const name = { role: "label", text: cut(nameOf(id), 26) };
+    return node.shownArgs ? [name, { role: "fact", text: node.shownArgs }] : [name];
+  }
   if (node.kind === "grad_fn") {
     const lines = [{ role: "label", text: cut(nameOf(id), 30) }];
     if (node.base && !app.view.ownerOf.has(id)) lines.push({ role: "fact", text: cut(said("of {expression}", { expression: node.base }), 30) });

@@ -12,19 +12,25 @@ from typing import Any
 import numpy as np
 
 from gradviz.events import kinds as e
-from gradviz.events.field_types import Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 from gradviz.graph import model as m
 from gradviz.graph.fold import boxes, closed_by_default, closed_places, is_clearer_rolled
 from gradviz.graph.function_scopes import with_equal_blocks, with_function_scopes
 from gradviz.graph.groups import Group, ancestors, groups
-from gradviz.graph.model import GRAD_FN, GROUP, OP, Edge, Graph, Node
+from gradviz.graph.model import GRAD_FN, GROUP, OP, Graph, Node
 from gradviz.graph.roll import places
 from gradviz.page.other_values import other_values
 from gradviz.page.pass_curves import States, spans
 from gradviz.page.reasons import reasons
-from gradviz.pictures.node_text import MOST_EXCHANGES, apart_told, exchange_told, facts, of_inside
+from gradviz.pictures.node_text import (
+    MOST_EXCHANGES,
+    apart_told,
+    exchange_told,
+    facts,
+    of_inside,
+    shown_arguments,
+)
 from gradviz.query import Query
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.passes import Wait
@@ -132,7 +138,8 @@ def view(graph: Graph, backward_pass: PassInfo | None, shared: Shared) -> dict[s
         "small": small,
         "nodes": [_node(node, there[node.id], sources, words.query, small) for node in graph.nodes.values()],
         "edges": [
-            [edge.source, edge.target, edge.kind, plain(edge.label), *_cut(edge)] for edge in graph.edges
+            [edge.source, edge.target, edge.kind, plain(edge.label), plain(edge.cut), *[1] * edge.due]
+            for edge in graph.edges
         ],
         "rolled": is_clearer_rolled(with_function_scopes(graph)),
         "trees": shared.trees.of(graph),
@@ -203,16 +210,12 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 # --- edges, nodes, groups
 
 
-def _cut(edge: Edge) -> list[Any]:
-    """The cut at an edge, and 1 if a gradient was due there."""
-    return [plain(edge.cut), 1] if edge.due else [plain(edge.cut)]
-
-
 def _node(
     node: Node, there: tuple[int, int | None], sources: Sources, query: Query, small: bool
 ) -> dict[str, Any]:
     """A node as plain data; empty attributes are left out. In a small graph a tensor has its role for autograd."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
+    derivatives = query.nodes.rule(node.number).inputs if node.kind == m.GRAD_FN else ()
     known = {
         "name": plain_name(node.name, 60) if node.name else None,
         "called": "" if node.name or node.called == f"t{node.number}" else plain(node.called),
@@ -226,6 +229,7 @@ def _node(
         "version": node.version,
         "writtenBy": plain(node.written_by),
         "args": plain(node.args, 200),
+        "shownArgs": shown_arguments(node.op or "", node.args) if small else "",
         "base": plain(node.base) if node.base else None,
         "pair": node.pair,
         "root": node.root,
@@ -237,7 +241,7 @@ def _node(
         "exchanges": [exchange_told(one) for one in node.exchanges[:MOST_EXCHANGES]] or None,
         "apart": [plain(text, 90) for one in node.apart for text in apart_told(one)] or None,
         "block": _block(node) if node.kind == m.GROUP else "",
-        "formula": plain(_formula(query.nodes.rule(node.number)), 300) if node.kind == m.GRAD_FN else "",
+        "formula": plain(", ".join(f"∂/∂{name} = {text}" for name, text in derivatives if text), 300),
         "tangent": value_label(node.tangent) if node.tangent is not None else "",
         "until": there[1],
         "at": [sources.file(node.file), node.line, node.col, node.end_col]
@@ -277,11 +281,6 @@ def _facts(node: Node) -> str:
     if node.is_leaf or not node.grad_fn:
         return facts(node)
     return f"{facts(node).removeprefix('non-leaf · ')} · grad_fn={plain(node.grad_fn, 40)}"
-
-
-def _formula(rule: Rule) -> str:
-    """A node's derivatives as text: `∂/∂x = y, ∂/∂y = x`."""
-    return ", ".join(f"∂/∂{name} = {text}" for name, text in rule.inputs if text)
 
 
 # --- steps

@@ -13,6 +13,7 @@ from gradviz.events.kinds import (
     Hooked,
     Mutated,
     NodeMade,
+    NumberRead,
     OpRan,
     PassBegan,
     PassEnded,
@@ -55,7 +56,9 @@ def why(stop: Stop) -> list[str]:
     """The chain rule at an event, as lines of text."""
     if isinstance(stop.event, PassEnded) and ended_by_error(stop):
         return why(stop.other(stop.k - 1))
-    nothing = stop.say("{sentence}: no derivative is involved", sentence=sentence(stop))
+    nothing = sentence(stop)
+    if not isinstance(stop.event, NumberRead):  # whose sentence says that no gradient flows
+        nothing = stop.say("{sentence}: no derivative is involved", sentence=nothing)
     return [*(_explained(stop) or [nothing]), *_bad(stop)]
 
 

@@ -270,7 +270,7 @@ def _grad_read(stop: Stop, event: GradRead) -> str:
 
 def _number_read(stop: Stop, event: NumberRead) -> str:
     return stop.say(
-        "{name} is read as a plain number by {how}(): no gradient flows back through it",
+        "{name} is read as a plain number by {how}(): no gradient flows back through that number",
         name=stop.called(event.tensor),
         how=clean(event.how),
     )

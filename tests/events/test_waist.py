@@ -378,6 +378,6 @@ def test_a_training_step_is_told_whole(trace_of: Callable[..., Trace]) -> None:
             "SGD holds 2 parameters (lr=0.1; lr=0.01, momentum=0.9)",
             "clip_grad_norm_() is called for the gradients of empty",
             "copy.grad is read: it is None, because copy is not a leaf and does not retain its gradient",
-            "copy is read as a plain number by item(): no gradient flows back through it",
+            "copy is read as a plain number by item(): no gradient flows back through that number",
         ]
         assert sentence(Stop(words, alive.index)) == "78 nodes of 2 earlier passes are still alive"

@@ -61,6 +61,16 @@ def test_the_groups_of_a_pass_are_those_that_it_has_alone(query: Query) -> None:
     assert len(members) > 20
 
 
+def test_the_box_of_an_op_has_the_arguments_that_are_not_usual(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        x = torch.tensor([2.0, 3.0], requires_grad=True)
+        (x.clamp(min=1) ** 3).sum().backward()
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    nodes = views.view(build(trace, 1), trace.passes[0], views.Shared(Words(trace)))["nodes"]
+    shown = {node["op"]: node.get("shownArgs", "") for node in nodes if node["kind"] == "op"}
+    assert shown == {"clamp": "min=1", "pow": "exponent=3", "sum": ""}
+
+
 def test_graphs_of_one_structure_are_grouped_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     import gradviz.page.views as trees
 

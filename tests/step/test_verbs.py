@@ -344,6 +344,14 @@ def test_why_is_the_chain_rule_in_numbers(session: Sessions) -> None:
     assert "backward() adds" in said(cube, "why")
 
 
+def test_why_a_number_that_is_read_says_once_that_no_gradient_flows(session: Sessions) -> None:
+    text = "import torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x * 3\nscale = y.item()\n"
+    told = "\n".join(script(session(text), ['until kind == "number_read"', "why"]))
+    said = "y is read as a plain number by item(): no gradient flows back through that number"
+    assert told.count(said) == 2
+    assert "no derivative is involved" not in told
+
+
 def test_why_tells_large_gradients_by_their_statistics(session: Sessions) -> None:
     loop = session(LOOP)
     obey(loop, 'until grad_fn == "ReluBackward0" and kind == "produced"')

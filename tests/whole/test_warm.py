@@ -43,7 +43,7 @@ def test_a_program_does_what_it_does_under_python(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "words",
     [
-        ["-c", "import sys; print(sys.argv, sys.path[0]); 1 / 0", "x"],
+        ["-c", "import sys; print(sys.argv, sys.path[0]); raise SystemExit(3)", "x"],
         ["-m", "json.tool", "--help"],
         ["-X", "utf8", "-c", "import sys; print(sys.flags.utf8_mode)"],
         ["no_such_file.py"],

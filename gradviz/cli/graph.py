@@ -49,7 +49,7 @@ Examples:
 )
 @click.option("--all", "whole", is_flag=True, help="Draw the whole run, without folding.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Open N levels of scopes and repetitions.")
-@click.option("--unfold", multiple=True, metavar="SCOPE", help="Also open this scope; may be repeated.")
+@click.option("--unfold", multiple=True, metavar="SCOPE", help="Also open this scope or class; repeatable.")
 @click.option(
     "--rolled/--unrolled",
     default=None,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -317,13 +318,13 @@ def folded(
         if depth is None:
             graph = with_equal_blocks(graph, names)
         tree = places(graph)
-        opened = [group for name in names for group in find_scopes(tree, name)]
+        opened = [group for name in names for group in find_scopes(tree, name, graph.scopes)]
         closed = closed_places(graph, tree, depth, opened)
         return fold(graph, tree, closed) if is_asked else _of_a_page(graph, tree, closed)
     if len(graph.nodes) <= most and not is_asked:
         return graph
     tree = groups(graph)
-    opened = [group for name in names for group in find_scopes(tree, name)]
+    opened = [group for name in names for group in find_scopes(tree, name, graph.scopes)]
     return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
 
 
@@ -370,28 +371,31 @@ def is_clearer_rolled(graph: Graph, is_asked: bool = False, most: int = MOST) ->
     return len(graph.nodes) > most and 2 * len(places_of_ops) <= len(ops)
 
 
-def find_scopes(tree: dict[str, Group], name: str) -> list[str]:
-    """The groups that `--unfold NAME` selects: by id, by a scope's path or the end of it, or by label.
+def find_scopes(tree: dict[str, Group], name: str, scopes: Mapping[str, Scope] | None = None) -> list[str]:
+    """The groups that `--unfold NAME` selects: by id, by a scope's path or the end of it, by class, or by label. A
+    pattern such as `encoder.*` selects all that it fits.
 
     Raises FoldError with the nearest name if there is none."""
     if name in tree:
         return [name]
-    matching = [
-        group.id
-        for group in tree.values()
-        if name in (group.label, group.label.partition("()")[0])
-        or (group.kind == SCOPE and ends_with(group.scope, name))
-    ]
+    types = {path: scope.type for path, scope in (scopes or {}).items()}
+    matching: list[str] = []
+    known: set[str] = set()
+    for group in tree.values():
+        names = {group.label, group.label.partition("()")[0]}
+        if group.kind == SCOPE:
+            names |= {group.scope, group.scope.replace("/", "."), types.get(group.scope, "")}
+        known |= names
+        is_end = group.kind == SCOPE and ends_with(group.scope, name)
+        if is_end or name in names or any(fnmatchcase(one, name) for one in names):
+            matching.append(group.id)
     if matching:
         return matching
-    known = {group.scope for group in tree.values() if group.scope} | {group.label for group in tree.values()}
     if near := nearest(name, sorted(known)):
         raise FoldError(f"there is no scope {name!r}: did you mean {near!r}?")
-    scopes = sorted({group.scope for group in tree.values() if group.scope})[:5]
-    raise FoldError(
-        f"there is no scope {name!r}"
-        + (f": the scopes are {', '.join(scopes)}" if scopes else " in this graph")
-    )
+    paths = sorted({group.scope for group in tree.values() if group.scope})[:5]
+    listed = f": the scopes are {', '.join(paths)}" if paths else " in this graph"
+    raise FoldError(f"there is no scope {name!r}{listed}")
 
 
 # The edges of a folded graph, merged, and the shapes that come into each group and go out of it.

@@ -131,7 +131,7 @@ class _Book:
         uses = Counter(self._source(step) for step in steps)
         for made in self.gates:
             for tensor in dict.fromkeys(edge.tensor for edge in made.edges if edge.tensor):
-                if not self._maker(tensor):
+                if not any(tensor in gate.outputs for gate in self.gates):
                     self._add(self._variable(tensor, made))
             self._add(self._gate(made))
             for nr, tensor in enumerate(made.outputs):
@@ -154,9 +154,6 @@ class _Book:
         """The thing at which an edge of a node ends: a tensor, or the gate of a tensor that the program does not
         see."""
         return f"v{step.tensor}" if step.tensor else f"g{step.made.edges[step.position].node}"
-
-    def _maker(self, tensor: int) -> bool:
-        return any(tensor in made.outputs for made in self.gates)
 
     def _add(self, thing: Thing) -> None:
         self.result.things.setdefault(thing.id, thing)

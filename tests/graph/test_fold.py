@@ -13,7 +13,7 @@ import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import MOST, FoldError, closed_by_default, find_scopes, fold, folded
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
-from gradviz.graph.model import DATA, GRAD, GROUP, OP, Edge, Graph
+from gradviz.graph.model import DATA, GRAD, GROUP, OP, Edge, Graph, Scope
 from tests.graph.graph_samples import chain, program, programs
 from tests.graph.test_graph import Traced, traced
 
@@ -235,6 +235,23 @@ def test_of_gradients_drawn_as_one_edge_the_odd_one_shows() -> None:
 def test_a_scope_is_found_by_path_end_of_path_label_and_id(name: str, found: int) -> None:
     steps = [("mul", scope, [0], True) for scope in ("net/0", "net/1", "net/1/deep")]
     assert len(find_scopes(groups(program(steps)), name)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("Linear", ["net/0", "net/1"]), ("net.*", ["net/0", "net/1"]), ("Lin*", ["net/0", "net/1"])],
+)
+def test_scopes_are_found_by_class_and_by_pattern(name: str, found: list[str]) -> None:
+    tree = groups(program([("mul", scope, [0], True) for scope in ("net/0", "net/1", "net/1/deep", "head")]))
+    scopes = {"net/0": Scope("Linear", 1), "net/1": Scope("Linear", 1), "net/1/deep": Scope("Tanh", 1)}
+    chosen = {tree[group].scope for group in find_scopes(tree, name, scopes)}
+    assert chosen - {"net/1/deep"} == set(found)
+
+
+def test_a_misspelt_class_gets_the_nearest() -> None:
+    tree = groups(program([("mul", "net/0", [0], True)]))
+    with pytest.raises(FoldError, match="there is no scope 'Liner': did you mean 'Linear'"):
+        find_scopes(tree, "Liner", {"net/0": Scope("Linear", 1)})
 
 
 def test_an_unknown_scope_gets_one_line_that_names_the_nearest() -> None:

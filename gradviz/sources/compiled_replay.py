@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from gradviz.query.call_context import settings_of
 from gradviz.query.query import Query
+from gradviz.query.replayable_functions import settings_of
 from gradviz.replay.outcome import Edits, Graph, Outcome
 from gradviz.replay.plan import Call, Input, Plan, ReplayError
 from gradviz.sources.torch_replay import Replay, TorchRunner

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
-from gradviz.query.call_context import is_without_grad, without_grad
+from gradviz.query.replayable_functions import is_without_grad, without_grad
 from gradviz.tracefile.recorder import InputsRecorder
 
 _MOST_WITHOUT_GRAD = (

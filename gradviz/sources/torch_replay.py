@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradviz.events.values import SMALL
-from gradviz.query.call_context import WITHOUT_GRAD, settings_of
 from gradviz.query.query import Query
-from gradviz.query.replayable_functions import functions_of, is_dropout
+from gradviz.query.replayable_functions import WITHOUT_GRAD, functions_of, is_dropout, settings_of
 from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, Vjp, indices_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.sources.loss_parts import without_one

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -621,3 +622,40 @@ def test_a_function_whose_apply_is_written_in_c_is_recorded(
     assert torch.autograd.Function.__dict__["apply"] is written_in_c
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         assert "Double" in [event.op for event in trace if isinstance(event, OpRan)]
+
+
+def test_a_step_with_a_closure_keeps_no_loss_alive(record: Record) -> None:
+    """The recorder's object for a step leads to PyTorch's frame, and that frame to the closure that leads to the
+    object."""
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=2)
+    losses = []
+
+    def step() -> None:
+        loss = (weight - 3).pow(2).sum()
+        loss.backward()
+        losses.append(weakref.ref(loss))
+        optimizer.step(lambda: loss)
+
+    def program() -> None:
+        gc.disable()
+        try:
+            for _ in range(3):
+                step()
+            assert [reference() for reference in losses] == [None, None, None]
+        finally:
+            gc.enable()
+
+    record(program)
+    assert len(losses) == 3
+
+
+def test_pytorch_still_warns_of_a_generator_without_parameters_to_clip(record: Record) -> None:
+    weight = torch.ones(2, requires_grad=True)
+    weight.grad = torch.ones(2)
+    with pytest.warns(UserWarning, match="empty generator"):
+        record(lambda: torch.nn.utils.clip_grad_norm_((one for one in ()), 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record(lambda: torch.nn.utils.clip_grad_norm_((one for one in [weight]), 1.0))
+    assert weight.grad.norm().item() == pytest.approx(1.0)

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
@@ -168,6 +168,8 @@ class Training:
                     changes = self.changes.after(optimizer, parameters, copies)
                 self.tell_sum(optimizer, parameters, changes)
             return
+        # this frame has a closure that has the step: a cycle, which keeps the graph of the loss
+        del step.running
         self.go_on()
         if self.source.listener is not None:
             step.tell()
@@ -236,7 +238,9 @@ class Training:
                 return clip(parameters, *args, **kwargs)
             listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             self._tell_clipped(clip.__name__, listed, sys._getframe(1))
-            return clip(listed, *args, **kwargs)
+            # PyTorch warns of a generator that is empty, and of no list
+            given = (one for one in listed) if isinstance(parameters, GeneratorType) else listed
+            return clip(given, *args, **kwargs)
 
         return run
 
